@@ -1,0 +1,128 @@
+"""Packed rows and a checkpoint to a trained model, with Accelerate; the same command resumes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longmlm.config import run_stage, to_toml
+from longmlm.training.config import PretrainConfig
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from longmlm.data.rows import Rows
+    from longmlm.data.vocabulary import Vocabulary
+    from longmlm.model.loading import LoadedModel
+    from longmlm.training.loop import Run
+    from longmlm.training.state import TrainState
+
+
+def pretrain(config: PretrainConfig) -> None:
+    """Trains until the last step, or until it is asked to stop, from the newest sound checkpoint on."""
+    from longmlm.runtime import launch, leave, stop_on_signal
+    from longmlm.training.loop import conclude, train
+
+    accelerator = launch(config.recipe.precision, config.runtime.num_processes)
+    run, state = open_run(config, accelerator)
+    with stop_on_signal() as stop:
+        state = train(run, state, stop)
+    if accelerator.is_main_process:
+        print(conclude(run, state))
+        if stop:
+            print(f"stopped by {stop.signal_name} after step {state.step}: the same command goes on from there")
+    del run
+    leave(accelerator)
+
+
+def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, TrainState]:
+    """Returns the run, at its newest sound checkpoint or at its beginning, and its state."""
+    from longmlm.data.rows import open_rows
+    from longmlm.data.vocabulary import vocabulary_of
+    from longmlm.model.architecture import architecture_of
+    from longmlm.model.batches import refuse_unreadable
+    from longmlm.model.loading import read_provenance
+    from longmlm.model.mlm import MlmObjective, set_dropout
+    from longmlm.runtime import seed_process
+    from longmlm.training import checkpoint
+    from longmlm.training.loop import Run, begin
+    from longmlm.training.optimizer import new_optimizer
+
+    folder = Path(config.run)
+    sound = checkpoint.newest_sound(folder)
+    loaded = load_start(config, sound.folder)
+    vocabulary = vocabulary_of(loaded.tokenizer.backend_tokenizer, loaded.model.name_or_path)
+    rows = open_rows(Path(config.rows), "train", verified=accelerator.is_main_process)
+    refuse_unreadable(rows, vocabulary, architecture_of(loaded.model).num_positions)
+    provenance = read_provenance(str(sound.folder or config.start.checkpoint or ""))
+    if config.recipe.dropout is not None:
+        set_dropout(loaded.model, config.recipe.dropout)
+    objective = accelerator.prepare_model(MlmObjective(loaded.model).train())
+    depends_on = {"recipe": asdict(config.recipe), "start": asdict(config.start), "rows": rows.manifest["plan"]}
+    run = Run(
+        folder=folder,
+        accelerator=accelerator,
+        objective=objective,
+        optimizer=new_optimizer(objective, config.recipe),
+        batches=step_batches(config, rows, vocabulary, accelerator),
+        held_out=frozen_rows(config, vocabulary),
+        block=provenance.get("base_positions", rows.row_length),
+        recipe=config.recipe,
+        runtime=config.runtime,
+        record=checkpoint.RunRecord(loaded.tokenizer, to_toml(config), as_json(depends_on), provenance),
+    )
+    seed_process(config.recipe.seed, accelerator.process_index)
+    if accelerator.is_main_process:
+        print("\n".join([*loaded.notes, *sound.skipped]), end="\n" if loaded.notes or sound.skipped else "")
+    return run, begin(run, sound.folder)
+
+
+def load_start(config: PretrainConfig, resumed_from: Path | None) -> LoadedModel:
+    """Returns the model of the checkpoint to resume, else the one that the run starts with."""
+    from longmlm.model.loading import load_model, new_model
+
+    if resumed_from is not None:
+        return load_model(str(resumed_from))
+    if config.start.checkpoint is not None:
+        return load_model(config.start.checkpoint, config.start.revision)
+    return new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed)
+
+
+def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, accelerator: Accelerator) -> Any:
+    """Returns what this process trains on; the global batch is set in tokens, so its rows follow from their fill."""
+    from longmlm.model.batches import Recipe, StepBatches, rows_per_step
+
+    recipe = Recipe(
+        seed=config.recipe.seed,
+        rows_per_step=rows_per_step(config.recipe.batch_tokens, rows, accelerator.num_processes),
+        masking=config.recipe.masking,
+        vocabulary=vocabulary.maskable,
+        pad=vocabulary.special.pad,
+    )
+    share = (accelerator.process_index, accelerator.num_processes, config.runtime.rows_per_micro_batch)
+    return StepBatches(rows, recipe, *share)
+
+
+def frozen_rows(config: PretrainConfig, vocabulary: Vocabulary) -> Any:
+    """Returns the held-out rows that the run evaluates."""
+    from longmlm.data.rows import open_rows
+    from longmlm.evaluation.held_out import FrozenRows
+
+    rows = open_rows(Path(config.rows), "held_out", verified=False)
+    return FrozenRows(rows, config.held_out, vocabulary.maskable, vocabulary.special)
+
+
+def as_json(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the content as a reader of its JSON sees it."""
+    return json.loads(json.dumps(content))
+
+
+def main() -> None:
+    """Runs the stage from the command line."""
+    run_stage(PretrainConfig, pretrain)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+from pipelines.pretrain import main
+
+main()

@@ -1,0 +1,139 @@
+"""TOML files and overrides to the settings of a stage."""
+
+import contextlib
+import difflib
+import errno
+import io
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+
+from longmlm.errors import ConfigError, UserError
+
+Config = TypeVar("Config")
+
+
+def run_stage(kind: type[Config], stage: Callable[[Config], None]) -> None:
+    """Parses the command line to `kind` and runs the stage; a user's error ends as one line and exit code 2."""
+    try:
+        stage(parse(kind, sys.argv[1:]))
+    except UserError as error:
+        fail(str(error))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        fail(f"the disk is full ({error.filename or 'while writing'}): free some space and start again")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def fail(message: str) -> None:
+    """Prints one line to standard error, from the first process only, and exits with code 2."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def parse(kind: type[Config], arguments: Sequence[str]) -> Config:
+    """Returns the settings from TOML files, merged in their order, and the `--section.field value` that follow.
+
+    Raises ConfigError that names the file or option, the key, and the nearest right name.
+    """
+    import tyro
+
+    split_at = next((place for place, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
+    paths, overrides = [Path(name) for name in arguments[:split_at]], arguments[split_at:]
+    default = read(kind, paths) if paths else None
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, args=overrides, default=default, prog=_program(), description=kind.__doc__)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        hint = "" if paths else "; name a TOML file first"
+        raise ConfigError(_unboxed(said.getvalue()) + hint) from None
+
+
+def read(kind: type[Config], paths: Sequence[Path]) -> Config:
+    """Returns the settings that the files, merged in order, give; later files win, arrays are replaced whole."""
+    import pydantic
+
+    merged: dict[str, Any] = {}
+    for path in paths:
+        merged = _merge(merged, _toml(path))
+    names = " + ".join(str(path) for path in paths)
+    try:
+        return pydantic.TypeAdapter(kind).validate_json(json.dumps(merged, default=str), strict=True)
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"{names}: {_explained(kind, error.errors(include_url=False))}") from None
+
+
+def to_toml(config: Any) -> str:
+    """Returns the settings as TOML that `parse` reads back; an absent value is left out."""
+    return tomli_w.dumps(_present(asdict(config)))
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise ConfigError(f"{path}: no such TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from None
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: _merge(below[key], above[key]) for key in below.keys() & above.keys() if _tables(below, above, key)}
+    return {**below, **above, **both}
+
+
+def _tables(below: Mapping[str, Any], above: Mapping[str, Any], key: str) -> bool:
+    return isinstance(below[key], dict) and isinstance(above[key], dict)
+
+
+def _present(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _present(item) for key, item in value.items() if item is not None}
+    return [_present(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _explained(kind: type, problems: Sequence[Any]) -> str:
+    """Returns all problems in one line; an unknown key stands before the missing one that it was perhaps meant for."""
+    lines = []
+    for problem in sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument"):
+        *parents, key = problem["loc"] or ("",)
+        place = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "unexpected_keyword_argument":
+            near = difflib.get_close_matches(str(key), _names_at(kind, parents), n=1, cutoff=0.5)
+            lines.append(f"unknown key {place}" + (f", did you mean {near[0]}?" if near else ""))
+        elif problem["type"] == "missing":
+            lines.append(f"{place} is missing")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{place}: {message}" if place else message)
+    return "; ".join(lines)
+
+
+def _names_at(kind: Any, parents: Sequence[str | int]) -> list[str]:
+    for parent in parents:
+        if isinstance(parent, str) and is_dataclass(kind):
+            kind = next((item.type for item in fields(kind) if item.name == parent), None)
+        kind = next((part for part in (kind, *getattr(kind, "__args__", ())) if is_dataclass(part)), None)
+    return [item.name for item in fields(kind)] if kind else []
+
+
+def _program() -> str:
+    return f"{Path(sys.argv[0]).name} [FILE.toml ...]"
+
+
+def _unboxed(text: str) -> str:
+    lines = [line.strip("│╭╮╰╯─ ") for line in text.splitlines() if not line.startswith("│ ──")]
+    return " ".join(line for line in lines[1:] if line and not line.startswith("For full helptext"))

@@ -1,0 +1,82 @@
+"""What a corpus is and how it becomes rows: the settings of the prepare stage and of masking."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PackingMode = Literal["full-sentences", "doc-sentences"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Files of one kind, read in the order of their names."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    files: tuple[str, ...]
+    """Paths or globs of .txt (one document a file) and .jsonl (one a line) files, also .gz and .zst."""
+    text_field: str = "text"
+    """Field of a JSON line that holds the text."""
+    language: str = "en"
+    """ISO 639-1 code, which chooses the rules of sentence splitting."""
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            raise ValueError("a source needs at least one path in `files`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareConfig:
+    """Text to packed rows: sentences, tokens, FULL-SENTENCES rows, training and held-out documents apart."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    output: str
+    """Folder of rows to write."""
+    tokenizer: str
+    """Folder or hub name of the tokenizer (of the model that is going to read the rows)."""
+    row_length: int
+    """Tokens a row, both special tokens included."""
+    sources: tuple[Source, ...] = ()
+    """The corpus, one [[sources]] table after the other."""
+    packing: PackingMode = "full-sentences"
+    """full-sentences: rows may cross documents; doc-sentences: they never do."""
+    held_out_fraction: float = 0.01
+    """Share of the documents, chosen by a hash of their text, that is kept from training."""
+    slice_bytes: int = 32_000_000
+    """Text a unit of work holds; rows never cross a slice."""
+    num_workers: int = 1
+    """Processes that work at the same time; the rows do not depend on it."""
+
+    def __post_init__(self) -> None:
+        if self.row_length < 3:
+            raise ValueError("row_length must be at least 3: two special tokens and one of text")
+        if not 0 < self.held_out_fraction < 1:
+            raise ValueError("held_out_fraction must lie between 0 and 1, both excluded")
+        if not self.sources:
+            raise ValueError("at least one [[sources]] is needed")
+        if self.slice_bytes < 1 or self.num_workers < 1:
+            raise ValueError("slice_bytes and num_workers must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masking:
+    """Which tokens a model has to tell, and what it sees in their place."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    selected_fraction: float = 0.15
+    """Share of the maskable tokens of a row that is selected."""
+    masked_share: float = 0.8
+    """Share of the selected tokens that are shown as the mask token."""
+    random_share: float = 0.1
+    """Share of the selected tokens that are shown as a random token; the rest is shown as it is."""
+    mask_patterns: int | None = None
+    """Masks a row goes through before they repeat: absent for dynamic, 1 for static masking."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.selected_fraction < 1:
+            raise ValueError("selected_fraction must lie between 0 and 1, both excluded")
+        if min(self.masked_share, self.random_share) < 0 or self.masked_share + self.random_share > 1:
+            raise ValueError("masked_share and random_share must not be negative nor exceed 1 together")
+        if self.mask_patterns is not None and self.mask_patterns < 1:
+            raise ValueError("mask_patterns must be at least 1")

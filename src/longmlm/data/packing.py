@@ -1,0 +1,96 @@
+"""Tokenized documents to rows of one length, made of whole sentences.
+
+With room for 10 tokens a row, sentences of 5 4 1 7 20 3 1 2 tokens give [5 4 1] [7] [10 of 20] [10 of 20] [3 1 2].
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Int32, UInt16, UInt32
+
+from longmlm.data.config import PackingMode
+from longmlm.data.vocabulary import SpecialTokens, TokenizedDocument
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """A row with its special tokens, and where in it (and from which source) each document's part begins."""
+
+    input_ids: UInt32[np.ndarray, " tokens"]
+    document_starts: Int32[np.ndarray, " parts"]
+    document_sources: UInt16[np.ndarray, " parts"]
+
+
+@dataclass(slots=True)
+class OpenRow:
+    """A row that is being filled: `length` counts its content and the separators between documents."""
+
+    capacity: int
+    special: SpecialTokens
+    pieces: list[np.ndarray] = field(default_factory=list)
+    length: int = 0
+    starts: list[int] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+
+    def has_room(self, num_tokens: int, opens_document: bool) -> bool:
+        """Tells whether the tokens fit, with the separator that a document takes before it inside a row."""
+        separator = 1 if opens_document and self.length else 0
+        return self.length + separator + num_tokens <= self.capacity
+
+    def add(self, tokens: np.ndarray, source: int, opens_document: bool) -> None:
+        """Appends tokens of one document."""
+        if opens_document and self.length:
+            self.pieces.append(np.array([self.special.sep], dtype=np.uint32))
+            self.length += 1
+        if opens_document or not self.length:
+            self.starts.append(1 + self.length)
+            self.sources.append(source)
+        self.pieces.append(tokens)
+        self.length += len(tokens)
+
+    def close(self) -> PackedRow:
+        """Returns the row between its special tokens and begins an empty one."""
+        frame = [np.array([token_id], dtype=np.uint32) for token_id in (self.special.cls, self.special.sep)]
+        row = PackedRow(
+            np.concatenate([frame[0], *self.pieces, frame[1]]),
+            np.array(self.starts, dtype=np.int32),
+            np.array(self.sources, dtype=np.uint16),
+        )
+        self.pieces, self.length, self.starts, self.sources = [], 0, [], []
+        return row
+
+
+def pack(
+    documents: Iterable[TokenizedDocument], row_length: int, special: SpecialTokens, mode: PackingMode
+) -> Iterator[PackedRow]:
+    """Yields rows of at most `row_length` tokens: whole sentences, in order, until the next would not fit.
+
+    FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2): a row may cross documents, one separator between them.
+    A sentence longer than a row closes the open one, fills rows by cuts, and what is left of it opens the next.
+    With doc-sentences each document closes its last row.
+    """
+    row = OpenRow(row_length - 2, special)
+    for document in documents:
+        opens_document = True
+        for sentence in sentences_of(document):
+            if row.length and not row.has_room(len(sentence), opens_document):
+                yield row.close()
+            for begin in range(0, len(sentence), row.capacity):
+                row.add(sentence[begin : begin + row.capacity], document.source, opens_document)
+                opens_document = False
+                if begin + row.capacity < len(sentence):
+                    yield row.close()
+        if mode == "doc-sentences" and row.length:
+            yield row.close()
+    if row.length:
+        yield row.close()
+
+
+def sentences_of(document: TokenizedDocument) -> Iterator[UInt32[np.ndarray, " tokens"]]:
+    """Yields the tokens of each sentence that has any."""
+    borders = [0, *document.sentence_starts[1:].tolist(), len(document.input_ids)]
+    for begin, end in pairwise(borders):
+        if end > begin:
+            yield document.input_ids[begin:end]

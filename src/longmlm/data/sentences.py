@@ -1,0 +1,28 @@
+"""Text to sentence borders."""
+
+from itertools import pairwise
+
+import numpy as np
+import sentencex
+from jaxtyping import Int64
+
+
+def sentence_starts(text: str, language: str) -> Int64[np.ndarray, " sentences"]:
+    """Returns the character offset at which each sentence of `text` begins; the first is 0.
+
+    A sentence runs to the next one's start, so no character is lost; white space between two sentences opens the
+    second. The rules are sentencex's; a language it does not know falls back to a near one, or to English.
+    """
+    starts = [boundary["start_index"] for boundary in sentencex.get_sentence_boundaries(language, text)]
+    opened = [0]
+    for previous, start in pairwise([*starts, len(text)]):
+        between = text[previous:start]
+        if not between.isspace():
+            opened.append(previous + len(between.rstrip()))
+    return np.array(opened[:-1] if len(opened) > 1 else opened, dtype=np.int64)
+
+
+def split_sentences(text: str, language: str) -> list[str]:
+    """Returns the sentences of `text`, which joined give `text` again."""
+    ends = [*sentence_starts(text, language)[1:].tolist(), len(text)]
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,0 +1,158 @@
+"""Text to tokens: a pretrained tokenizer, its special tokens, and documents encoded whole."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Int64, UInt32
+from tokenizers import Tokenizer
+
+from longmlm.errors import DataError
+
+PIECE_CHARACTERS = 200_000
+CONTEXT_CHARACTERS = 1_000
+ROLES = {
+    "cls": ("cls_token", "bos_token", "[CLS]", "<s>"),
+    "sep": ("sep_token", "eos_token", "[SEP]", "</s>"),
+    "mask": ("mask_token", "[MASK]", "<mask>"),
+    "pad": ("pad_token", "[PAD]", "<pad>"),
+    "unk": ("unk_token", "[UNK]", "<unk>"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """Ids of the tokens that frame and mask a row; `all` holds every special id of the tokenizer."""
+
+    cls: int
+    sep: int
+    mask: int
+    pad: int
+    unk: int | None
+    all: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Maskable:
+    """Which ids may be selected, the same ids as a list to draw from, and the id of the mask token."""
+
+    is_maskable: Bool[np.ndarray, " vocabulary"]
+    drawable: Int64[np.ndarray, " maskable"]
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A tokenizer with what packing and masking must know of it; `size` is the highest id plus one."""
+
+    name: str
+    tokenizer: Tokenizer
+    special: SpecialTokens
+    size: int
+    fingerprint: str
+
+    @property
+    def maskable(self) -> Maskable:
+        """What may be selected and drawn: all but the special tokens."""
+        is_maskable = np.ones(self.size, dtype=bool)
+        is_maskable[list(self.special.all)] = False
+        return Maskable(is_maskable, np.flatnonzero(is_maskable), self.special.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedDocument:
+    """The tokens of a whole document, and the index of the first token of each of its sentences."""
+
+    input_ids: UInt32[np.ndarray, " tokens"]
+    sentence_starts: Int64[np.ndarray, " sentences"]
+    source: int
+
+
+def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
+    """Returns the fast tokenizer in a folder, or on the hub under `name`, with truncation and padding off.
+
+    Raises DataError when there is none, or when it lacks a special token that rows need.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        pretrained = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        kind = "folder" if Path(name).exists() else "folder, nor a reachable hub repository,"
+        raise DataError(f"{name}: no {kind} with a tokenizer ({str(error).splitlines()[0]})") from error
+    tokenizer = getattr(pretrained, "backend_tokenizer", None)
+    if tokenizer is None:
+        raise DataError(f"{name}: only a slow tokenizer; save it once with a fast one (tokenizer.json)")
+    named = {role: getattr(pretrained, role, None) for roles in ROLES.values() for role in roles[:2]}
+    return vocabulary_of(tokenizer, name, {role: token for role, token in named.items() if token})
+
+
+def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None = None) -> Vocabulary:
+    """Returns the vocabulary of a tokenizer; `named` maps roles such as cls_token to tokens, usual names serve else.
+
+    Special tokens that a text spells out are encoded as the plain text that they are.
+    """
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    found: dict[str, int | None] = {}
+    for role, names in ROLES.items():
+        ids = (tokenizer.token_to_id((named or {}).get(token, token)) for token in names)
+        found[role] = next((token_id for token_id in ids if token_id is not None), None)
+    missing = [role for role in ("cls", "sep", "mask", "pad") if found[role] is None]
+    if missing:
+        raise DataError(f"{name}: the tokenizer has no {missing[0]} token; masked language models need one")
+    added = [token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+    every = tuple(sorted({*added, *(token_id for token_id in found.values() if token_id is not None)}))
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    described = json.dumps([sorted(vocab.items()), every]).encode()
+    special = SpecialTokens(**found, all=every)  # ty: the four that must be there are
+    return Vocabulary(name, tokenizer, special, max(vocab.values()) + 1, hashlib.sha256(described).hexdigest())
+
+
+def encode(tokenizer: Tokenizer, text: str, starts: Int64[np.ndarray, " sentences"], source: int) -> TokenizedDocument:
+    """Returns the tokens of the text encoded whole, cut where the sentences begin (character offsets `starts`)."""
+    input_ids, offsets = _encode_piecewise(tokenizer, text)
+    return TokenizedDocument(input_ids, np.searchsorted(offsets, starts).astype(np.int64), source)
+
+
+def _encode_piecewise(tokenizer: Tokenizer, text: str) -> tuple[UInt32[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """Returns ids and character offsets as of one encoding of `text`, which a huge text would not fit.
+
+    Neighbouring pieces are encoded with context on both sides; a cut holds where both encodings agree on the tokens
+    around it, and pieces that do not agree are joined.
+    """
+    cuts = [*range(PIECE_CHARACTERS, len(text) - PIECE_CHARACTERS // 2, PIECE_CHARACTERS), len(text)]
+    kept: list[tuple[np.ndarray, np.ndarray]] = []
+    begin, cut = 0, cuts[0]
+    ids, offsets = _encode_span(tokenizer, text, begin, cut)
+    for end in cuts[1:]:
+        next_ids, next_offsets = _encode_span(tokenizer, text, cut, end)
+        if _agree((ids, offsets), (next_ids, next_offsets), cut):
+            here = (begin <= offsets) & (offsets < cut)
+            kept.append((ids[here], offsets[here]))
+            begin, ids, offsets = cut, next_ids, next_offsets
+        else:
+            ids, offsets = _encode_span(tokenizer, text, begin, end)
+        cut = end
+    here = begin <= offsets
+    kept.append((ids[here], offsets[here]))
+    return np.concatenate([ids for ids, _ in kept]), np.concatenate([offsets for _, offsets in kept])
+
+
+def _encode_span(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    first = max(0, begin - CONTEXT_CHARACTERS)
+    encoding = tokenizer.encode(text[first : end + CONTEXT_CHARACTERS], add_special_tokens=False)
+    offsets = np.fromiter((start for start, _ in encoding.offsets), dtype=np.int64, count=len(encoding.ids))
+    return np.array(encoding.ids, dtype=np.uint32), np.maximum.accumulate(offsets) + first
+
+
+def _agree(left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray], cut: int) -> bool:
+    margin = CONTEXT_CHARACTERS // 2
+    near = [(cut - margin <= offsets) & (offsets < cut + margin) for _, offsets in (left, right)]
+    ids, offsets = left[0][near[0]], left[1][near[0]]
+    both_sides = bool(len(offsets)) and offsets[0] < cut <= offsets[-1]
+    return both_sides and np.array_equal(ids, right[0][near[1]]) and np.array_equal(offsets, right[1][near[1]])

@@ -1,0 +1,150 @@
+"""Held-out rows and a model to accuracy and loss, whole and per block of positions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from jaxtyping import Float64
+from torch import nn
+from tqdm import tqdm
+
+from longmlm.data.masking import MaskedRow, mask_row
+from longmlm.data.rows import Rows
+from longmlm.data.vocabulary import Maskable, SpecialTokens
+from longmlm.evaluation.config import HeldOut
+from longmlm.model.batches import collate
+
+
+class View(NamedTuple):
+    """What a model is shown of a row, and the places in the row at which the selected tokens stand."""
+
+    masked: MaskedRow
+    places: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Percent of the selected tokens told, its standard error, and the mean cross-entropy in nats."""
+
+    accuracy: float
+    standard_error: float
+    loss: float
+    num_selected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Accuracy on whole rows and in each block of positions."""
+
+    whole: Accuracy
+    blocks: tuple[Accuracy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRows:
+    """Held-out rows, each with the mask that it keeps for every model."""
+
+    rows: Rows
+    config: HeldOut
+    vocabulary: Maskable
+    special: SpecialTokens
+
+    @property
+    def row_ids(self) -> list[int]:
+        """The rows that are evaluated, evenly spread."""
+        count = min(len(self.rows), self.config.max_rows or len(self.rows))
+        return [place * len(self.rows) // count for place in range(count)]
+
+    def masked(self, row_id: int) -> MaskedRow:
+        """Returns a row under its frozen mask."""
+        tokens = self.rows.tokens(row_id)
+        return mask_row(tokens, self.vocabulary, self.config.masking, self.config.mask_seed, 0, row_id)
+
+
+def whole(masked: MaskedRow) -> list[View]:
+    """Returns the row as it is."""
+    return [View(masked, masked.selected)]
+
+
+def cut(masked: MaskedRow, num_positions: int, special: SpecialTokens) -> list[View]:
+    """Returns the row's first `num_positions - 1` tokens and a separator: as much as the base model reads."""
+    if len(masked.input_ids) <= num_positions:
+        return whole(masked)
+    last = num_positions - 1
+    here = masked.selected < last
+    seen = np.append(masked.input_ids[:last], special.sep)
+    return [View(MaskedRow(seen, masked.selected[here], masked.labels[here]), masked.selected[here])]
+
+
+def windows(masked: MaskedRow, num_positions: int, special: SpecialTokens) -> list[View]:
+    """Returns the row's content in windows of `num_positions - 2` tokens, each between both special tokens."""
+    views = []
+    for begin in range(1, len(masked.input_ids) - 1, num_positions - 2):
+        end = min(begin + num_positions - 2, len(masked.input_ids) - 1)
+        here = (begin <= masked.selected) & (masked.selected < end)
+        seen = np.concatenate([[special.cls], masked.input_ids[begin:end], [special.sep]])
+        selected = masked.selected[here]
+        views.append(View(MaskedRow(seen, selected - begin + 1, masked.labels[here]), selected))
+    return views
+
+
+def measure(
+    objective: nn.Module,
+    frozen: FrozenRows,
+    view: Callable[[MaskedRow], list[View]],
+    block: int,
+    accelerator: Accelerator,
+    name: str = "",
+) -> Measured:
+    """Returns how well the model tells the selected tokens of each view; `block` is the length of a block.
+
+    Sums, not means of means: rows are shared out over the processes, hits and losses added up per row and block. The
+    model is put back into the mode that it was in.
+    """
+    row_ids = frozen.row_ids
+    num_blocks = math.ceil(frozen.rows.row_length / block)
+    sums = np.zeros((3, len(row_ids), num_blocks))
+    mine = range(accelerator.process_index, len(row_ids), accelerator.num_processes)
+    shown = tqdm(mine, desc=name, unit="row", leave=False, disable=not (name and accelerator.is_main_process))
+    was_training = objective.training
+    objective.eval()
+    views = ((place, one) for place in shown for one in view(frozen.masked(row_ids[place])) if len(one.places))
+    with torch.inference_mode(), accelerator.autocast():
+        while some := list(islice(views, frozen.config.rows_per_batch)):
+            batch = collate([one.masked for _, one in some], frozen.special.pad).to(accelerator.device)
+            told = objective(batch)
+            at_row = np.repeat([place for place, _ in some], [len(one.places) for _, one in some])
+            at_block = np.concatenate([one.places for _, one in some]) // block
+            for total, values in zip(sums, (None, told.hits, told.losses), strict=True):
+                added = 1.0 if values is None else values.double().cpu().numpy()
+                np.add.at(total, (at_row, at_block), added)
+    objective.train(was_training)
+    summed = accelerator.reduce(torch.from_numpy(sums).to(accelerator.device), "sum").cpu().numpy()
+    return _measured(*summed)
+
+
+def _measured(
+    counts: Float64[np.ndarray, "rows blocks"],
+    hits: Float64[np.ndarray, "rows blocks"],
+    losses: Float64[np.ndarray, "rows blocks"],
+) -> Measured:
+    whole_row = _accuracy(counts.sum(1), hits.sum(1), losses.sum(1))
+    return Measured(whole_row, tuple(_accuracy(*column) for column in zip(counts.T, hits.T, losses.T, strict=True)))
+
+
+def _accuracy(
+    counts: Float64[np.ndarray, " rows"], hits: Float64[np.ndarray, " rows"], losses: Float64[np.ndarray, " rows"]
+) -> Accuracy:
+    """Returns the share of hits with the standard error of a ratio of totals over rows (Cochran 1977, 6.4)."""
+    total = counts.sum()
+    if not total:
+        return Accuracy(math.nan, math.nan, math.nan, 0)
+    share = hits.sum() / total
+    num_rows = int((counts > 0).sum())
+    scatter = ((hits - share * counts) ** 2).sum() * num_rows / max(1, num_rows - 1)
+    return Accuracy(100 * share, 100 * math.sqrt(scatter) / total, losses.sum() / total, int(total))

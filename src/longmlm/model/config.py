@@ -1,0 +1,36 @@
+"""How a model is stretched: the settings of the extend stage."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Initialisation = Literal["hierarchical", "tile", "random", "interpolate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendConfig:
+    """Checkpoint to long checkpoint: a longer position table, in which the trained rows stay as they are."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    base: str
+    """Folder or hub name of the pretrained model."""
+    output: str
+    """Folder of the long checkpoint to write."""
+    num_positions: int
+    """Usable positions of the long model, special tokens included, reserved rows not counted."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub."""
+    initialisation: Initialisation = "hierarchical"
+    """How new rows are made; only interpolate changes the trained rows."""
+    alpha: float = 0.4
+    """Weight of the higher digit in the hierarchical decomposition."""
+    seed: int = 0
+    """Seed of the random rows, and of a new head."""
+    new_head: bool = False
+    """Whether a model without an MLM head gets a new, untrained one."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha < 1 or self.alpha == 0.5:
+            raise ValueError("alpha must be at least 0 and below 1, and not 0.5, which makes rows (i, j) and (j, i) one")
+        if self.num_positions < 1:
+            raise ValueError("num_positions must be at least 1")

@@ -1,0 +1,99 @@
+"""A folder, a hub name or a bare architecture to a masked language model with its tokenizer."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from longmlm.errors import ModelError
+from longmlm.model.architecture import refuse_unsuitable
+
+PROVENANCE = "longmlm.json"
+BUILT_ANEW = ("position_ids", "token_type_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in fp32 with its tokenizer, the commit that a hub name resolved to, and what was said on the way."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    revision: str | None
+    notes: tuple[str, ...]
+
+
+def load_model(name: str, revision: str | None = None, new_head: bool = False) -> LoadedModel:
+    """Returns the masked language model in a folder or on the hub, in fp32; code in a repository is never run.
+
+    Raises ModelError when it is absent or unreadable, when its architecture does not suit, when weights are missing,
+    and when only its MLM head is missing unless `new_head` allows a new one.
+    """
+    config = _load_config(name, revision)
+    try:
+        model, info = AutoModelForMaskedLM.from_pretrained(
+            name, config=config, revision=revision or "main", dtype=torch.float32, output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"{name} cannot be loaded: {str(error).splitlines()[0]}") from error
+    notes = _judged(name, model, info, new_head)
+    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
+        notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
+    return LoadedModel(model, tokenizer, getattr(config, "_commit_hash", None), tuple(notes))
+
+
+def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
+    """Returns an untrained model of the architecture in a transformers config.json, with the tokenizer's special ids.
+
+    Raises ModelError when the file cannot be used, or its vocabulary is smaller than the tokenizer's.
+    """
+    try:
+        described = json.loads(Path(config_file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{config_file} is no transformers config.json: {error}") from error
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, trust_remote_code=False)
+    special = {
+        f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos", "cls", "sep")
+    }
+    kept = {key: value for key, value in special.items() if value is not None and key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config = AutoConfig.for_model(**{**described, **kept})
+    refuse_unsuitable(config, config_file)
+    if config.vocab_size < len(tokenizer):
+        raise ModelError(f"{config_file}: vocab_size {config.vocab_size} is less than the tokenizer's {len(tokenizer)}")
+    torch.manual_seed(seed)
+    return LoadedModel(AutoModelForMaskedLM.from_config(config, dtype=torch.float32), tokenizer, None, ())
+
+
+def read_provenance(name: str) -> dict[str, Any]:
+    """Returns what longmlm.json beside a long checkpoint says of its making, empty for any other model."""
+    path = Path(name) / PROVENANCE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _load_config(name: str, revision: str | None) -> Any:
+    try:
+        config = AutoConfig.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"{name} is neither a folder with a model nor one that the hub gives: {str(error).splitlines()[0]}"
+        ) from error
+    refuse_unsuitable(config, name)
+    return config
+
+
+def _judged(name: str, model: PreTrainedModel, info: dict[str, Any], new_head: bool) -> list[str]:
+    missing = sorted(key for key in info["missing_keys"] if not key.endswith(BUILT_ANEW))
+    prefix = f"{model.base_model_prefix}."
+    if encoder := [key for key in missing if key.startswith(prefix)]:
+        raise ModelError(f"{name} lacks weights of its encoder, {encoder[0]} first: the file is not whole")
+    if info.get("mismatched_keys"):
+        raise ModelError(f"{name}: its weights do not have the shapes that its config.json says")
+    if missing and not new_head:
+        raise ModelError(
+            f"{name} has no MLM head ({missing[0]} is missing): take a checkpoint that has one, or set new_head = true "
+            "and train the new head at the base length first"
+        )
+    return [f"{name} had no MLM head: a new, untrained one was made"] if missing else []

@@ -1,0 +1,45 @@
+"""A batch to loss and hits on its selected positions."""
+
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from longmlm.model.architecture import architecture_of
+from longmlm.model.batches import MlmBatch
+
+
+class Told(NamedTuple):
+    """Cross-entropy in nats and whether the likeliest token was right, for each selected position."""
+
+    losses: Float[Tensor, " selected"]
+    hits: Bool[Tensor, " selected"]
+
+
+class MlmObjective(nn.Module):
+    """A masked language model that projects the selected positions only."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: MlmBatch) -> Told:
+        """Returns loss and hit for each selected position, in the batch's order."""
+        logits = selected_logits(self.model, batch).float()
+        losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
+        return Told(losses, logits.argmax(-1) == batch.labels)
+
+
+def selected_logits(model: PreTrainedModel, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
+    """Returns the logits at the selected positions; the head runs on them alone."""
+    parts = architecture_of(model)
+    hidden = parts.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
+    return parts.head(hidden.flatten(0, 1).index_select(0, batch.selected))
+
+
+def set_dropout(model: nn.Module, probability: float) -> None:
+    """Sets every dropout of the model, attention included; the model's config keeps what it says."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = probability

@@ -1,0 +1,83 @@
+"""The launch to one Accelerator: processes, device, precision, seeds, signals."""
+
+import gc
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+
+from longmlm.errors import TrainingError
+
+
+@dataclass(slots=True)
+class Stop:
+    """Whether somebody asked the run to end, and how."""
+
+    signal_name: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.signal_name)
+
+
+def launch(precision: str, num_processes: int | None = None) -> Accelerator:
+    """Returns the Accelerator of this launch.
+
+    Raises TrainingError when the processes that were started do not know of each other, or are not `num_processes`.
+    """
+    accelerator = Accelerator(mixed_precision=precision, cpu=not torch.cuda.is_available())
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != started:
+        raise TrainingError(
+            f"{started} processes were started, but each believes that it is one of {accelerator.num_processes}: "
+            "start them with `accelerate launch --config_file configs/accelerate/...yaml`"
+        )
+    if num_processes is not None and accelerator.num_processes != num_processes:
+        raise TrainingError(
+            f"runtime.num_processes is {num_processes}, but {accelerator.num_processes} were started: "
+            "choose the Accelerate config that starts as many"
+        )
+    return accelerator
+
+
+def seed_process(seed: int, process_index: int) -> None:
+    """Seeds dropout, differently in each process; nothing else in a run draws from the global generators."""
+    torch.manual_seed(seed + process_index)
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Stop]:
+    """Yields a flag that SIGTERM and SIGINT raise instead of ending the process; a second SIGINT interrupts."""
+    stop = Stop()
+
+    def note(number: int, frame: object) -> None:
+        if stop and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.signal_name = signal.Signals(number).name
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def leave(accelerator: Accelerator) -> None:
+    """Ends the process group in an order that gloo survives: wait for all, free what holds buckets, destroy."""
+    accelerator.wait_for_everyone()
+    accelerator.free_memory()
+    gc.collect()
+    accelerator.end_training()
+
+
+def peak_memory_bytes() -> int:
+    """Returns the most memory this process has held: on the GPU where there is one, resident otherwise."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,199 @@
+"""A run's state to numbered folders that are whole or absent, and back.
+
+run/checkpoints/step-00001000/
+    config.json model.safetensors tokenizer*.json   what transformers loads
+    longmlm.json                                    base model, extension, training so far
+    optimizer.pt rng-00000.pt ...                   tensors only, one generator state for each process
+    state.json settings.toml                        TrainState, what the run depends on, resolved settings
+    manifest.json                                   size and SHA-256 of each file, written last
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from longmlm.data.config import Masking
+from longmlm.errors import CheckpointError, FolderError
+from longmlm.folders import PARTIAL, partial_of, seal, verify, write_json
+from longmlm.model.loading import PROVENANCE
+from longmlm.training.config import RecipeConfig
+from longmlm.training.schedule import is_constant
+from longmlm.training.state import TrainState
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What is written beside the weights: tokenizer, settings as TOML, what the run depends on, the model's history."""
+
+    tokenizer: PreTrainedTokenizerBase
+    settings: str
+    depends_on: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """The newest checkpoint that verified, and a line for each newer one that did not."""
+
+    folder: Path | None
+    skipped: tuple[str, ...]
+
+
+def folder_of(run: Path, step: int) -> Path:
+    """Returns the folder of the checkpoint after `step` updates."""
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
+def save(
+    run: Path,
+    state: TrainState,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    record: RunRecord,
+    accelerator: Accelerator,
+) -> Path:
+    """Writes the checkpoint of this step, every process its generator state, and returns its folder.
+
+    A checkpoint of the same step, which can only be an unsound one, is replaced.
+    """
+    folder = folder_of(run, state.step)
+    partial = partial_of(folder)
+    if accelerator.is_main_process:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    accelerator.wait_for_everyone()
+    torch.save(_generator_states(), partial / f"rng-{accelerator.process_index:05d}.pt")
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        model.save_pretrained(partial)
+        record.tokenizer.save_pretrained(partial)
+        torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+        write_json(partial / "state.json", {"state": asdict(state), "depends_on": record.depends_on})
+        trained = {"steps": state.step, "tokens": state.tokens, "accuracy": state.accuracy}
+        write_json(partial / PROVENANCE, {**record.provenance, "trained": trained})
+        (partial / "settings.toml").write_text(record.settings, encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        seal(partial, folder)
+    accelerator.wait_for_everyone()
+    return folder
+
+
+def newest_sound(run: Path) -> Sound:
+    """Returns the newest checkpoint whose every file is as its manifest says."""
+    skipped = []
+    for folder in sorted(_checkpoints(run), reverse=True):
+        try:
+            verify(folder)
+        except FolderError as error:
+            skipped.append(f"checkpoint {folder.name} is skipped: {error}")
+        else:
+            return Sound(folder, tuple(skipped))
+    return Sound(None, tuple(skipped))
+
+
+def best(run: Path) -> Path:
+    """Returns the sound checkpoint with the best held-out accuracy, the newest where none was evaluated.
+
+    Raises CheckpointError for a run without a sound checkpoint.
+    """
+    newest = newest_sound(run).folder
+    if newest is None:
+        raise CheckpointError(f"{run} has no sound checkpoint: let pretrain.py save one first")
+    ranked = sorted(_evaluated(run), reverse=True)
+    for _, folder in ranked:
+        try:
+            verify(folder)
+        except FolderError:
+            continue
+        return folder
+    return newest
+
+
+def read_state(folder: Path) -> tuple[TrainState, dict[str, Any]]:
+    """Returns the state in a verified checkpoint, and what its run depends on."""
+    content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    return TrainState(**content["state"]), content["depends_on"]
+
+
+def resumable_state(folder: Path, depends_on: dict[str, Any]) -> TrainState:
+    """Returns the state in a verified checkpoint; raises CheckpointError when the run now depends on something else.
+
+    Only the number of steps may be raised, while the learning rate does not depend on it.
+    """
+    state, before = read_state(folder)
+    now = {**depends_on, "recipe": dict(depends_on["recipe"])}
+    recipe = RecipeConfig(**{**before["recipe"], "masking": Masking(**before["recipe"]["masking"])})
+    if now["recipe"]["num_steps"] > recipe.num_steps and is_constant(state.step, recipe):
+        now["recipe"]["num_steps"] = recipe.num_steps
+    if changed := differences(before, now):
+        raise CheckpointError(
+            f"{folder.parent.parent} was begun otherwise: {', '.join(changed[:3])}; name another run folder, with "
+            f"start.checkpoint = {str(folder)!r} to begin with these weights"
+        )
+    return state
+
+
+def restore(folder: Path, optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> None:
+    """Puts optimizer and generators back to where the verified checkpoint in `folder` left them.
+
+    On another number of processes each takes the generator state of the process numbered like it, or stays as it was
+    seeded: data and masks do not depend on it, dropout does.
+    """
+    optimizer.load_state_dict(torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True))
+    own = folder / f"rng-{accelerator.process_index:05d}.pt"
+    if own.is_file():
+        states = torch.load(own, weights_only=True)
+        torch.set_rng_state(states["cpu"])
+        if torch.cuda.is_available() and "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"])
+
+
+def prune(run: Path, num_kept: int) -> list[Path]:
+    """Removes all but the `num_kept` newest checkpoints and the best one, and returns what it removed."""
+    evaluated = sorted(_evaluated(run), reverse=True)
+    kept = {*sorted(_checkpoints(run))[-num_kept:], *(folder for _, folder in evaluated[:1])}
+    removed = [folder for folder in _checkpoints(run) if folder not in kept]
+    for folder in removed:
+        doomed = partial_of(folder)
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+    return removed
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Returns a phrase for each leaf in which two nested maps differ."""
+    found = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.append(f"{prefix}{key} was {old}, is {new}")
+    return found
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    folders = (run / "checkpoints").glob("step-*")
+    return [folder for folder in folders if folder.is_dir() and folder.suffix != PARTIAL]
+
+
+def _evaluated(run: Path) -> Iterator[tuple[float, Path]]:
+    for folder in _checkpoints(run):
+        try:
+            state, _ = read_state(folder)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if state.accuracy is not None and state.evaluated_at_step == state.step:
+            yield state.accuracy, folder
+
+
+def _generator_states() -> dict[str, torch.Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    return {**states, "cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else states

@@ -1,0 +1,28 @@
+"""A step to its learning rate."""
+
+import math
+from typing import assert_never
+
+from longmlm.training.config import RecipeConfig
+
+
+def learning_rate(step: int, recipe: RecipeConfig) -> float:
+    """Returns the rate of the update number `step`, counted from 0; the last update still has a positive one."""
+    if step < recipe.warmup_steps:
+        return recipe.learning_rate * (step + 1) / recipe.warmup_steps
+    left = recipe.num_steps - step
+    match recipe.schedule:
+        case "linear":
+            share = left / (recipe.num_steps - recipe.warmup_steps)
+        case "cosine":
+            share = 0.5 * (1 - math.cos(math.pi * left / (recipe.num_steps - recipe.warmup_steps)))
+        case "constant-then-decay":
+            share = min(1.0, left / recipe.decay_steps)
+        case _:
+            assert_never(recipe.schedule)
+    return recipe.learning_rate * share
+
+
+def is_constant(step: int, recipe: RecipeConfig) -> bool:
+    """Tells whether no update before `step` depended on the number of steps, so that it may be raised."""
+    return recipe.schedule == "constant-then-decay" and step <= recipe.num_steps - recipe.decay_steps

@@ -1,0 +1,30 @@
+"""Metrics to metrics.jsonl, the record of a run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+METRICS = "metrics.jsonl"
+
+
+def append(run: Path, line: dict[str, Any]) -> None:
+    """Adds one line."""
+    with (run / METRICS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read(run: Path) -> list[dict[str, Any]]:
+    """Returns the lines written so far; a line that a crash cut off is left out."""
+    path = run / METRICS
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def forget_after(run: Path, step: int) -> None:
+    """Drops the lines beyond `step`, which a resumed run is going to write again."""
+    kept = [line for line in read(run) if line["step"] <= step]
+    aside = run / f"{METRICS}.partial"
+    aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    aside.replace(run / METRICS)
