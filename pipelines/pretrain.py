@@ -25,7 +25,7 @@ def pretrain(config: PretrainConfig) -> None:
     from longmlm.runtime import launch, leave, stop_on_signal
     from longmlm.training.loop import conclude, train
 
-    accelerator = launch(config.recipe.precision, config.runtime.num_processes)
+    accelerator = launch(config.recipe.precision, config.runtime.num_processes, config.runtime.num_threads)
     run, state = open_run(config, accelerator)
     with stop_on_signal() as stop:
         state = train(run, state, stop)
@@ -41,7 +41,6 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Tra
     """Returns the run, at its newest sound checkpoint or at its beginning, and its state."""
     from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of
-    from longmlm.model.architecture import architecture_of
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.loading import read_provenance
     from longmlm.model.mlm import MlmObjective, set_dropout
@@ -55,7 +54,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Tra
     loaded = load_start(config, sound.folder)
     vocabulary = vocabulary_of(loaded.tokenizer.backend_tokenizer, loaded.model.name_or_path)
     rows = open_rows(Path(config.rows), "train", verified=accelerator.is_main_process)
-    refuse_unreadable(rows, vocabulary, architecture_of(loaded.model).num_positions)
+    refuse_unreadable(rows, vocabulary, loaded.model)
     provenance = read_provenance(str(sound.folder or config.start.checkpoint or ""))
     if config.recipe.dropout is not None:
         set_dropout(loaded.model, config.recipe.dropout)

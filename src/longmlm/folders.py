@@ -48,7 +48,7 @@ def seal(partial: Path, folder: Path, about: Mapping[str, Any] | None = None) ->
 
     The manifest holds `about` and `files`, a map from relative path to size in bytes and SHA-256.
     """
-    paths = sorted(path for path in partial.rglob("*") if path.is_file() and path.name != MANIFEST)
+    paths = sorted(path for path in partial.rglob("*") if path.is_file() and path != partial / MANIFEST)
     files = {
         path.relative_to(partial).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
         for path in paths
@@ -91,11 +91,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FolderError(f"{folder}: no such folder")
     try:
-        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FolderError(f"{folder} has no {MANIFEST}: it was not written to its end, or is something else") from None
     except ValueError:
         raise FolderError(f"{folder / MANIFEST} is damaged: it is no JSON") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise FolderError(f"{folder / MANIFEST} lists no files: the folder is something else")
+    return manifest
 
 
 def verify(folder: Path) -> dict[str, Any]:

@@ -23,8 +23,8 @@ class Stop:
         return bool(self.signal_name)
 
 
-def launch(precision: str, num_processes: int | None = None) -> Accelerator:
-    """Returns the Accelerator of this launch.
+def launch(precision: str, num_processes: int | None = None, num_threads: int | None = None) -> Accelerator:
+    """Returns the Accelerator of this launch; without a GPU `num_threads` are used, or a fair share of the cores.
 
     Raises TrainingError when the processes that were started do not know of each other, or are not `num_processes`.
     """
@@ -40,7 +40,14 @@ def launch(precision: str, num_processes: int | None = None) -> Accelerator:
             f"runtime.num_processes is {num_processes}, but {accelerator.num_processes} were started: "
             "choose the Accelerate config that starts as many"
         )
+    if not torch.cuda.is_available():
+        torch.set_num_threads(num_threads or _fair_share_of_cores())
     return accelerator
+
+
+def _fair_share_of_cores() -> int:
+    """Returns the cores for each process of this machine; Accelerate's launcher leaves one, whatever there is."""
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def seed_process(seed: int, process_index: int) -> None:

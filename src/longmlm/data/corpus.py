@@ -4,6 +4,7 @@ import glob
 import gzip
 import hashlib
 import io
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,8 @@ def files_of(source: Source) -> list[Path]:
     """
     files: dict[Path, None] = {}
     for pattern in source.files:
-        found = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+        named = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)
+        found = sorted(Path(name) for name in named if Path(name).is_file())
         if not found:
             raise DataError(f"{pattern}: no such file; paths are taken from the folder you stand in")
         files |= dict.fromkeys(found)
@@ -93,10 +95,26 @@ def size_of(path: Path) -> int:
     if path.suffix not in (".gz", ".zst"):
         return path.stat().st_size
     try:
+        if path.suffix == ".zst":
+            return _zst_size(path)
         with open_bytes(path) as stream:
             return sum(len(chunk) for chunk in iter(lambda: stream.read(CHUNK_BYTES), b""))
-    except (OSError, EOFError, zstandard.ZstdError) as error:
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
         raise DataError(f"{path} cannot be uncompressed ({error}): fetch it again, or leave it out") from error
+
+
+def _zst_size(path: Path) -> int:
+    """Counts frame by frame, because zstandard's stream reader takes a file that is cut short for a whole one."""
+    size, frame = 0, None
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES >> 4):
+            while chunk:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                size += len(frame.decompress(chunk))
+                chunk, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+    if frame:
+        raise EOFError("it ends in the middle of a frame")
+    return size
 
 
 def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
@@ -106,9 +124,10 @@ def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
     room = slice_bytes
     for number, source in enumerate(sources):
         for path in files_of(source):
-            size, start = size_of(path), 0
+            size, start, whole = size_of(path), 0, kind_of(path) == ".txt"
+            if whole and not size:
+                spans.append(Span(str(path), 0, 0, number))  # a document all the same, to be set aside as empty
             while start < size:
-                whole = kind_of(path) == ".txt"
                 end = size if whole else min(size, start + room)
                 spans.append(Span(str(path), start, end, number))
                 room -= end - start

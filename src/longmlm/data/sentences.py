@@ -1,23 +1,29 @@
 """Text to sentence borders."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
 import sentencex
 from jaxtyping import Int64
 
+# sentencex knows few of the closing marks of Chinese and Japanese, nor that several may follow each other.
+CLOSING_MARKS = re.compile(r"(?<=\S)[”’」』）】》〉〕］｝〗)\]]+")
+
 
 def sentence_starts(text: str, language: str) -> Int64[np.ndarray, " sentences"]:
     """Returns the character offset at which each sentence of `text` begins; the first is 0.
 
     A sentence runs to the next one's start, so no character is lost; white space between two sentences opens the
-    second. The rules are sentencex's; a language it does not know falls back to a near one, or to English.
+    second, and closing marks end the first. The rules are sentencex's; a language that it does not know falls back to
+    a near one, or to English.
     """
     starts = [boundary["start_index"] for boundary in sentencex.get_sentence_boundaries(language, text)]
+    starts = [closed.end() if (closed := CLOSING_MARKS.match(text, start)) else start for start in starts]
     opened = [0]
     for previous, start in pairwise([*starts, len(text)]):
         between = text[previous:start]
-        if not between.isspace():
+        if between.strip():
             opened.append(previous + len(between.rstrip()))
     return np.array(opened[:-1] if len(opened) > 1 else opened, dtype=np.int64)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from longmlm.errors import DataError
 
 PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000
+UNSPELT = "\uffff"  # no character: a piece that begins with it is found in no text
 ROLES = {
     "cls": ("cls_token", "bos_token", "[CLS]", "<s>"),
     "sep": ("sep_token", "eos_token", "[SEP]", "</s>"),
@@ -56,7 +58,8 @@ class Vocabulary:
     @property
     def maskable(self) -> Maskable:
         """What may be selected and drawn: all but the special tokens."""
-        is_maskable = np.ones(self.size, dtype=bool)
+        is_maskable = np.zeros(self.size, dtype=bool)
+        is_maskable[list(self.tokenizer.get_vocab(with_added_tokens=True).values())] = True  # ids may have gaps
         is_maskable[list(self.special.all)] = False
         return Maskable(is_maskable, np.flatnonzero(is_maskable), self.special.mask)
 
@@ -97,7 +100,6 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None 
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
     found: dict[str, int | None] = {}
     for role, names in ROLES.items():
         ids = (tokenizer.token_to_id((named or {}).get(token, token)) for token in names)
@@ -110,11 +112,26 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None 
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     described = json.dumps([sorted(vocab.items()), every]).encode()
     special = SpecialTokens(**found, all=every)  # ty: the four that must be there are
-    return Vocabulary(name, tokenizer, special, max(vocab.values()) + 1, hashlib.sha256(described).hexdigest())
+    fingerprint = hashlib.sha256(described).hexdigest()
+    return Vocabulary(name, _unspelt(tokenizer, every), special, max(vocab.values()) + 1, fingerprint)
+
+
+def _unspelt(tokenizer: Tokenizer, special: Sequence[int]) -> Tokenizer:
+    """Returns the tokenizer without pieces that spell a special token, which Unigram would find in a text."""
+    described = json.loads(tokenizer.to_str())
+    if described["model"]["type"] != "Unigram":
+        return tokenizer
+    pieces = described["model"]["vocab"]
+    inside = {token_id for token_id in special if token_id < len(pieces)}
+    for token_id in inside:
+        pieces[token_id][0] = UNSPELT + pieces[token_id][0]
+    described["added_tokens"] = [token for token in described["added_tokens"] if token["id"] not in inside]
+    return Tokenizer.from_str(json.dumps(described))
 
 
 def encode(tokenizer: Tokenizer, text: str, starts: Int64[np.ndarray, " sentences"], source: int) -> TokenizedDocument:
     """Returns the tokens of the text encoded whole, cut where the sentences begin (character offsets `starts`)."""
+    tokenizer.encode_special_tokens = True  # said here, because a copy or a pickle of a tokenizer forgets it
     input_ids, offsets = _encode_piecewise(tokenizer, text)
     return TokenizedDocument(input_ids, np.searchsorted(offsets, starts).astype(np.int64), source)
 

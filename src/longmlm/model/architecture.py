@@ -90,6 +90,7 @@ def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
     new.to(old.weight.dtype)
     embeddings = parts.embeddings
     embeddings.position_embeddings = new
-    embeddings.position_ids = torch.arange(num_rows, device=old.weight.device).unsqueeze(0)
-    embeddings.token_type_ids = torch.zeros_like(embeddings.position_ids)
+    positions = torch.arange(num_rows, device=old.weight.device).unsqueeze(0)
+    embeddings.register_buffer("position_ids", positions, persistent=False)
+    embeddings.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
     model.config.max_position_embeddings = num_rows

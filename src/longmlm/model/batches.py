@@ -9,13 +9,15 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
+from transformers import PreTrainedModel
 
 from longmlm.data.config import Masking
 from longmlm.data.masking import MaskedRow, mask_row
 from longmlm.data.rows import Rows
 from longmlm.data.sampling import Draw, global_batch, micro_batches
 from longmlm.data.vocabulary import Maskable, Vocabulary
-from longmlm.errors import TrainingError
+from longmlm.errors import DataError, TrainingError
+from longmlm.model.architecture import architecture_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,14 @@ class Recipe:
     pad: int
 
 
-def refuse_unreadable(rows: Rows, vocabulary: Vocabulary, num_positions: int) -> None:
-    """Raises TrainingError when rows were made by another tokenizer, or are longer than the model can read."""
+def refuse_unreadable(rows: Rows, vocabulary: Vocabulary, model: PreTrainedModel | None = None) -> None:
+    """Raises DataError when rows were made by another tokenizer, or, with a model, are longer than it can read."""
     if rows.manifest["plan"]["tokenizer_fingerprint"] != vocabulary.fingerprint:
-        raise TrainingError(
+        raise DataError(
             f"the rows were made by another tokenizer than that of {vocabulary.name}: prepare them with its own"
         )
-    if rows.row_length > num_positions:
-        raise TrainingError(
+    if model is not None and rows.row_length > (num_positions := architecture_of(model).num_positions):
+        raise DataError(
             f"the rows have {rows.row_length} tokens, {vocabulary.name} reads {num_positions}: extend it first, or "
             "prepare shorter rows"
         )

@@ -1,17 +1,22 @@
 """A folder, a hub name or a bare architecture to a masked language model with its tokenizer."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers.utils.logging as transformers_logging
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.errors import ModelError
-from longmlm.model.architecture import refuse_unsuitable
+from longmlm.folders import sha256_of
+from longmlm.model.architecture import architecture_of, refuse_unsuitable, replace_positions
+from longmlm.model.positions import sinusoidal_table
 
 PROVENANCE = "longmlm.json"
+transformers_logging.disable_progress_bar()
 BUILT_ANEW = ("position_ids", "token_type_ids")
 
 
@@ -48,6 +53,7 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False) -
 def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     """Returns an untrained model of the architecture in a transformers config.json, with the tokenizer's special ids.
 
+    Weights are drawn as transformers draws them; only the positions begin as sinusoids of the same deviation.
     Raises ModelError when the file cannot be used, or its vocabulary is smaller than the tokenizer's.
     """
     try:
@@ -55,22 +61,29 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     except (OSError, ValueError) as error:
         raise ModelError(f"{config_file} is no transformers config.json: {error}") from error
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, trust_remote_code=False)
-    special = {
-        f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos", "cls", "sep")
-    }
-    kept = {key: value for key, value in special.items() if value is not None and key in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    config = AutoConfig.for_model(**{**described, **kept})
+    special = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config = AutoConfig.for_model(**{**described, **{key: value for key, value in special.items() if value is not None}})
     refuse_unsuitable(config, config_file)
     if config.vocab_size < len(tokenizer):
         raise ModelError(f"{config_file}: vocab_size {config.vocab_size} is less than the tokenizer's {len(tokenizer)}")
     torch.manual_seed(seed)
-    return LoadedModel(AutoModelForMaskedLM.from_config(config, dtype=torch.float32), tokenizer, None, ())
+    model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    parts = architecture_of(model)
+    width = parts.position_table.embedding_dim
+    replace_positions(model, sinusoidal_table(parts.num_positions, width, config.initializer_range))
+    return LoadedModel(model, tokenizer, None, ())
 
 
 def read_provenance(name: str) -> dict[str, Any]:
     """Returns what longmlm.json beside a long checkpoint says of its making, empty for any other model."""
     path = Path(name) / PROVENANCE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def weights_sha256(name: str | Path) -> str:
+    """Returns the SHA-256 of a local model's weight files together, which tells one trained model from another."""
+    files = sorted(Path(name).glob("*.safetensors")) or sorted(Path(name).glob("pytorch_model*.bin"))
+    return hashlib.sha256("".join(sha256_of(file) for file in files).encode()).hexdigest()
 
 
 def _load_config(name: str, revision: str | None) -> Any:

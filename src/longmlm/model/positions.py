@@ -45,6 +45,17 @@ def interpolated_table(base: Float[Tensor, "n width"], num_positions: int) -> Fl
     return ((1 - share) * wide[below] + share * wide[below + 1]).to(base.dtype)
 
 
+def sinusoidal_table(num_positions: int, width: int, deviation: float) -> Float[Tensor, "positions width"]:
+    """Returns sines and cosines of geometric wavelengths (Vaswani et al. 2017, 3.5) of a standard deviation.
+
+    An untrained model begins with them: distances are linear in them, so it need not learn them position by position.
+    """
+    wavelengths = 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.arange(num_positions, dtype=torch.float64).unsqueeze(1) / wavelengths
+    table = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[:, :width]
+    return (deviation * 2**0.5 * table).float()
+
+
 def extended_table(
     base: Float[Tensor, "n width"], num_positions: int, initialisation: Initialisation, alpha: float, seed: int
 ) -> Float[Tensor, "positions width"]:

@@ -76,7 +76,8 @@ def save(
         record.tokenizer.save_pretrained(partial)
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
         write_json(partial / "state.json", {"state": asdict(state), "depends_on": record.depends_on})
-        trained = {"steps": state.step, "tokens": state.tokens, "accuracy": state.accuracy}
+        row_length = record.depends_on["rows"]["settings"]["row_length"]
+        trained = {"row_length": row_length, "steps": state.step, "tokens": state.tokens, "accuracy": state.accuracy}
         write_json(partial / PROVENANCE, {**record.provenance, "trained": trained})
         (partial / "settings.toml").write_text(record.settings, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
@@ -114,6 +115,11 @@ def best(run: Path) -> Path:
             continue
         return folder
     return newest
+
+
+def model_folder(name: str) -> Path | str:
+    """Returns the best checkpoint of a run folder, and any other name as it is."""
+    return best(Path(name)) if (Path(name) / "checkpoints").is_dir() else name
 
 
 def read_state(folder: Path) -> tuple[TrainState, dict[str, Any]]:

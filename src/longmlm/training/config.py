@@ -90,6 +90,8 @@ class RuntimeConfig:
     """Rows of one forward and backward pass in one process; accumulation follows from the global batch."""
     num_processes: int | None = None
     """Processes that the launch must have; absent for any number."""
+    num_threads: int | None = None
+    """CPU threads of each process where there is no GPU; absent for a fair share of the cores."""
     num_loader_workers: int = 0
     """Processes that make batches ahead, for each training process; 0 makes them in it."""
     log_every_steps: int = 10

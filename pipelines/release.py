@@ -1,0 +1,51 @@
+"""A trained model to a verified folder with a model card."""
+
+import shutil
+from pathlib import Path
+
+from longmlm.config import run_stage
+from longmlm.release.config import ReleaseConfig
+
+
+def release(config: ReleaseConfig) -> None:
+    """Exports, proves in a fresh process, writes the card; nothing is left when a check fails."""
+    from longmlm.data.rows import open_rows
+    from longmlm.data.vocabulary import vocabulary_of
+    from longmlm.folders import new_folder, refuse_existing
+    from longmlm.model.batches import refuse_unreadable
+    from longmlm.model.loading import PROVENANCE, load_model, read_provenance, weights_sha256
+    from longmlm.release.card import model_card, read_evaluation
+    from longmlm.release.export import export, prove
+    from longmlm.training.checkpoint import model_folder
+
+    output = Path(config.output)
+    refuse_existing(output)
+    source = Path(model_folder(config.model))
+    provenance = read_provenance(str(source))
+    evaluation = read_evaluation(
+        config.evaluation, weights_sha256(source), "base" in provenance, config.allow_unrecovered
+    )
+    trained = load_model(str(source))
+    rows = open_rows(Path(config.rows), "held_out")
+    refuse_unreadable(rows, vocabulary_of(trained.tokenizer.backend_tokenizer, config.model), trained.model)
+    with new_folder(output) as partial:
+        export(trained, config.weights, partial)
+        proof = prove(trained, config.weights, rows, partial)
+        card = model_card(config, provenance, evaluation, rows.manifest["report"])
+        (partial / "README.md").write_text(card, encoding="utf-8")
+        if (source / PROVENANCE).is_file():
+            shutil.copy(source / PROVENANCE, partial)
+        for picture in Path(config.evaluation or "").glob("*.png") if evaluation else ():
+            shutil.copy(picture, partial)
+    print(f"reloaded with plain transformers: logits differ by {proof.largest_difference:.1e} at the most")
+    print(f"fill-mask on a text of {proof.text_tokens} tokens answers {proof.answer!r}")
+    print(f"released: {output}")
+
+
+def main() -> None:
+    """Runs the stage from the command line."""
+    run_stage(ReleaseConfig, release)
+
+
+if __name__ == "__main__":
+    main()

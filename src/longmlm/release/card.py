@@ -1,0 +1,142 @@
+"""What was measured to a model card."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from longmlm.errors import ReleaseError
+from longmlm.pages import Table, packing_table
+from longmlm.release.config import ReleaseConfig
+
+NAMES = ("base_cut", "base_windows", "long_before", "long_after")
+
+
+def read_evaluation(folder: str | None, weights_sha256: str, is_long: bool, allowed: bool) -> dict[str, Any]:
+    """Returns evaluation.json of this model, empty for a model that was not extended.
+
+    Raises ReleaseError for a long model when there is none, when it is another model's, or when the base model's
+    accuracy was not won back, unless that is `allowed`.
+    """
+    if folder is None:
+        if is_long and not allowed:
+            raise ReleaseError("a long model is released with its evaluation: set evaluation to its folder")
+        return {}
+    path = Path(folder) / "evaluation.json"
+    if not path.is_file():
+        raise ReleaseError(f"{path} does not exist: run pipelines.evaluate first")
+    evaluation = json.loads(path.read_text(encoding="utf-8"))
+    if "long_after" not in evaluation["measured"]:
+        raise ReleaseError(f"{path} has no long_after: evaluate with long_after set")
+    if evaluation["sources"].get("after_sha256") != weights_sha256:
+        raise ReleaseError(f"{path} was measured on other weights: evaluate this model")
+    if not evaluation["gains"]["recovered"] and not allowed:
+        measured = {name: evaluation["measured"][name]["whole"]["accuracy"] for name in ("long_after", "base_cut")}
+        raise ReleaseError(
+            f"long_after {measured['long_after']:.2f} % is below base_cut {measured['base_cut']:.2f} %: train on, or "
+            "set allow_unrecovered = true, and the card will say so"
+        )
+    return evaluation
+
+
+def model_card(
+    config: ReleaseConfig, provenance: Mapping[str, Any], evaluation: Mapping[str, Any], report: Mapping[str, Any]
+) -> str:
+    """Returns README.md: metadata, how to load, what was measured, how it was made."""
+    base = provenance.get("base")
+    data = ModelCardData(
+        language=list(config.languages),
+        license=config.license,
+        library_name="transformers",
+        pipeline_tag="fill-mask",
+        base_model=base if base and not Path(base).exists() else None,
+        tags=["masked-lm", "long-context"] if base else ["masked-lm"],
+        model_name=config.title,
+        eval_results=_results(config, evaluation, provenance) or None,
+    )
+    parts = [f"# {config.title}", config.description, _making(provenance), _usage(config, provenance)]
+    if evaluation:
+        parts.append(_measurements(evaluation))
+    elif (accuracy := (provenance.get("trained") or {}).get("accuracy")) is not None:
+        parts.append(f"## Accuracy\n\n{accuracy:.2f} % of the selected tokens of held-out rows are told right.")
+    parts.append(_data(config, report))
+    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _results(
+    config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: Mapping[str, Any]
+) -> list[EvalResult]:
+    trained = provenance.get("trained") or {}
+    accuracy = evaluation["measured"]["long_after"]["whole"]["accuracy"] if evaluation else trained.get("accuracy")
+    if accuracy is None:
+        return []
+    return [
+        EvalResult(
+            task_type="fill-mask",
+            dataset_type="held-out-rows",
+            dataset_name=f"held-out documents of {', '.join(config.data) or 'the corpus'}",
+            metric_type="accuracy",
+            metric_name="masked-token accuracy (%)",
+            metric_value=round(accuracy, 2),
+        )
+    ]
+
+
+def _making(provenance: Mapping[str, Any]) -> str:
+    trained = provenance.get("trained") or {}
+    steps = f"{trained.get('steps', 0):,} steps, {trained.get('tokens', 0):,} tokens"
+    if "base" not in provenance:
+        return f"Pretrained from scratch with longmlm on rows of {trained.get('row_length')} tokens: {steps}."
+    return (
+        f"`{provenance['base']}` (revision {provenance['base_revision'] or 'local'}) with its table of "
+        f"{provenance['base_positions']} trained positions stretched to {provenance['num_positions']} by longmlm "
+        f"({provenance['initialisation']}, alpha {provenance['alpha']}), then pretrained on rows of "
+        f"{trained.get('row_length')} tokens: {steps}."
+    )
+
+
+def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
+    length = provenance.get("num_positions", (provenance.get("trained") or {}).get("row_length"))
+    return (
+        "## Use\n\n```python\nfrom transformers import pipeline\n\n"
+        f'fill_mask = pipeline("fill-mask", model="{Path(config.output).name}")\n```\n\n'
+        f"A stock transformers checkpoint: no remote code. It reads up to {length} tokens."
+    )
+
+
+def _measurements(evaluation: Mapping[str, Any]) -> str:
+    measured, block = evaluation["measured"], evaluation["block"]
+    names = [name for name in NAMES if name in measured]
+    lines = [["whole row", *(_cell(measured[name]["whole"]) for name in names)]]
+    for number in range(len(measured[names[0]]["blocks"])):
+        place = f"{number * block}–{min((number + 1) * block, evaluation['row_length']) - 1}"
+        lines.append([place, *(_cell(measured[name]["blocks"][number]) for name in names)])
+    verdict = "" if evaluation["gains"]["recovered"] else (
+        "\n\n**Not recovered: on whole rows the long model tells fewer tokens than its base model on rows cut to its "
+        "length.**"
+    )
+    curve = "\n\n![Recovery in training](recovery.png)" if evaluation["curve"] else ""
+    return (
+        f"## Accuracy\n\nPercent of selected tokens told right on {evaluation['num_rows']:,} held-out rows of "
+        f"{evaluation['row_length']} tokens, one frozen mask a row, ± one standard error, whole and by block of "
+        "positions. base_cut: the base model on the start of each row, cut to its length; base_windows: the base model "
+        "on the whole row in windows of its length; long_before and long_after: the long model before and after "
+        f"training.\n\n{_markdown(Table(['', *names], lines))}{verdict}\n\n"
+        f"![Accuracy by block of positions](blocks.png){curve}"
+    )
+
+
+def _data(config: ReleaseConfig, report: Mapping[str, Any]) -> str:
+    corpora = "\n".join(f"- {line}" for line in config.data)
+    return f"## Data\n\n{corpora}\n\nPacked rows, training and held-out documents apart:\n\n{_markdown(packing_table(report))}"
+
+
+def _cell(one: Mapping[str, Any]) -> str:
+    return f"{one['accuracy']:.2f} ± {one['standard_error']:.2f}" if one["num_selected"] else "–"
+
+
+def _markdown(table: Table) -> str:
+    rules = ["---", *("---:" for _ in table.header[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (table.header, rules, *table.lines))

@@ -1,0 +1,114 @@
+"""A trained model to a stock folder, proved by a process that has only transformers."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from longmlm.data.rows import Rows
+from longmlm.errors import ReleaseError
+from longmlm.model.architecture import architecture_of
+from longmlm.model.loading import LoadedModel
+from longmlm.release import reload
+from longmlm.release.config import WeightType
+
+TOLERANCE = 1e-4
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the fresh process found: its logits' largest difference, and how many tokens fill-mask read."""
+
+    largest_difference: float
+    text_tokens: int
+    answer: str
+
+
+def export(trained: LoadedModel, weights: WeightType, folder: Path) -> None:
+    """Writes a fresh stock model that holds the trained weights, all of them, with a tied decoder, and the tokenizer."""
+    num_positions = architecture_of(trained.model).num_positions
+    stock = AutoModelForMaskedLM.from_config(trained.model.config)
+    stock.load_state_dict(trained.model.state_dict(), strict=True)
+    stock.tie_weights()
+    stock.to(TYPES[weights])
+    stock.config.dtype = TYPES[weights]
+    stock.save_pretrained(folder)
+    trained.tokenizer.model_max_length = num_positions
+    trained.tokenizer.save_pretrained(folder)
+
+
+def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -> Proof:
+    """Loads the folder in a process without longmlm and compares logits with the trained model's.
+
+    Inputs are held-out rows: one token, half a row, a whole one, and a padded batch; the trained weights are rounded to
+    the stored type first. Raises ReleaseError when anything differs, is missing, or cannot be read.
+    """
+    rounded = trained.model.to(TYPES[weights]).to(torch.float32).eval()
+    with tempfile.TemporaryDirectory() as scratch:
+        reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
+        save_file(_reference(rounded, rows), reference)
+        text.write_text(masked_text(trained.tokenizer, rows), encoding="utf-8")
+        command = [sys.executable, str(reload.__file__), str(folder), str(reference), str(text)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ReleaseError(f"transformers cannot load what was exported: {done.stderr.strip().splitlines()[-1:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    _refuse_unsound(found, architecture_of(trained.model).num_positions)
+    return Proof(found["largest_difference"], found["text_tokens"], found["answer"].strip())
+
+
+def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows) -> str:
+    """Returns the longest held-out row as text that still fits a row, the mask token near its end."""
+    content = max((rows.tokens(row_id) for row_id in range(min(64, len(rows)))), key=len)[1:-1].tolist()
+    special = set(tokenizer.all_special_ids)
+    content = [token_id for token_id in content if token_id not in special]
+    while True:
+        place = len(content) - max(1, len(content) // 20)
+        head, tail = tokenizer.decode(content[:place]), tokenizer.decode(content[place + 1 :])
+        text = f"{head} {tokenizer.mask_token}{tail}"
+        if len(tokenizer(text)["input_ids"]) <= rows.row_length or len(content) < 4:
+            return text
+        content = content[: -max(1, len(content) // 50)]
+
+
+@torch.no_grad()
+def _reference(model: PreTrainedModel, rows: Rows) -> dict[str, torch.Tensor]:
+    tokens = [torch.from_numpy(rows.tokens(row_id)) for row_id in range(min(2, len(rows)))]
+    longest = max(len(one) for one in tokens)
+    pad = model.config.pad_token_id or 0
+    padded = torch.stack([torch.nn.functional.pad(one, (0, longest - len(one)), value=pad) for one in tokens])
+    mask = torch.stack([torch.arange(longest) < len(one) // (1 + place) for place, one in enumerate(tokens)]).long()
+    first = tokens[0].unsqueeze(0)
+    inputs = {
+        "short": (first[:, :1], torch.ones(1, 1, dtype=torch.long)),
+        "half": (first[:, : first.shape[1] // 2], torch.ones(1, first.shape[1] // 2, dtype=torch.long)),
+        "whole": (first, torch.ones_like(first)),
+        "padded": (torch.where(mask == 1, padded, pad), mask),
+    }
+    tensors = {}
+    for name, (input_ids, attention_mask) in inputs.items():
+        logits = model(input_ids=input_ids, attention_mask=attention_mask).logits[attention_mask == 1]
+        tensors |= {f"{name}.input_ids": input_ids, f"{name}.attention_mask": attention_mask, f"{name}.logits": logits}
+    return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _refuse_unsound(found: dict[str, Any], num_positions: int) -> None:
+    problems = [f"{key} weights {found[key][:2]}" for key in ("missing", "unexpected") if found[key]]
+    if not found["largest_difference"] <= TOLERANCE:
+        problems.append(f"logits differ by {found['largest_difference']:.2e}")
+    if not found["decoder_is_tied"]:
+        problems.append("the decoder is not tied to the embeddings")
+    if found["model_max_length"] != num_positions:
+        problems.append(f"the tokenizer's model_max_length is {found['model_max_length']}, not {num_positions}")
+    if found["knows_longmlm"]:
+        problems.append("the check itself loaded longmlm")
+    if problems:
+        raise ReleaseError(f"the exported folder was not written: {'; '.join(problems)}")

@@ -1,0 +1,41 @@
+"""A released folder to the differences from a reference, with plain transformers: a script that knows no longmlm.
+
+python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+
+@torch.no_grad()
+def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
+    """Returns the largest difference of logits, what loading found amiss, and what fill-mask makes of the text."""
+    model, info = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tensors = load_file(reference)
+    largest = 0.0
+    for name in sorted(key.removesuffix(".input_ids") for key in tensors if key.endswith(".input_ids")):
+        mask = tensors[f"{name}.attention_mask"]
+        logits = model.eval()(input_ids=tensors[f"{name}.input_ids"], attention_mask=mask).logits[mask == 1]
+        largest = max(largest, float((logits - tensors[f"{name}.logits"]).abs().max()))
+    answers = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)
+    return {
+        "largest_difference": largest,
+        "missing": sorted(info["missing_keys"]),
+        "unexpected": sorted(info["unexpected_keys"]),
+        "decoder_is_tied": model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+        "model_max_length": tokenizer.model_max_length,
+        "text_tokens": len(tokenizer(text)["input_ids"]),
+        "answer": answers[0]["token_str"],
+        "knows_longmlm": "longmlm" in sys.modules,
+    }
+
+
+if __name__ == "__main__":
+    folder, reference, text = sys.argv[1:]
+    print(json.dumps(compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))))

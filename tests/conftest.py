@@ -1,0 +1,20 @@
+"""What every test runs under: no network, two threads, and types and tensor shapes checked against the signatures."""
+
+import os
+import typing
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import beartype
+import jaxtyping
+import torch
+
+
+def checked(function):
+    """Returns the function under beartype, unless it returns Self, which beartype understands in whole classes only."""
+    return function if typing.Self in getattr(function, "__annotations__", {}).values() else beartype.beartype(function)
+
+
+jaxtyping.install_import_hook("longmlm", f"{__name__}.checked")
+torch.set_num_threads(2)
