@@ -1,8 +1,9 @@
-# The virtual environment comes first on PATH, so that recipes find its commands and `accelerate launch` its Python.
+# The virtual environment's commands come first, for recipes and for the Python that `accelerate launch` starts.
 VENV := .venv
 STAMP := $(VENV)/.installed
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test test-all bench golden clean
@@ -10,12 +11,46 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-setup: $(STAMP) ## virtual environment with pinned dependencies
+setup: $(STAMP) ## a virtual environment with the pinned dependencies
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
-	$(PYTHON) -m venv $(VENV)
-	pip install --constraint constraints.txt setuptools
-	pip install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python 3.11 or later is needed")'
+	@echo 'installing the pinned dependencies into $(VENV): a minute or two'
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --constraint constraints.txt setuptools
+	@$(VENV)/bin/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
 
+demo: $(STAMP) ## the whole pipeline on the bundled model and corpus
+	HF_HUB_OFFLINE=1 bash runs/demo.sh
+
+check: $(STAMP) ## style, imports, types, shipped settings: seconds
+	ruff check
+	ruff format --check
+	lint-imports --no-logo
+	pyrefly check
+	pytest -q tests/architecture/test_configs.py
+
+test: $(STAMP) ## the tests, without the slow ones
+	pytest -m 'not slow'
+
+test-all: $(STAMP) ## the slow tests
+	@pytest -m slow; code=$$?; if [ $$code -eq 5 ]; then echo 'there is no slow test yet'; else exit $$code; fi
+
+bench: $(STAMP) ## every benchmark, one after the other
+	@set -e; for script in $(or $(wildcard benchmarks/*.py),none); do \
+		if [ $$script = none ]; then echo 'there is no benchmark yet'; else echo "== $$script"; python $$script; fi; \
+	done
+
+golden: $(STAMP) ## make golden BASE=<revision>: are its losses and those of the working tree equal bit for bit?
+	@test -n '$(BASE)' || { echo 'error: name a revision, as in make golden BASE=main' >&2; exit 2; }
+	@set -e; folder=$$(mktemp -d); trap 'git worktree remove --force "$$folder/base"; rm -rf "$$folder"' EXIT; \
+	git worktree add --quiet --detach "$$folder/base" '$(BASE)'; \
+	python tests/golden.py "$$folder/base" > "$$folder/before.json"; \
+	python tests/golden.py . > "$$folder/now.json"; \
+	diff "$$folder/before.json" "$$folder/now.json"; \
+	echo 'twenty losses are equal, bit for bit'
+
+clean: ## removes what was made, but for the virtual environment
+	rm -rf out .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -12,7 +12,7 @@ def evaluate(config: EvaluateConfig) -> None:
     from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of
     from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure, whole, windows
-    from longmlm.evaluation.report import Evaluation, accuracy_table, write_evaluation
+    from longmlm.evaluation.report import as_json, cells, write_evaluation
     from longmlm.model.architecture import architecture_of
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.loading import load_model, weights_sha256
@@ -51,10 +51,10 @@ def evaluate(config: EvaluateConfig) -> None:
     sources = {"rows": config.rows, **{key: name for key, (name, _) in wanted.items() if name is not None}}
     if config.long_after is not None:
         sources["after_sha256"] = weights_sha256(model_folder(config.long_after))
-    evaluation = Evaluation(measured, num_positions, rows.row_length, len(frozen.row_ids), sources, curve)
     if accelerator.is_main_process:
+        evaluation = as_json(measured, frozen, num_positions, sources, curve)
         write_evaluation(evaluation, Path(config.output))
-        print(text_table(accuracy_table(evaluation)))
+        print(text_table(cells(evaluation)))
         print(f"page: {Path(config.output) / 'index.html'}")
 
 

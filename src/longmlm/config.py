@@ -84,8 +84,8 @@ def to_toml(config: Any) -> str:
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError):
-        raise ConfigError(f"{path}: no such TOML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: no such TOML file ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no TOML: {error}") from None
 

@@ -48,13 +48,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of a figure, with the half-length of their error bars where they have one."""
+    """Points of a figure, with the half-length of their error bars where they have one; a level has no place."""
 
     name: str
     places: Sequence[float]
     values: Sequence[float]
     errors: Sequence[float] | None = None
-    is_line: bool = False
 
 
 def text_table(table: Table) -> str:
@@ -90,7 +89,7 @@ def packing_report(report: Mapping[str, Any]) -> str:
 
 
 def draw(path: Path, title: str, axes_titles: tuple[str, str], series: Sequence[Series], ticks: Sequence[str]) -> None:
-    """Writes a PNG: a series is points joined by a line, or a level across the figure when `is_line`.
+    """Writes a PNG: a series is points joined by a line; one value without a place is a level across the figure.
 
     `ticks`, where given, name the places 0, 1, 2 ... of the horizontal axis.
     """
@@ -102,12 +101,11 @@ def draw(path: Path, title: str, axes_titles: tuple[str, str], series: Sequence[
     axes = figure.subplots()
     for number, one in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
-        if one.is_line:
+        if not one.places:
             axes.axhline(one.values[0], color=colour, linestyle="--", linewidth=1.4, label=one.name)
         else:
-            axes.errorbar(
-                one.places, one.values, yerr=one.errors, color=colour, marker="o", markersize=4.5, capsize=3, label=one.name
-            )
+            look = {"color": colour, "marker": "o", "markersize": 4.5, "capsize": 3}
+            axes.errorbar(one.places, one.values, yerr=one.errors, label=one.name, **look)
     axes.set(title=title, xlabel=axes_titles[0], ylabel=axes_titles[1])
     if ticks:
         axes.set_xticks(range(len(ticks)), ticks)

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import orjson
 import zstandard
@@ -74,17 +74,17 @@ def kind_of(path: Path) -> str:
     return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix
 
 
-def open_bytes(path: Path, offset: int = 0) -> BinaryIO:
+def open_bytes(path: Path, offset: int = 0) -> io.BufferedIOBase:
     """Opens a plain, .gz or .zst file as a buffered stream of its uncompressed bytes from `offset` on."""
     if path.suffix not in (".gz", ".zst"):
-        stream = path.open("rb")
-        stream.seek(offset)
-        return stream
+        plain = path.open("rb")
+        plain.seek(offset)
+        return plain
     if path.suffix == ".gz":
-        stream = cast(BinaryIO, gzip.open(path))
+        stream: io.BufferedIOBase = gzip.open(path)
     else:
         reader = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True, closefd=True)
-        stream = cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, reader), CHUNK_BYTES))
+        stream = io.BufferedReader(cast(io.RawIOBase, reader), CHUNK_BYTES)
     while offset:
         offset -= len(stream.read(min(offset, CHUNK_BYTES)))
     return stream

@@ -171,5 +171,5 @@ def _agree(left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndar
     margin = CONTEXT_CHARACTERS // 2
     near = [(cut - margin <= offsets) & (offsets < cut + margin) for _, offsets in (left, right)]
     ids, offsets = left[0][near[0]], left[1][near[0]]
-    both_sides = bool(len(offsets)) and offsets[0] < cut <= offsets[-1]
+    both_sides = bool(len(offsets) and offsets[0] < cut <= offsets[-1])
     return both_sides and np.array_equal(ids, right[0][near[1]]) and np.array_equal(offsets, right[1][near[1]])

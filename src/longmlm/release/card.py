@@ -8,10 +8,13 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from longmlm.errors import ReleaseError
+from longmlm.evaluation.report import cells, explanation
 from longmlm.pages import Table, packing_table
 from longmlm.release.config import ReleaseConfig
 
-NAMES = ("base_cut", "base_windows", "long_before", "long_after")
+NOT_RECOVERED = (
+    "**Not recovered: on whole rows this model tells fewer tokens than its base model on rows cut to its length.**"
+)
 
 
 def read_evaluation(folder: str | None, weights_sha256: str, is_long: bool, allowed: bool) -> dict[str, Any]:
@@ -107,23 +110,11 @@ def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
 
 
 def _measurements(evaluation: Mapping[str, Any]) -> str:
-    measured, block = evaluation["measured"], evaluation["block"]
-    names = [name for name in NAMES if name in measured]
-    lines = [["whole row", *(_cell(measured[name]["whole"]) for name in names)]]
-    for number in range(len(measured[names[0]]["blocks"])):
-        place = f"{number * block}–{min((number + 1) * block, evaluation['row_length']) - 1}"
-        lines.append([place, *(_cell(measured[name]["blocks"][number]) for name in names)])
-    verdict = "" if evaluation["gains"]["recovered"] else (
-        "\n\n**Not recovered: on whole rows the long model tells fewer tokens than its base model on rows cut to its "
-        "length.**"
-    )
+    verdict = "" if evaluation["gains"]["recovered"] else f"{NOT_RECOVERED}\n\n"
     curve = "\n\n![Recovery in training](recovery.png)" if evaluation["curve"] else ""
     return (
-        f"## Accuracy\n\nPercent of selected tokens told right on {evaluation['num_rows']:,} held-out rows of "
-        f"{evaluation['row_length']} tokens, one frozen mask a row, ± one standard error, whole and by block of "
-        "positions. base_cut: the base model on the start of each row, cut to its length; base_windows: the base model "
-        "on the whole row in windows of its length; long_before and long_after: the long model before and after "
-        f"training.\n\n{_markdown(Table(['', *names], lines))}{verdict}\n\n"
+        f"## Accuracy\n\n{verdict}{evaluation['num_rows']:,} held-out rows of {evaluation['row_length']} tokens, one "
+        f"frozen mask each. {explanation(evaluation)}\n\n{_markdown(cells(evaluation))}\n\n"
         f"![Accuracy by block of positions](blocks.png){curve}"
     )
 
@@ -131,10 +122,6 @@ def _measurements(evaluation: Mapping[str, Any]) -> str:
 def _data(config: ReleaseConfig, report: Mapping[str, Any]) -> str:
     corpora = "\n".join(f"- {line}" for line in config.data)
     return f"## Data\n\n{corpora}\n\nPacked rows, training and held-out documents apart:\n\n{_markdown(packing_table(report))}"
-
-
-def _cell(one: Mapping[str, Any]) -> str:
-    return f"{one['accuracy']:.2f} ± {one['standard_error']:.2f}" if one["num_selected"] else "–"
 
 
 def _markdown(table: Table) -> str:

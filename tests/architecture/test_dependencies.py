@@ -1,0 +1,79 @@
+"""What is imported, declared and pinned is the same."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+OWN = {"longmlm", "pipelines", "tests", "benchmarks", "runs"}
+COMMANDS = {"import-linter", "pyrefly", "ruff"}  # that make check runs
+CHOSEN_BY_TORCH = ("cuda", "nvidia", "triton")  # what torch brings on a machine with a GPU, in the versions it pins
+
+
+def test_imports_are_declared_and_used(root: Path, modules: list[Path]) -> None:
+    needed = _distributions(root, [path for path in modules if path.parts[0] != "tests"])
+    declared, _ = _declared(root)
+    assert len(declared) > 10
+    assert needed == declared
+
+
+def test_imports_of_tests_are_declared_and_used(root: Path, modules: list[Path]) -> None:
+    needed = _distributions(root, [path for path in modules if path.parts[0] == "tests"])
+    declared, of_developers = _declared(root)
+    assert needed <= declared | of_developers
+    assert of_developers <= needed | COMMANDS
+
+
+def test_constraints_pin_exactly_what_is_installed(root: Path) -> None:
+    lines = (root / "constraints.txt").read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+    pinned = {_normal(line.split("==")[0]) for line in lines}
+    declared, of_developers = _declared(root)
+    installed = {_normal(distribution.name) for distribution in metadata.distributions()}
+    assert pinned == _required(declared | of_developers | {"setuptools"}, installed)
+
+
+def _distributions(root: Path, modules: list[Path]) -> set[str]:
+    providers = metadata.packages_distributions()
+    names = {name for path in modules for name in _imported(root / path)} - OWN - sys.stdlib_module_names
+    return {_normal(providers[name][0] if name in providers else name) for name in names}
+
+
+def _imported(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def _declared(root: Path) -> tuple[set[str], set[str]]:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    lists = (project["dependencies"], project["optional-dependencies"]["dev"])
+    of_users, of_developers = ({_name(requirement) for requirement in requirements} for requirements in lists)
+    return of_users, of_developers
+
+
+def _required(names: set[str], installed: set[str]) -> set[str]:
+    """Returns the names with all that they need, of which a platform may leave some out."""
+    found, waiting = set(), sorted(names)
+    while waiting:
+        name = waiting.pop()
+        if name in installed and name not in found and not name.startswith(CHOSEN_BY_TORCH):
+            found.add(name)
+            waiting += [_name(line) for line in metadata.requires(name) or () if "extra ==" not in line]
+    return found
+
+
+def _name(requirement: str) -> str:
+    match = re.match(r"[\w.-]+", requirement)
+    assert match
+    return _normal(match[0])
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,64 @@
+"""The limits that keep the code small, and the names that it may have."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+FORBIDDEN_NAMES = {"util", "utils", "common", "helper", "helpers", "misc"}
+TOP_FOLDERS = (".ci", "assets", "benchmarks", "configs", "docker", "docs", "pipelines", "runs", "src", "tests")
+
+
+def test_no_file_is_long(root: Path, modules: list[Path]) -> None:
+    lengths = {str(path): len((root / path).read_text().splitlines()) for path in modules}
+    assert max(lengths.values()) > 100
+    assert {path: length for path, length in lengths.items() if length > 300} == {}
+
+
+def test_ruff_limits_functions(root: Path) -> None:
+    lint = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert (lint["pylint"]["max-statements"], lint["pylint"]["max-args"]) == (40, 6)
+    assert "PL" in lint["select"]
+    silenced = {rule for rules in (lint["ignore"], *lint["per-file-ignores"].values()) for rule in rules}
+    assert {rule for rule in ("PL", "PLR", "PLR0913", "PLR0915") if rule in silenced} == set()
+
+
+def test_no_comment_silences_a_limit(root: Path, modules: list[Path]) -> None:
+    pattern = re.compile(r"#\s*(ruff:\s*)?[n]oqa(?!: *[A-Z]+\d)|[n]oqa:.*(PLR0913|PLR0915|C901)")
+    assert [str(path) for path in modules if pattern.search((root / path).read_text())] == []
+
+
+def test_no_module_is_a_drawer(modules: list[Path]) -> None:
+    assert [path for path in modules if FORBIDDEN_NAMES & {*path.parts, path.stem}] == []
+
+
+def test_packages_have_empty_inits(root: Path, modules: list[Path]) -> None:
+    inits = [path for path in modules if path.name == "__init__.py"]
+    assert len(inits) >= 6
+    assert [path for path in inits if (root / path).read_text()] == []
+
+
+def test_what_is_public_has_a_docstring(root: Path, modules: list[Path]) -> None:
+    public = {}
+    for path in modules:
+        if path.parts[0] in ("src", "pipelines"):
+            public |= {f"{path}:{node.lineno}": node for node in _public(ast.parse((root / path).read_text()))}
+    assert len(public) > 100
+    assert [place for place, node in public.items() if not ast.get_docstring(node)] == []
+
+
+def _public(parent: ast.Module | ast.ClassDef) -> list[ast.ClassDef | ast.FunctionDef]:
+    here = [node for node in parent.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    public = [node for node in here if not node.name.startswith("_")]
+    return public + [inner for node in public if isinstance(node, ast.ClassDef) for inner in _public(node)]
+
+
+def test_architecture_names_paths_that_exist(root: Path, files: list[Path]) -> None:
+    text = (root / "ARCHITECTURE.md").read_text()
+    names = set(re.findall(r"[\w.*-]+(?:/[\w.*-]+)*/?", text))
+    rooted = {name for name in names if "/" in name and Path(name).parts[0] in TOP_FOLDERS}
+    python = {name for name in names if name.endswith(".py")} - rooted
+    assert len(rooted | python) >= 10
+    missing = {name for name in rooted if not any(root.glob(name))}
+    missing |= {name for name in python if not any(path.match(name) for path in files)}
+    assert missing == set()

@@ -1,0 +1,84 @@
+"""Demo text and tiny tokenizers, one of each kind that pretrained models use."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from longmlm.data.vocabulary import Vocabulary, vocabulary_of
+
+DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
+CHINESE = (
+    "清晨的雾气还没有散去，老渔夫已经把船推进了湖里。他说：“今天的风从北边来，鱼会游得很深。”"
+    "孙子问他为什么，他笑了笑，没有回答！湖水像一面镜子，映着远处的山和天上的云。"
+    "“爷爷，我们什么时候回家？”孩子又问。老人指着东方的太阳：等它升到树梢上，我们就回去吃早饭……"
+    "村里的人都认识这条船，因为船头画着一只红色的眼睛，据说能看见水底的石头。"
+)
+KINDS = ("byte_level_trimmed", "byte_level_whole", "word_piece", "unigram")
+
+
+@pytest.fixture(scope="session")
+def english_texts() -> list[str]:
+    with DEMO.open(encoding="utf-8") as lines:
+        return [json.loads(line)["text"] for line, _ in zip(lines, range(24), strict=False)]
+
+
+@pytest.fixture(scope="session")
+def chinese_text() -> str:
+    return CHINESE
+
+
+@pytest.fixture(scope="session")
+def tokenizers_by_kind(english_texts: list[str]) -> dict[str, Tokenizer]:
+    texts = [*(text[:8_000] for text in english_texts), *[CHINESE] * 3]
+    byte_level = {trims: _byte_level(texts, trims) for trims in (True, False)}
+    return dict(zip(KINDS, (byte_level[True], byte_level[False], _word_piece(texts), _unigram(texts)), strict=True))
+
+
+@pytest.fixture(params=KINDS)
+def tokenizer(request: pytest.FixtureRequest, tokenizers_by_kind: dict[str, Tokenizer]) -> Tokenizer:
+    return tokenizers_by_kind[request.param]
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tokenizers_by_kind: dict[str, Tokenizer]) -> Vocabulary:
+    return vocabulary_of(tokenizers_by_kind["byte_level_trimmed"], "tiny byte-level BPE")
+
+
+def _byte_level(texts: list[str], trims: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=trims)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=trims, add_prefix_space=False
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=1_000,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", AddedToken("<mask>", lstrip=True, special=True)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _word_piece(texts: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=1_000, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _unigram(texts: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=800, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+    return tokenizer

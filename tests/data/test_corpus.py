@@ -1,0 +1,233 @@
+"""Files to documents: every kind of file, what is set aside and why, and which side a document stands on."""
+
+import gzip
+import json
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from longmlm.data.config import Source
+from longmlm.data.corpus import Document, SetAside, files_of, is_held_out, open_bytes, plan_slices, read_slice, size_of
+from longmlm.errors import DataError
+
+WHOLE = 1 << 40
+TEXTS = ["The lake was calm.", "湖水像一面镜子。", "Ærlig talt — 😀", "line one\nline two"]
+
+
+def records_of(*files: Path | str, text_field: str = "text") -> list[Document | SetAside]:
+    sources = [Source(files=tuple(map(str, files)), text_field=text_field)]
+    return [record for spans in plan_slices(sources, WHOLE) for record in read_slice(spans, sources)]
+
+
+def texts_of(*files: Path | str) -> list[str]:
+    records = records_of(*files)
+    assert all(isinstance(record, Document) for record in records)
+    return [record.text for record in records if isinstance(record, Document)]
+
+
+def json_lines(texts: list[str], end: str = "\n") -> bytes:
+    return "".join(json.dumps({"id": 1, "text": text}, ensure_ascii=False) + end for text in texts).encode()
+
+
+def compressed(content: bytes, ending: str) -> bytes:
+    match ending:
+        case ".gz":
+            return gzip.compress(content)
+        case ".zst":
+            return zstandard.ZstdCompressor().compress(content)
+        case _:
+            return content
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_each_line_of_a_jsonl_file_is_a_document(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"texts.jsonl{ending}"
+    content = json_lines(TEXTS)
+    path.write_bytes(compressed(content, ending))
+    records = records_of(path)
+    begins = [content.index(json_lines([text])) for text in TEXTS]
+    assert records == [
+        Document(text, f"{path}:{begin}", 0) for text, begin in zip(TEXTS, begins, strict=True)
+    ]
+    assert size_of(path) == len(content)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_txt_file_is_one_document(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"novel.txt{ending}"
+    path.write_bytes(compressed("\n\n".join(TEXTS).encode(), ending))
+    assert records_of(path) == [Document("\n\n".join(TEXTS), f"{path}:0", 0)]
+
+
+def test_files_compressed_in_several_parts_are_read_to_their_end(tmp_path: Path) -> None:
+    whole, parts = json_lines(TEXTS * 50), [json_lines([text]) for text in TEXTS * 50]
+    skippable = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
+    (tmp_path / "parts.jsonl.gz").write_bytes(b"".join(map(gzip.compress, parts)))
+    (tmp_path / "parts.jsonl.zst").write_bytes(skippable + b"".join(compressed(part, ".zst") for part in parts))
+    for name in ("parts.jsonl.gz", "parts.jsonl.zst"):
+        assert texts_of(tmp_path / name) == TEXTS * 50
+        assert size_of(tmp_path / name) == len(whole)
+
+
+def test_a_compressed_file_is_read_from_any_offset(tmp_path: Path) -> None:
+    content = os.urandom(3_000_000)
+    for ending in ("", ".gz", ".zst"):
+        path = tmp_path / f"noise.jsonl{ending}"
+        path.write_bytes(compressed(content, ending))
+        for offset in (0, 1, 1 << 20, (1 << 20) + 1, 2_999_999, 3_000_000):
+            with open_bytes(path, offset) as stream:
+                assert stream.read() == content[offset:]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_a_json_line(tmp_path: Path) -> None:
+    path = tmp_path / "windows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json_lines(TEXTS, "\r\n") + b"\r\n\r\n")
+    assert texts_of(path) == TEXTS
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfThe lake was calm.")
+    assert texts_of(tmp_path / "windows.txt") == ["The lake was calm."]
+
+
+def test_a_last_line_without_a_line_end_is_a_document(tmp_path: Path) -> None:
+    path = tmp_path / "open.jsonl"
+    path.write_bytes(json_lines(TEXTS).removesuffix(b"\n"))
+    assert texts_of(path) == TEXTS
+
+
+def test_another_field_can_hold_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "laws.jsonl"
+    path.write_text('{"text": "no", "body": "yes"}\n', encoding="utf-8")
+    assert [record.text for record in records_of(path, text_field="body") if isinstance(record, Document)] == ["yes"]
+
+
+BROKEN = {
+    b'{"text": "bad \xff byte"}': "bad UTF-8",
+    b'{"text": "cut': "broken JSON",
+    b"not json at all": "broken JSON",
+    b'{"text": "\\ud800"}': "broken JSON",
+    b'{"txt": "misnamed"}': "no field 'text'",
+    b'["text"]': "no field 'text'",
+    b'"text"': "no field 'text'",
+    b"null": "no field 'text'",
+    b'{"text": 7}': "field 'text' is no text",
+    b'{"text": null}': "field 'text' is no text",
+    b'{"text": ["a"]}': "field 'text' is no text",
+    b'{"text": ""}': "empty",
+    b'{"text": " \\n\\t\\u3000 "}': "empty",
+}
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_broken_record_is_set_aside_with_its_place_and_reason_and_its_neighbours_survive(
+    tmp_path: Path, ending: str
+) -> None:
+    lines = [json_lines(["first"]).rstrip(), *(line for broken in BROKEN for line in (broken, b'{"text": "next"}'))]
+    content = b"\n".join(lines)
+    path = tmp_path / f"mixed.jsonl{ending}"
+    path.write_bytes(compressed(content, ending))
+    records = records_of(path)
+    kept = [record.text for record in records if isinstance(record, Document)]
+    assert kept == ["first", *["next"] * len(BROKEN)]
+    begins = [content.index(line + b"\n") for line in BROKEN]
+    expected = [SetAside(f"{path}:{begin}", why, 0) for begin, why in zip(begins, BROKEN.values(), strict=True)]
+    assert [record for record in records if isinstance(record, SetAside)] == expected
+
+
+def test_a_txt_file_that_is_no_text_is_set_aside(tmp_path: Path) -> None:
+    contents = {"a.txt": b"", "b.txt": b" \n", "c.txt": "日本語".encode("shift_jis"), "d.txt": b"Calm.", "e.txt": b""}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    found = records_of(tmp_path / "*.txt")
+    assert found == [
+        SetAside(f"{tmp_path}/a.txt:0", "empty", 0),
+        SetAside(f"{tmp_path}/b.txt:0", "empty", 0),
+        SetAside(f"{tmp_path}/c.txt:0", "bad UTF-8", 0),
+        Document("Calm.", f"{tmp_path}/d.txt:0", 0),
+        SetAside(f"{tmp_path}/e.txt:0", "empty", 0),
+    ]
+
+
+def test_globs_name_files_in_order_and_each_once(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "deep/c.txt", "deep/er/d.txt", "z.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    every = Source(files=(f"{tmp_path}/**/*.txt",))
+    assert [path.name for path in files_of(every)] == ["a.txt", "b.txt", "c.txt", "d.txt"]
+    twice = Source(files=(f"{tmp_path}/b.txt", f"{tmp_path}/*.txt", f"{tmp_path}/z.*"))
+    assert [path.name for path in files_of(twice)] == ["b.txt", "a.txt", "z.jsonl"]
+
+
+def test_a_path_that_reads_like_a_glob_names_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "novels [1850].txt"
+    path.write_text("Calm.", encoding="utf-8")
+    assert texts_of(path) == ["Calm."]
+
+
+@pytest.mark.parametrize("name", ["absent.txt", "no-match-*.jsonl", "folder"])
+def test_a_path_that_names_nothing_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match="no such file") as raised:
+        records_of(tmp_path / name)
+    assert name in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["book.pdf", "book.csv.gz", "book.json", "book", "book.zst"])
+def test_a_file_of_another_kind_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"\.txt and \.jsonl") as raised:
+        records_of(tmp_path / name)
+    assert name in str(raised.value)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.999])
+def test_a_compressed_file_that_is_cut_short_is_an_error_that_names_it(
+    tmp_path: Path, ending: str, share: float
+) -> None:
+    noise = [os.urandom(40).hex() for _ in range(3_000)]
+    whole = compressed(json_lines(noise), ending)
+    path = tmp_path / f"cut.jsonl{ending}"
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(DataError, match="cannot be uncompressed") as raised:
+        records_of(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_compressed_file_with_damaged_content_is_an_error_that_names_it(tmp_path: Path) -> None:
+    whole = gzip.compress(json_lines(TEXTS * 9))
+    invalid_block = whole[:10] + b"\x07" + whole[11:]
+    with pytest.raises(zlib.error):
+        gzip.decompress(invalid_block)
+    contents = {"block.jsonl.gz": invalid_block, "no.jsonl.gz": json_lines(TEXTS), "no.jsonl.zst": json_lines(TEXTS)}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"{name} cannot be uncompressed"):
+            records_of(tmp_path / name)
+
+
+def test_about_the_share_asked_for_is_held_out() -> None:
+    texts = [f"Document number {number}." for number in range(20_000)]
+    for fraction in (0.01, 0.2, 0.5, 0.97):
+        share = np.mean([is_held_out(text, fraction) for text in texts])
+        assert abs(share - fraction) < 4 * np.sqrt(fraction * (1 - fraction) / len(texts))
+
+
+def test_a_larger_share_keeps_what_a_smaller_one_held_out() -> None:
+    texts = [f"Document number {number}." for number in range(2_000)]
+    small, large = ({text for text in texts if is_held_out(text, fraction)} for fraction in (0.05, 0.3))
+    assert 50 < len(small) < len(large)
+    assert small < large
+
+
+def test_exact_copies_of_a_document_stand_on_one_side_wherever_they_lie(tmp_path: Path) -> None:
+    texts = [f"Document number {number}." for number in range(200)]
+    (tmp_path / "a.jsonl").write_bytes(json_lines(texts))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(json_lines(texts[::-1])))
+    sides: dict[str, set[bool]] = {}
+    for text in texts_of(tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"):
+        sides.setdefault(text, set()).add(is_held_out(text, 0.5))
+    assert all(len(side) == 1 for side in sides.values())
+    assert 60 < sum(side == {True} for side in sides.values()) < 140

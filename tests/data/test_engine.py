@@ -1,0 +1,213 @@
+"""The prepare stage: the same rows whatever the workers and whatever was interrupted, nothing lost, nothing half-done."""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from longmlm.data import engine
+from longmlm.data.config import PrepareConfig, Source
+from longmlm.data.corpus import is_held_out
+from longmlm.data.engine import prepare_rows
+from longmlm.data.rows import Split, open_rows
+from longmlm.data.vocabulary import Vocabulary
+from longmlm.errors import DataError
+from longmlm.folders import MANIFEST, partial_of, verify
+
+SPLITS: tuple[Split, ...] = ("train", "held_out")
+SPELT = "She wrote <s> and <mask> and </s> into her letter. "
+Prepare = Callable[..., PrepareConfig]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english_texts: list[str], chinese_text: str) -> tuple[Source, ...]:
+    """Two sources of several slices, with records that are no documents among them."""
+    folder = tmp_path_factory.mktemp("corpus")
+    english = [SPELT + text[begin : begin + 1_500] for text in english_texts[:12] for begin in (0, 1_500, 3_000)]
+    lines = [json.dumps({"text": text}) for text in english]
+    lines[7:7] = ["broken", '{"text": ""}', '{"txt": "x"}']
+    (folder / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    chinese = "".join(json.dumps({"body": f"第{number}章。{chinese_text}"}) + "\n" for number in range(30))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(f"{chinese}broken\n".encode()))
+    return (
+        Source(files=(str(folder / "a.jsonl"),)),
+        Source(files=(f"{folder}/b*",), text_field="body", language="zh"),
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path, corpus: tuple[Source, ...]) -> PrepareConfig:
+    return PrepareConfig(
+        output=str(tmp_path / "rows"),
+        tokenizer="tiny",
+        row_length=64,
+        sources=corpus,
+        held_out_fraction=0.2,
+        slice_bytes=20_000,
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    tmp_path_factory: pytest.TempPathFactory, corpus: tuple[Source, ...], vocabulary: Vocabulary
+) -> tuple[Path, dict]:
+    """Returns the folder that an undisturbed run of one worker wrote, and its manifest."""
+    output = tmp_path_factory.mktemp("prepared") / "rows"
+    config = PrepareConfig(
+        output=str(output), tokenizer="tiny", row_length=64, sources=corpus, held_out_fraction=0.2, slice_bytes=20_000
+    )
+    return output, prepare_rows(config, vocabulary)
+
+
+def shards_of(folder: Path, split: Split) -> list[Dataset]:
+    return [Dataset.from_file(str(path)) for path in sorted((folder / split).glob("*.arrow"))]
+
+
+def contents(folder: Path, split: Split) -> list[int]:
+    """Returns the tokens of all rows without what packing has added."""
+    found = []
+    for row in (row for shard in shards_of(folder, split) for row in shard):
+        ids, starts = row["input_ids"], row["document_starts"]
+        assert (ids[0], ids[-1], starts[0]) == (0, 2, 1)
+        separators = {start - 1 for start in starts[1:]}
+        assert all(ids[place] == 2 for place in separators)
+        found += [token for place, token in enumerate(ids[:-1]) if place and place not in separators]
+    return found
+
+
+def documents_of(corpus: tuple[Source, ...]) -> list[str]:
+    plain = Path(corpus[0].files[0]).read_text(encoding="utf-8").splitlines()
+    packed = gzip.decompress(Path(corpus[0].files[0]).with_name("b.jsonl.gz").read_bytes()).decode().splitlines()
+    texts = [json.loads(line).get("text") for line in plain if line.startswith("{")]
+    return [text for text in texts if text] + [json.loads(line)["body"] for line in packed if line.startswith("{")]
+
+
+def rows_on_disk(folder: Path) -> dict[str, dict]:
+    return {name: about for name, about in verify(folder)["files"].items() if name.startswith(SPLITS)}
+
+
+def test_rows_hold_exactly_the_tokens_of_the_corpus(
+    prepared: tuple[Path, dict], corpus: tuple[Source, ...], vocabulary: Vocabulary
+) -> None:
+    folder, manifest = prepared
+    for split in SPLITS:
+        texts = [text for text in documents_of(corpus) if is_held_out(text, 0.2) == (split == "held_out")]
+        vocabulary.tokenizer.encode_special_tokens = True
+        encodings = [vocabulary.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        assert len(texts) > 5
+        assert contents(folder, split) == [token for encoding in encodings for token in encoding.ids]
+        assert manifest["report"][split]["documents"] == len(texts)
+
+
+def test_no_special_token_that_a_text_spells_out_comes_into_the_rows(
+    prepared: tuple[Path, dict], vocabulary: Vocabulary
+) -> None:
+    for split in SPLITS:
+        assert not set(contents(prepared[0], split)) & set(vocabulary.special.all)
+
+
+def test_rows_are_full_and_memory_mapped_with_ids_of_two_bytes(prepared: tuple[Path, dict]) -> None:
+    for split in SPLITS:
+        shards = shards_of(prepared[0], split)
+        assert len(shards) > 3
+        for shard in shards:
+            assert shard.features["input_ids"].feature.dtype == "uint16"
+            assert shard.cache_files
+        lengths = [len(row["input_ids"]) for shard in shards for row in shard]
+        assert max(lengths) <= 64
+        assert np.mean(lengths) > 0.75 * 64
+
+
+def test_the_report_counts_what_the_rows_hold(prepared: tuple[Path, dict]) -> None:
+    folder, manifest = prepared
+    for split in SPLITS:
+        rows = [row for shard in shards_of(folder, split) for row in shard]
+        report = manifest["report"][split]
+        assert report["rows"] == len(rows) == len(open_rows(folder, split))
+        assert report["tokens"] == len(contents(folder, split))
+        assert report["separators"] == sum(len(row["document_starts"]) - 1 for row in rows) > 0
+        assert report["fill_rate"] == pytest.approx(sum(len(row["input_ids"]) for row in rows) / (64 * len(rows)))
+        assert open_rows(folder, split).mean_fill == report["fill_rate"]
+        assert {source for row in rows for source in row["document_sources"]} == {0, 1}
+        assert report["documents"] < report["sentences"] < report["tokens"]
+
+
+def test_records_that_were_set_aside_are_counted_and_written_down(
+    prepared: tuple[Path, dict], corpus: tuple[Source, ...]
+) -> None:
+    folder, manifest = prepared
+    lines = [line for path in sorted(folder.glob("set_aside/*")) for line in path.read_text("utf-8").splitlines()]
+    records = [json.loads(line) for line in lines]
+    assert Counter(record["reason"] for record in records) == manifest["report"]["set_aside"]
+    assert manifest["report"]["set_aside"] == {"broken JSON": 2, "empty": 1, "no field 'text'": 1}
+    assert records[0]["origin"].startswith(corpus[0].files[0] + ":")
+    assert [record["source"] for record in records] == [0, 0, 0, 1]
+
+
+def test_the_folder_is_whole_and_holds_no_traces_of_the_work(prepared: tuple[Path, dict]) -> None:
+    folder, manifest = prepared
+    assert verify(folder) == manifest
+    assert {path.name for path in folder.iterdir()} == {"train", "held_out", "set_aside", MANIFEST}
+    assert not list(folder.rglob("*.partial"))
+    assert not partial_of(folder).exists()
+
+
+def test_two_workers_write_the_rows_of_one(
+    prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary
+) -> None:
+    prepare_rows(replace(config, num_workers=2), vocabulary)
+    assert rows_on_disk(Path(config.output)) == rows_on_disk(prepared[0])
+    assert len(rows_on_disk(prepared[0])) > 6
+
+
+def test_a_second_run_does_nothing(prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary) -> None:
+    folder, manifest = prepared
+    before = {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))}
+    again = replace(config, output=str(folder), num_workers=7)
+    assert prepare_rows(again, vocabulary) == manifest
+    assert {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"row_length": 65}, {"packing": "doc-sentences"}, {"held_out_fraction": 0.3}, {"slice_bytes": 9_000}],
+    ids=lambda change: next(iter(change)),
+)
+def test_rows_made_with_other_settings_are_not_taken_for_the_ones_asked_for(
+    prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary, change: dict
+) -> None:
+    with pytest.raises(DataError, match="was made from other text or settings"):
+        prepare_rows(replace(config, output=str(prepared[0]), **change), vocabulary)
+    assert verify(prepared[0]) == prepared[1]
+
+
+def test_rows_made_from_another_text_or_vocabulary_are_not_taken_either(
+    prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    at_the_same_place = replace(config, output=str(prepared[0]))
+    with pytest.raises(DataError, match="was made from other text or settings"):
+        prepare_rows(at_the_same_place, replace(vocabulary, fingerprint="another"))
+    (tmp_path / "a.jsonl").write_bytes(Path(config.sources[0].files[0]).read_bytes() + b"\n")
+    changed = Source(files=(str(tmp_path / "a.jsonl"),))
+    with pytest.raises(DataError, match="was made from other text or settings"):
+        prepare_rows(replace(at_the_same_place, sources=(changed, config.sources[1])), vocabulary)
+
+
+def test_documents_packed_on_their_own_share_no_row(config: PrepareConfig, vocabulary: Vocabulary) -> None:
+    prepare_rows(replace(config, packing="doc-sentences"), vocabulary)
+    rows = [row for split in SPLITS for shard in shards_of(Path(config.output), split) for row in shard]
+    assert len(rows) > 100
+    assert all(len(row["document_starts"]) == 1 for row in rows)
+
+
+def test_neighbouring_rows_never_would_have_fitted_into_one(prepared: tuple[Path, dict]) -> None:
+    for shard in shards_of(prepared[0], "train"):
+        for row, following in pairwise(shard):
+            assert len(row["input_ids"]) + len(following["input_ids"]) - 2 > 64

@@ -1,0 +1,179 @@
+"""FULL-SENTENCES rows: the worked examples, nothing lost, nothing cut without need, no row closed too early."""
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longmlm.data.config import PackingMode
+from longmlm.data.packing import PackedRow, pack, sentences_of
+from longmlm.data.vocabulary import SpecialTokens, TokenizedDocument
+
+CLS, SEP, FIRST = 0, 2, 10
+SPECIAL = SpecialTokens(cls=CLS, sep=SEP, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
+CORPORA = st.lists(st.lists(st.integers(0, 24), max_size=9), max_size=6)
+ROW_LENGTHS = st.integers(3, 16)
+MODES = st.sampled_from(["full-sentences", "doc-sentences"])
+
+
+def corpus_of(sizes: list[list[int]]) -> list[TokenizedDocument]:
+    """Returns documents with sentences of these sizes, no two of whose tokens are the same."""
+    documents, first = [], FIRST
+    for number, of_document in enumerate(sizes):
+        starts = [0, *accumulate(of_document)][: max(1, len(of_document))]
+        ids = np.arange(first, first + sum(of_document), dtype=np.uint32)
+        documents.append(TokenizedDocument(ids, np.array(starts, dtype=np.int64), source=number))
+        first += len(ids)
+    return documents
+
+
+def packed(sizes: list[list[int]], row_length: int, mode: PackingMode = "full-sentences") -> list[PackedRow]:
+    return list(pack(corpus_of(sizes), row_length, SPECIAL, mode))
+
+
+def parts_of(row: PackedRow) -> list[list[int]]:
+    """Returns what a row holds of each document, after a look at its frame and its separators."""
+    ids, starts = row.input_ids.tolist(), row.document_starts.tolist()
+    assert (ids[0], ids[-1]) == (CLS, SEP)
+    assert starts[0] == 1
+    assert [ids[start - 1] for start in starts[1:]] == [SEP] * (len(starts) - 1)
+    ends = [*(start - 1 for start in starts[1:]), len(ids) - 1]
+    return [ids[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def contents(rows: list[PackedRow]) -> list[list[int]]:
+    return [[token for part in parts_of(row) for token in part] for row in rows]
+
+
+def reference_rows(sizes: list[list[int]], capacity: int) -> list[list[int]]:
+    """Returns the content of full-sentences rows: of units no longer than a row, each row takes all that fit."""
+    units = [
+        (number, sentence[begin : begin + capacity])
+        for number, document in enumerate(corpus_of(sizes))
+        for sentence in [ids.tolist() for ids in sentences_of(document)]
+        for begin in range(0, len(sentence), capacity)
+    ]
+    rows = []
+    while units:
+        fitting = 0
+        for count in range(1, len(units) + 1):
+            separators = sum(before != after for (before, _), (after, _) in pairwise(units[:count]))
+            if sum(len(tokens) for _, tokens in units[:count]) + separators > capacity:
+                break
+            fitting = count
+        rows.append([token for _, tokens in units[:fitting] for token in tokens])
+        units = units[fitting:]
+    return rows
+
+
+def test_the_worked_example_of_the_design_gives_its_five_rows() -> None:
+    rows = packed([[5, 4, 1, 7, 20, 3, 1, 2]], row_length=12)
+    assert [len(content) for content in contents(rows)] == [10, 7, 10, 10, 6]
+    borders = [content[0] - FIRST for content in contents(rows)]
+    assert borders == [0, 10, 17, 27, 37]
+
+
+def test_the_separator_between_documents_takes_a_place_of_the_row() -> None:
+    assert [len(content) for content in contents(packed([[5, 5], [5, 5]], row_length=12))] == [10, 10]
+    assert [len(content) for content in contents(packed([[5], [5]], row_length=12))] == [5, 5]
+    (row,) = packed([[5], [4]], row_length=12)
+    assert row.input_ids.tolist() == [CLS, 10, 11, 12, 13, 14, SEP, 15, 16, 17, 18, SEP]
+    assert row.document_starts.tolist() == [1, 7]
+    assert row.document_sources.tolist() == [0, 1]
+
+
+def test_no_separator_stands_at_the_edge_of_a_row() -> None:
+    rows = packed([[10], [10], [25], [3]], row_length=12)
+    assert [row.input_ids.tolist().count(SEP) for row in rows] == [1, 1, 1, 1, 2]
+    assert [len(part) for part in parts_of(rows[-1])] == [5, 3]
+
+
+def test_the_remainder_of_a_long_sentence_opens_a_row_that_goes_on_filling() -> None:
+    assert [len(content) for content in contents(packed([[3, 12, 8, 1]], row_length=12))] == [3, 10, 10, 1]
+    assert [len(content) for content in contents(packed([[3, 20, 8, 1]], row_length=12))] == [3, 10, 10, 9]
+
+
+@settings(deadline=None, max_examples=150)
+@given(CORPORA, ROW_LENGTHS, MODES)
+def test_rows_hold_exactly_the_tokens_of_the_corpus_in_order(
+    sizes: list[list[int]], row_length: int, mode: PackingMode
+) -> None:
+    rows = packed(sizes, row_length, mode)
+    num_tokens = sum(map(sum, sizes))
+    assert [token for content in contents(rows) for token in content] == list(range(FIRST, FIRST + num_tokens))
+    assert all(contents(rows))
+    assert bool(rows) == bool(num_tokens)
+
+
+@settings(deadline=None, max_examples=100)
+@given(CORPORA, ROW_LENGTHS, MODES)
+def test_no_row_is_longer_than_the_row_length(sizes: list[list[int]], row_length: int, mode: PackingMode) -> None:
+    assert all(3 <= len(row.input_ids) <= row_length for row in packed(sizes, row_length, mode))
+
+
+@settings(deadline=None, max_examples=150)
+@given(CORPORA, ROW_LENGTHS, MODES)
+def test_a_sentence_that_fits_a_row_is_never_cut(sizes: list[list[int]], row_length: int, mode: PackingMode) -> None:
+    rows = packed(sizes, row_length, mode)
+    row_of = {token: number for number, content in enumerate(contents(rows)) for token in content}
+    for document in corpus_of(sizes):
+        for sentence in sentences_of(document):
+            num_rows = len({row_of[token] for token in sentence.tolist()})
+            assert num_rows == -(-len(sentence) // (row_length - 2))
+
+
+@settings(deadline=None, max_examples=150)
+@given(CORPORA, ROW_LENGTHS)
+def test_a_row_ends_only_where_the_next_sentence_would_not_have_fitted(sizes: list[list[int]], row_length: int) -> None:
+    rows = packed(sizes, row_length)
+    sentences = [(document.source, ids) for document in corpus_of(sizes) for ids in sentences_of(document)]
+    opened_by = {int(ids[0]): (source, len(ids)) for source, ids in sentences}
+    for row, following in pairwise(rows):
+        first = int(following.input_ids[1])
+        if first not in opened_by:
+            assert len(row.input_ids) == row_length
+            continue
+        source, size = opened_by[first]
+        separator = int(source != row.document_sources[-1])
+        assert len(row.input_ids) + separator + size > row_length
+
+
+@settings(deadline=None, max_examples=150)
+@given(CORPORA, ROW_LENGTHS)
+def test_full_sentences_agrees_with_taking_for_each_row_all_that_fits(sizes: list[list[int]], row_length: int) -> None:
+    assert contents(packed(sizes, row_length)) == reference_rows(sizes, row_length - 2)
+
+
+@settings(deadline=None, max_examples=150)
+@given(CORPORA, ROW_LENGTHS)
+def test_doc_sentences_packs_each_document_as_if_it_were_alone(sizes: list[list[int]], row_length: int) -> None:
+    rows = packed(sizes, row_length, "doc-sentences")
+    assert all(len(row.document_starts) == 1 and SEP not in parts_of(row)[0] for row in rows)
+    alone = [row for document in corpus_of(sizes) for row in pack([document], row_length, SPECIAL, "full-sentences")]
+    assert contents(rows) == contents(alone)
+
+
+@settings(deadline=None, max_examples=150)
+@given(CORPORA, ROW_LENGTHS, MODES)
+def test_document_starts_and_sources_tell_every_token_its_document(
+    sizes: list[list[int]], row_length: int, mode: PackingMode
+) -> None:
+    source_of = {token: document.source for document in corpus_of(sizes) for token in document.input_ids.tolist()}
+    told = {
+        token: source
+        for row in packed(sizes, row_length, mode)
+        for part, source in zip(parts_of(row), row.document_sources.tolist(), strict=True)
+        for token in part
+    }
+    assert told == source_of
+
+
+@pytest.mark.parametrize("mode", ["full-sentences", "doc-sentences"])
+def test_documents_and_sentences_without_tokens_leave_no_trace(mode: PackingMode) -> None:
+    with_empty = packed([[], [0, 3, 0], [0], [2, 0, 4]], 16, mode)
+    without = packed([[3], [2, 4]], 16, mode)
+    assert [row.input_ids.tolist() for row in with_empty] == [row.input_ids.tolist() for row in without]
+    assert len(without) == (1 if mode == "full-sentences" else 2)
+    assert packed([[], [0, 0]], 16, mode) == []

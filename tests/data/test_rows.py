@@ -1,0 +1,131 @@
+"""Rows on disk: the smallest type that fits, memory-mapped, nothing read that is damaged or something else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from datasets import Dataset
+
+from longmlm.data.packing import PackedRow
+from longmlm.data.rows import FORMAT, ROWS_PER_RECORD_BATCH, open_rows, write_shard
+from longmlm.errors import DataError, FolderError, UserError
+from longmlm.folders import MANIFEST, new_folder
+
+ABOUT = {"format": FORMAT, "kind": "rows", "row_length": 9, "report": {"train": {"fill_rate": 0.75}}}
+
+
+def row_of(*content: int) -> PackedRow:
+    ids = np.array([0, *content, 2], dtype=np.uint32)
+    return PackedRow(ids, np.array([1, 3], dtype=np.int32), np.array([0, 7], dtype=np.uint16))
+
+
+def write_rows(folder: Path, shards: list[list[PackedRow]], about: dict = ABOUT) -> None:
+    with new_folder(folder, about) as partial:
+        (partial / "train").mkdir()
+        (partial / "held_out").mkdir()
+        for number, rows in enumerate(shards):
+            write_shard(partial / "train" / f"slice-{number:05d}.arrow", rows, 300)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [row_of(*range(10, 12 + number)) for number in range(5)]
+    write_rows(tmp_path / "rows", [rows[:2], [], rows[2:]])
+    return tmp_path / "rows"
+
+
+@pytest.mark.parametrize(
+    ("vocabulary_size", "id_type"), [(300, "uint16"), (65_536, "uint16"), (65_537, "uint32"), (250_002, "uint32")]
+)
+def test_ids_take_the_smallest_type_that_holds_the_vocabulary(
+    tmp_path: Path, vocabulary_size: int, id_type: str
+) -> None:
+    path, last = tmp_path / "slice.arrow", vocabulary_size - 1
+    assert write_shard(path, [row_of(10, last), row_of(last)], vocabulary_size) == 2
+    table = Dataset.from_file(str(path))
+    assert table.features["input_ids"].feature.dtype == id_type
+    assert table["input_ids"][:] == [[0, 10, last, 2], [0, last, 2]]
+    assert table["document_starts"][:] == [[1, 3]] * 2
+    assert table["document_sources"][:] == [[0, 7]] * 2
+
+
+def test_an_id_beyond_the_vocabulary_is_never_written_as_another(tmp_path: Path) -> None:
+    with pytest.raises(pa.ArrowInvalid, match="65536"):
+        write_shard(tmp_path / "slice.arrow", [row_of(65_536)], 300)
+    assert not (tmp_path / "slice.arrow").exists()
+
+
+def test_a_shard_of_several_record_batches_keeps_every_row(tmp_path: Path) -> None:
+    num_rows = 2 * ROWS_PER_RECORD_BATCH + 3
+    count = write_shard(tmp_path / "slice.arrow", (row_of(number) for number in range(num_rows)), 5_000)
+    assert count == num_rows
+    assert Dataset.from_file(str(tmp_path / "slice.arrow"))["input_ids"][:] == [[0, place, 2] for place in range(count)]
+
+
+def test_a_shard_that_was_not_written_to_its_end_does_not_appear(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[PackedRow]:
+        yield from (row_of(number) for number in range(ROWS_PER_RECORD_BATCH + 1))
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        write_shard(tmp_path / "slice.arrow", interrupted(), 5_000)
+    assert not list(tmp_path.glob("*.arrow"))
+
+
+def test_rows_are_those_of_all_shards_in_order(folder: Path) -> None:
+    rows = open_rows(folder, "train")
+    assert len(rows) == 5
+    expected = [[0, *range(10, 12 + number), 2] for number in range(5)]
+    assert [rows.tokens(row_id).tolist() for row_id in range(5)] == expected
+    assert rows.tokens(3).dtype == np.int64
+    assert (rows.row_length, rows.mean_fill) == (9, 0.75)
+    assert rows.tokens(np.int64(4)).tolist() == expected[4]
+
+
+def test_a_folder_that_was_moved_is_opened(folder: Path) -> None:
+    moved = folder.rename(folder.with_name("moved"))
+    assert len(open_rows(moved, "train")) == 5
+
+
+def test_a_flipped_byte_is_found_and_its_file_named(folder: Path) -> None:
+    shard = folder / "train" / "slice-00002.arrow"
+    content = bytearray(shard.read_bytes())
+    place = content.index(np.arange(10, 14, dtype=np.uint16).tobytes())
+    content[place] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(FolderError, match=f"{shard} is damaged"):
+        open_rows(folder, "train")
+    assert open_rows(folder, "train", verified=False).tokens(2).tolist()[1] == 11
+
+
+def test_a_missing_shard_is_found_and_named(folder: Path) -> None:
+    shard = folder / "train" / "slice-00000.arrow"
+    shard.unlink()
+    with pytest.raises(FolderError, match=f"{shard} is missing"):
+        open_rows(folder, "train")
+
+
+def test_a_folder_without_a_manifest_is_refused(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    for verified in (True, False):
+        with pytest.raises(FolderError, match=f"{folder} has no {MANIFEST}"):
+            open_rows(folder, "train", verified)
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    for number, about in enumerate([{}, {"kind": "checkpoint", "format": FORMAT}, {**ABOUT, "format": FORMAT + 1}]):
+        write_rows(tmp_path / str(number), [[row_of(10)]], about)
+        with pytest.raises(DataError, match="no packed rows of format"):
+            open_rows(tmp_path / str(number), "train")
+
+
+def test_a_side_without_rows_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="no held_out rows"):
+        open_rows(folder, "held_out")
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_the_user(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        open_rows(tmp_path / "absent", "train")

@@ -1,0 +1,85 @@
+"""Sentence borders: no character lost, white space opens the second sentence, Chinese and Japanese marks."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from longmlm.data.sentences import sentence_starts, split_sentences
+
+LANGUAGES = ["en", "zh", "ja", "de", "fr", "ar", "hi", "xx"]
+MARKS = st.sampled_from([*"。！？….?!”’」』）)\"' \t\n\u3000\u2028", "\n\n", "  ", "\r\n", "Mr. Poe", "去公园", "a. B", "😀", "\u0301"])
+TEXTS = st.one_of(st.text(max_size=80), st.lists(MARKS, max_size=40).map("".join))
+
+
+@settings(deadline=None, max_examples=400)
+@given(TEXTS, st.sampled_from(LANGUAGES))
+@example("", "en")
+@example(" \n ", "zh")
+@example("\ufeff。\u2029\u0085。", "ja")
+def test_the_sentences_of_any_text_joined_are_the_text(text: str, language: str) -> None:
+    assert "".join(split_sentences(text, language)) == text
+    starts = sentence_starts(text, language)
+    assert starts[0] == 0
+    assert (np.diff(starts) > 0).all()
+    assert (starts < max(1, len(text))).all()
+
+
+@settings(deadline=None, max_examples=400)
+@given(TEXTS, st.sampled_from(LANGUAGES))
+def test_white_space_stands_before_sentences_and_never_makes_one(text: str, language: str) -> None:
+    sentences = split_sentences(text, language)
+    if text.strip():
+        assert all(sentence.strip() for sentence in sentences)
+        assert not any(sentence[-1].isspace() for sentence in sentences[:-1])
+    else:
+        assert sentences == [text]
+
+
+def test_white_space_between_two_sentences_opens_the_second() -> None:
+    text = "  It rained.  She went out.\n\nNobody saw her. \n"
+    assert split_sentences(text, "en") == ["  It rained.", "  She went out.", "\n\nNobody saw her. \n"]
+
+
+def test_a_real_novel_is_cut_into_sentences_of_a_usual_length(english_texts: list[str]) -> None:
+    sentences = [sentence for text in english_texts for sentence in split_sentences(text, "en")]
+    assert "".join(sentences) == "".join(english_texts)
+    assert len(sentences) > 2_000
+    assert 8 < np.mean([len(sentence.split()) for sentence in sentences]) < 30
+    assert sum(sentence.rstrip("”’)\"' ")[-1:] in ".?!:;—,…" for sentence in sentences) > 0.8 * len(sentences)
+
+
+@pytest.mark.parametrize("abbreviation", ["Mr. Smith", "Mrs. Dalloway", "Dr. Watson", "Prof. Moriarty", "St. James"])
+def test_an_abbreviation_before_a_name_ends_no_english_sentence(abbreviation: str) -> None:
+    text = f"Then {abbreviation} came in. Everybody rose."
+    assert split_sentences(text, "en") == [f"Then {abbreviation} came in.", " Everybody rose."]
+
+
+@pytest.mark.parametrize("end", ["。", "！", "？", "？！", "！！", "……。"])
+def test_chinese_marks_end_a_sentence_without_white_space(end: str) -> None:
+    assert split_sentences(f"我们去公园了{end}你来吗？好。", "zh") == [f"我们去公园了{end}", "你来吗？", "好。"]
+
+
+@pytest.mark.parametrize("closing", ["”", "’", "’”", "”’", "」", "』", "』」", "）", "】", "》", ")", "〕"])
+@pytest.mark.parametrize("language", ["zh", "ja"])
+@pytest.mark.parametrize("end", ["。", "！", "？"])
+def test_closing_marks_belong_to_the_sentence_that_they_close(end: str, closing: str, language: str) -> None:
+    first, second = f"湖水很冷{end}{closing}", f"他没有回答{end}{closing}"
+    assert split_sentences(f"{first}{second}走吧{end}", language) == [first, second, f"走吧{end}"]
+
+
+def test_a_quotation_in_the_middle_of_a_chinese_text_keeps_its_marks(chinese_text: str) -> None:
+    sentences = split_sentences(chinese_text, "zh")
+    assert len(sentences) == 7
+    assert sentences[1] == "他说：“今天的风从北边来，鱼会游得很深。”"
+    assert sentences[4] == "“爷爷，我们什么时候回家？”"
+
+
+def test_japanese_is_cut_at_its_own_marks_and_brackets() -> None:
+    sentences = ["朝の湖は静かだった。", "「もう帰ろうか？」", "と彼は言った。", "『まだだ！』", "鳥が一羽、水の上を飛んでいった。"]
+    assert split_sentences("".join(sentences), "ja") == sentences
+
+
+@pytest.mark.parametrize("language", ["xx", "klingon", "", "zh-Hant-TW", "EN"])
+def test_a_language_that_nobody_knows_is_still_cut_at_full_stops(language: str) -> None:
+    assert split_sentences("It rained. She went out.", language) == ["It rained.", " She went out."]

@@ -1,0 +1,218 @@
+"""Tokens: those of the document encoded whole, cut at the sentences, with no special token that a text spells out."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from longmlm.data import vocabulary as vocabulary_module
+from longmlm.data.sentences import sentence_starts
+from longmlm.data.vocabulary import TokenizedDocument, encode, load_vocabulary, vocabulary_of
+from longmlm.errors import DataError
+
+Counter = Callable[[], int]
+PIECE, CONTEXT = 600, 300
+SPELT = "He wrote <s> and </s>, <pad><unk> or x<mask> y, [CLS] [SEP][PAD] [UNK] and [MASK]."
+STRETCHES = st.lists(
+    st.sampled_from(
+        [
+            "The old boat lay on the shore, and nobody had painted it for years. ",
+            "湖水像一面镜子，映着远处的山和天上的云。",
+            " " * 40,
+            "\n\n\t \u3000",
+            "wordwithoutanyend" * 9,
+            "=" * 45,
+            "é\u0301ñ😀ﬁ½ ",
+            "12 345.67, ",
+        ]
+    ),
+    min_size=20,
+    max_size=60,
+).map("".join)
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    """Makes documents long from `PIECE` characters on; tells in how many encodings the last ones were made."""
+    monkeypatch.setattr(vocabulary_module, "PIECE_CHARACTERS", PIECE)
+    monkeypatch.setattr(vocabulary_module, "CONTEXT_CHARACTERS", CONTEXT)
+    spans, encode_span = [], vocabulary_module._encode_span
+
+    def counted(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        spans.append((begin, end))
+        return encode_span(tokenizer, text, begin, end)
+
+    monkeypatch.setattr(vocabulary_module, "_encode_span", counted)
+    return lambda: len(spans)
+
+
+def encoded(tokenizer: Tokenizer, text: str, language: str = "en") -> TokenizedDocument:
+    known = vocabulary_of(tokenizer, "tiny").tokenizer
+    return encode(known, text, sentence_starts(text, language), source=0)
+
+
+def whole(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def test_tokens_are_those_of_the_document_encoded_whole(tokenizer: Tokenizer, english_texts: list[str]) -> None:
+    for text in english_texts[:6]:
+        ids = encoded(tokenizer, text).input_ids.tolist()
+        assert ids == whole(tokenizer, text)
+        assert len(ids) > 1_000
+
+
+def test_sentences_encoded_one_by_one_would_give_other_tokens(
+    tokenizers_by_kind: dict[str, Tokenizer], english_texts: list[str]
+) -> None:
+    tokenizer, text = tokenizers_by_kind["unigram"], english_texts[0]
+    starts = sentence_starts(text, "en").tolist()
+    one_by_one = [
+        token
+        for begin, end in zip(starts, [*starts[1:], len(text)], strict=True)
+        for token in whole(tokenizer, text[begin:end].strip() + " ")
+    ]
+    assert len(starts) > 50
+    assert one_by_one != encoded(tokenizer, text).input_ids.tolist()
+
+
+def test_sentence_starts_cut_the_tokens_where_the_text_is_cut(tokenizer: Tokenizer, english_texts: list[str]) -> None:
+    text = english_texts[1][:6_000]
+    document, starts = encoded(tokenizer, text), sentence_starts(text, "en")
+    offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+    borders = document.sentence_starts
+    assert len(borders) == len(starts) > 30
+    assert borders[0] == 0
+    assert (np.diff(borders) > 0).all()
+    for border, start in zip(borders[1:].tolist(), starts[1:].tolist(), strict=True):
+        assert offsets[border][0] >= start
+        assert text[start : offsets[border][0]].strip() == ""
+        assert offsets[border - 1][0] < start
+
+
+def test_chinese_tokens_are_cut_at_sentences_without_white_space(tokenizer: Tokenizer, chinese_text: str) -> None:
+    document = encoded(tokenizer, chinese_text, "zh")
+    assert document.input_ids.tolist() == whole(tokenizer, chinese_text)
+    assert len(document.sentence_starts) == 7
+    assert (np.diff(document.sentence_starts) > 0).all()
+
+
+def test_a_text_of_which_a_tokenizer_leaves_nothing_has_no_tokens(tokenizers_by_kind: dict[str, Tokenizer]) -> None:
+    for text in ("", " \n\t "):
+        document = encoded(tokenizers_by_kind["word_piece"], text)
+        assert document.input_ids.tolist() == []
+        assert document.sentence_starts.tolist() == [0]
+
+
+def test_a_long_document_encoded_in_pieces_has_the_same_tokens(
+    tokenizer: Tokenizer, english_texts: list[str], chinese_text: str, pieces: Counter
+) -> None:
+    texts = [
+        english_texts[2][:9_000],
+        chinese_text * 30,
+        english_texts[3][:2_000] + " " * 3_000 + english_texts[4][:2_000],
+        "\n \t\u3000" * 1_500,
+        "before " + "endless" * 700 + " after it there is more. " * 60,
+        "=" * 5_000,
+    ]
+    for number, text in enumerate(texts, 1):
+        document = encoded(tokenizer, text)
+        assert document.input_ids.tolist() == whole(tokenizer, text)
+        assert pieces() > 5 * number
+        assert document.sentence_starts[0] == 0
+        assert (np.diff(document.sentence_starts) >= 0).all()
+        assert document.sentence_starts[-1] <= len(document.input_ids)
+
+
+@settings(deadline=None, max_examples=40)
+@given(text=STRETCHES, kind=st.sampled_from(["byte_level_trimmed", "byte_level_whole", "word_piece", "unigram"]))
+def test_pieces_never_show_whatever_stands_where_they_meet(
+    text: str, kind: str, tokenizers_by_kind: dict[str, Tokenizer]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vocabulary_module, "PIECE_CHARACTERS", PIECE)
+        patch.setattr(vocabulary_module, "CONTEXT_CHARACTERS", CONTEXT)
+        document = encoded(tokenizers_by_kind[kind], text)
+    assert document.input_ids.tolist() == whole(tokenizers_by_kind[kind], text)
+
+
+def test_special_tokens_that_a_text_spells_out_are_plain_text(tokenizer: Tokenizer) -> None:
+    vocabulary = vocabulary_of(tokenizer, "tiny")
+    assert set(whole(tokenizer, SPELT)) & set(vocabulary.special.all) - {vocabulary.special.unk}
+    known = encoded(tokenizer, SPELT).input_ids
+    assert set(known.tolist()) & set(vocabulary.special.all) <= {vocabulary.special.unk}
+    assert len(known) > len(SPELT.split())
+
+
+def test_a_copy_of_a_vocabulary_takes_special_tokens_for_text_as_well(tokenizer: Tokenizer) -> None:
+    vocabulary = vocabulary_of(tokenizer, "tiny")
+    starts = np.zeros(1, dtype=np.int64)
+    expected = encode(vocabulary.tokenizer, SPELT, starts, 0).input_ids.tolist()
+    for copied in (copy.deepcopy(vocabulary), pickle.loads(pickle.dumps(vocabulary))):
+        assert encode(copied.tokenizer, SPELT, starts, 0).input_ids.tolist() == expected
+
+
+def test_texts_without_spelt_special_tokens_keep_the_ids_of_the_pretrained_tokenizer(tokenizer: Tokenizer) -> None:
+    vocabulary = vocabulary_of(tokenizer, "tiny")
+    tokenizer_ids = tokenizer.get_vocab(with_added_tokens=True)
+    specials = {name: token_id for name, token_id in tokenizer_ids.items() if token_id in vocabulary.special.all}
+    assert len(specials) == 5
+    assert {vocabulary.special.cls, vocabulary.special.sep, vocabulary.special.mask} < set(specials.values())
+    assert vocabulary.size == max(tokenizer_ids.values()) + 1
+    assert set(vocabulary.maskable.drawable.tolist()) == set(tokenizer_ids.values()) - set(specials.values())
+
+
+def test_ids_that_no_token_has_are_not_drawn() -> None:
+    words = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "lake": 7, "boat": 9}
+    gappy = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    vocabulary = vocabulary_of(gappy, "gappy")
+    assert vocabulary.size == 10
+    assert vocabulary.maskable.drawable.tolist() == [7, 9]
+    assert np.flatnonzero(vocabulary.maskable.is_maskable).tolist() == [7, 9]
+
+
+@pytest.mark.parametrize(("token", "role"), [("[MASK]", "mask"), ("[CLS]", "cls"), ("[SEP]", "sep"), ("[PAD]", "pad")])
+def test_a_tokenizer_without_a_token_that_rows_need_is_refused(token: str, role: str) -> None:
+    tokens = [other for other in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "lake") if other != token]
+    lacking = Tokenizer(models.WordLevel({other: place for place, other in enumerate(tokens)}, unk_token="[UNK]"))
+    with pytest.raises(DataError, match=f"lacking: the tokenizer has no {role} token"):
+        vocabulary_of(lacking, "lacking")
+
+
+def test_the_fingerprint_survives_saving_and_tells_vocabularies_apart(
+    tokenizers_by_kind: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    fingerprints = set()
+    for kind, tokenizer in tokenizers_by_kind.items():
+        tokens = ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]") if kind == "word_piece" else ()
+        names = tokens or ("<s>", "</s>", "<mask>", "<pad>", "<unk>")
+        roles = dict(zip(("cls_token", "sep_token", "mask_token", "pad_token", "unk_token"), names, strict=True))
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles).save_pretrained(tmp_path / kind)
+        before, after = vocabulary_of(tokenizer, kind), load_vocabulary(str(tmp_path / kind))
+        assert (after.fingerprint, after.special, after.size) == (before.fingerprint, before.special, before.size)
+        fingerprints.add(after.fingerprint)
+    assert len(fingerprints) == 3  # the two byte-level tokenizers differ in their offsets only
+
+
+def test_a_tokenizer_that_nobody_has_is_an_error_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in (tmp_path / "absent", tmp_path / "empty"):
+        with pytest.raises(DataError, match=str(name)) as raised:
+            load_vocabulary(str(name))
+        assert "\n" not in str(raised.value)
+
+
+def test_truncation_and_padding_of_the_saved_tokenizer_are_off(tokenizers_by_kind: dict[str, Tokenizer]) -> None:
+    short = copy.deepcopy(tokenizers_by_kind["byte_level_trimmed"])
+    short.enable_truncation(8)
+    short.enable_padding(length=64)
+    text = "The old boat lay on the shore, and nobody had painted it for years."
+    assert encoded(short, text).input_ids.tolist() == whole(tokenizers_by_kind["byte_level_trimmed"], text)
+    assert short.truncation is not None

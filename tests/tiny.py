@@ -1,0 +1,172 @@
+"""Demo text to tiny models, tokenizers and packed rows, made where a test wants them."""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate.state import AcceleratorState
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
+from transformers import (
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    RobertaConfig,
+    RobertaTokenizer,
+)
+
+from longmlm.data.config import PrepareConfig, Source
+from longmlm.data.engine import prepare_rows
+from longmlm.data.rows import Rows, open_rows
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary
+from longmlm.folders import write_json
+from longmlm.model.extension import Provenance, write_extension
+from longmlm.model.loading import PROVENANCE, load_model, read_provenance
+
+DEMO = Path(__file__).parents[1] / "assets" / "text" / "demo.jsonl"
+NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
+NUM_POSITIONS, LONG_POSITIONS = 16, 40
+SPECIAL = {
+    ("roberta", 1): ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    ("roberta", 3): ["<s>", "</s>", "<unk>", "<pad>", "<mask>"],
+    ("bert", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+}
+
+
+@functools.cache
+def demo_texts() -> tuple[str, ...]:
+    """Returns the beginnings of a few dozen documents."""
+    with DEMO.open(encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"][:DOCUMENT_CHARACTERS] for line, _ in zip(lines, range(NUM_DOCUMENTS))]
+    assert len(texts) == NUM_DOCUMENTS
+    return tuple(texts)
+
+
+@functools.cache
+def _learnt(family: str, pad: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Returns the vocabulary of a tokenizer trained on the demo texts, and its merges where it has any."""
+    special = SPECIAL[family, pad]
+    if family == "bert":
+        tokenizer = BertWordPieceTokenizer()
+        tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
+        return tokenizer.get_vocab(), []
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
+    model = json.loads(tokenizer.to_str())["model"]
+    return model["vocab"], [tuple(pair) for pair in model["merges"]]
+
+
+def tiny_tokenizer(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedTokenizerBase:
+    """Returns a tokenizer of some 300 pieces, the padding token at the id `pad`."""
+    vocab, merges = _learnt(family, pad)
+    if family == "bert":
+        return BertTokenizer(vocab=dict(vocab), model_max_length=num_positions)
+    return RobertaTokenizer(vocab=dict(vocab), merges=list(merges), model_max_length=num_positions)
+
+
+def tiny_config(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> RobertaConfig | BertConfig:
+    """Returns the config of a model with `num_positions` usable positions, with weights large enough to matter."""
+    tokenizer = tiny_tokenizer(family, pad)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "initializer_range": 0.3,
+        "pad_token_id": pad,
+    }
+    if family == "bert":
+        return BertConfig(**sizes, max_position_embeddings=num_positions)
+    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    return RobertaConfig(**sizes, **special, max_position_embeddings=num_positions + pad + 1, type_vocab_size=1)
+
+
+def tiny_model(family: str, pad: int, num_positions: int = NUM_POSITIONS, seed: int = 0) -> PreTrainedModel:
+    """Returns a random model in evaluation mode, with biases that are not zero."""
+    torch.manual_seed(seed)
+    model = AutoModelForMaskedLM.from_config(tiny_config(family, pad, num_positions)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def tiny_folder(
+    folder: Path, family: str = "roberta", pad: int = 1, num_positions: int = NUM_POSITIONS, seed: int = 0
+) -> Path:
+    """Writes a tiny model with its tokenizer, as a pretrained one lies on a disk, and returns the folder."""
+    tiny_model(family, pad, num_positions, seed).save_pretrained(folder)
+    tiny_tokenizer(family, pad, num_positions).save_pretrained(folder)
+    return folder
+
+
+def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -> Path:
+    """Packs the demo texts into rows, both sides, and returns their folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = folder / "text.jsonl"
+    text.write_text("".join(json.dumps({"text": one}) + "\n" for one in demo_texts()), encoding="utf-8")
+    config = PrepareConfig(
+        output=str(folder / f"rows-{row_length}"),
+        tokenizer=str(tokenizer),
+        row_length=row_length,
+        sources=(Source(files=(str(text),)),),
+        held_out_fraction=0.25,
+    )
+    prepare_rows(config, load_vocabulary(str(tokenizer)))
+    return Path(config.output)
+
+
+def tiny_long(folder: Path, base: Path, num_positions: int = LONG_POSITIONS) -> Path:
+    """Extends the base model into `folder` as the stage does, and returns the folder."""
+    loaded = load_model(str(base))
+    about = Provenance(str(base), None, NUM_POSITIONS, num_positions, "hierarchical", 0.4, 0)
+    write_extension(loaded, about, folder)
+    return folder
+
+
+def mark_trained(folder: Path, num_steps: int = 3) -> Path:
+    """Notes in longmlm.json that the long model was trained at its length, and returns the folder."""
+    about = read_provenance(str(folder))
+    trained = {"row_length": about["num_positions"], "steps": num_steps, "tokens": 1_000, "accuracy": 12.5}
+    write_json(folder / PROVENANCE, {**about, "trained": trained})
+    return folder
+
+
+def favour(folder: Path, token_id: int) -> Path:
+    """Makes the model in the folder answer `token_id` everywhere, and returns the folder."""
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.get_output_embeddings().bias[token_id] = 1_000.0
+    model.save_pretrained(folder)
+    return folder
+
+
+def commonest_and_absent(rows: Path, vocabulary: Vocabulary) -> tuple[int, int]:
+    """Returns the token that stands most often in the held-out rows, and one that never does, neither a special one."""
+    held_out = open_rows(rows, "held_out")
+    counts = np.bincount(
+        np.concatenate([held_out.tokens(row_id) for row_id in range(len(held_out))]), minlength=vocabulary.size
+    )
+    drawable = vocabulary.maskable.drawable
+    commonest, rarest = (int(drawable[choose(counts[drawable])]) for choose in (np.argmax, np.argmin))
+    assert counts[rarest] == 0
+    return commonest, rarest
+
+
+def held_out(rows: Path) -> Rows:
+    """Returns the held-out rows, which are many enough to mean something."""
+    opened = open_rows(rows, "held_out")
+    assert len(opened) >= 20
+    return opened
+
+
+def with_fresh_process_state() -> None:
+    """Lets the next Accelerator choose its precision anew; it keeps one for the life of a process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+

@@ -1,0 +1,88 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from longmlm.training.config import RecipeConfig
+from longmlm.training.optimizer import new_optimizer
+from longmlm.training.schedule import is_constant, learning_rate
+from longmlm.training.state import TrainState
+
+RECIPE = RecipeConfig(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
+
+
+def rates(recipe: RecipeConfig) -> list[float]:
+    return [learning_rate(step, recipe) for step in range(recipe.num_steps)]
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_rate_rises_to_its_peak_and_falls_to_nearly_nothing(schedule):
+    found = rates(replace(RECIPE, schedule=schedule))
+    assert found[:10] == pytest.approx([0.05 * (step + 1) for step in range(10)])
+    assert max(found) == found[10] == 0.5
+    assert all(before > after for before, after in zip(found[10:], found[11:], strict=False))
+    assert 0 < found[-1] < 0.01
+
+
+def test_constant_then_decay_is_constant_until_the_decay():
+    found = rates(replace(RECIPE, schedule="constant-then-decay", decay_steps=20))
+    assert set(found[9:81]) == {0.5}
+    assert found[-1] == pytest.approx(0.5 / 20)
+
+
+def test_more_steps_change_no_rate_while_it_is_constant():
+    short = replace(RECIPE, schedule="constant-then-decay", decay_steps=20)
+    longer = replace(short, num_steps=200)
+    assert is_constant(80, short)
+    assert rates(short)[:80] == rates(longer)[:80]
+    assert not is_constant(81, short)
+    assert rates(short)[:82] != rates(longer)[:82]
+
+
+def test_rate_of_a_linear_schedule_always_depends_on_the_number_of_steps():
+    assert not is_constant(20, RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"warmup_steps": 101}, "warmup_steps"),
+        ({"schedule": "constant-then-decay"}, "decay_steps"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"dropout": 1.0}, "dropout"),
+    ],
+)
+def test_impossible_recipes_are_refused(changed, said):
+    with pytest.raises(ValueError, match=said):
+        replace(RECIPE, **changed)
+
+
+def test_biases_and_layer_norms_are_not_decayed_and_nothing_is_left_out():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3), nn.LayerNorm(3))
+    decayed, spared = new_optimizer(model, RECIPE).param_groups
+    assert decayed["weight_decay"] == RECIPE.weight_decay > 0
+    assert spared["weight_decay"] == 0
+    assert {id(one) for one in decayed["params"]} == {id(model[0].weight), id(model[1].weight)}
+    assert {id(one) for one in spared["params"]} == {id(model[1].bias), id(model[2].weight), id(model[2].bias)}
+
+
+def test_optimizer_takes_its_constants_from_the_recipe():
+    recipe = replace(RECIPE, adam_beta2=0.9, adam_epsilon=1e-3)
+    group = new_optimizer(nn.Linear(2, 2), recipe).param_groups[0]
+    assert (group["betas"], group["eps"]) == ((recipe.adam_beta1, 0.9), 1e-3)
+    assert isinstance(new_optimizer(nn.Linear(2, 2), recipe), torch.optim.AdamW)
+
+
+def test_recovery_is_noted_once_when_the_base_is_reached():
+    state = TrainState(base_cut=50.0)
+    below = state.after_update(4, 100, 1.0).after_evaluation(49.9)
+    assert below.recovered_at_step is None
+    reached = below.after_update(4, 90, 1.0).after_evaluation(50.0)
+    assert (reached.recovered_at_step, reached.recovered_at_tokens) == (2, 190)
+    later = reached.after_update(4, 100, 1.0).after_evaluation(60.0)
+    assert (later.recovered_at_step, later.cursor, later.evaluated_at_step) == (2, 12, 3)
+
+
+def test_nothing_is_recovered_without_a_base():
+    assert TrainState().after_evaluation(99.0).recovered_at_step is None
