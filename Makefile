@@ -44,7 +44,7 @@ bench: $(STAMP) ## every benchmark, one after the other
 
 golden: $(STAMP) ## make golden BASE=<revision>: are its losses and those of the working tree equal bit for bit?
 	@test -n '$(BASE)' || { echo 'error: name a revision, as in make golden BASE=main' >&2; exit 2; }
-	@set -e; folder=$$(mktemp -d); trap 'git worktree remove --force "$$folder/base"; rm -rf "$$folder"' EXIT; \
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"; git worktree prune' EXIT; \
 	git worktree add --quiet --detach "$$folder/base" '$(BASE)'; \
 	python tests/golden.py "$$folder/base" > "$$folder/before.json"; \
 	python tests/golden.py . > "$$folder/now.json"; \

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from longmlm.config import run_stage
 from longmlm.evaluation.config import EvaluateConfig
@@ -19,9 +20,13 @@ def evaluate(config: EvaluateConfig) -> None:
     from longmlm.model.mlm import MlmObjective
     from longmlm.pages import text_table
     from longmlm.runtime import launch
-    from longmlm.training import tracking
     from longmlm.training.checkpoint import model_folder
 
+    curve = curve_of(config.run)
+    before, after = model_folder(config.long_before), config.long_after and model_folder(config.long_after)
+    sources = {"rows": config.rows, "base": config.base, "before": config.long_before}
+    if after:
+        sources |= {"after": str(config.long_after), "after_sha256": weights_sha256(after)}
     accelerator = launch(config.precision)
     rows = open_rows(Path(config.rows), "held_out")
     base = load_model(config.base)
@@ -33,29 +38,40 @@ def evaluate(config: EvaluateConfig) -> None:
     views = {"cut": partial(cut, **shorter), "windows": partial(windows, **shorter), "whole": whole}
 
     measured: dict[str, Measured] = {}
-    wanted = {
-        "base": (config.base, {"base_cut": "cut", "base_windows": "windows"}),
-        "before": (config.long_before, {"long_before": "whole"}),
-        "after": (config.long_after, {"long_after": "whole", "long_after_cut": "cut"}),
-    }
-    for name, named_views in wanted.values():
-        if name is None:
+    wanted = [
+        (config.base, {"base_cut": "cut", "base_windows": "windows"}),
+        (before, {"long_before": "whole"}),
+        (after, {"long_after": "whole", "long_after_cut": "cut"}),
+    ]
+    for name, named_views in wanted:
+        if not name:
             continue
-        loaded = base if name == config.base else load_model(str(model_folder(name)))
-        if loaded is not base:
-            refuse_unreadable(rows, vocabulary_of(loaded.tokenizer.backend_tokenizer, name), loaded.model)
+        loaded = base if name == config.base else load_model(str(name))
+        if "whole" in named_views.values():
+            refuse_unreadable(rows, vocabulary_of(loaded.tokenizer.backend_tokenizer, str(name)), loaded.model)
+        if loaded.notes and accelerator.is_main_process:
+            print("\n".join(loaded.notes))
         objective = MlmObjective(loaded.model.to(accelerator.device))
         for result, view in named_views.items():
             measured[result] = measure(objective, frozen, views[view], num_positions, accelerator, result)
-    curve = [line for line in tracking.read(Path(config.run)) if "held_out" in line] if config.run else []
-    sources = {"rows": config.rows, **{key: name for key, (name, _) in wanted.items() if name is not None}}
-    if config.long_after is not None:
-        sources["after_sha256"] = weights_sha256(model_folder(config.long_after))
     if accelerator.is_main_process:
         evaluation = as_json(measured, frozen, num_positions, sources, curve)
         write_evaluation(evaluation, Path(config.output))
         print(text_table(cells(evaluation)))
         print(f"page: {Path(config.output) / 'index.html'}")
+
+
+def curve_of(run: str | None) -> list[dict[str, Any]]:
+    """Returns the evaluations that a run wrote down; raises CheckpointError when the folder holds none."""
+    from longmlm.errors import CheckpointError
+    from longmlm.training import tracking
+
+    if run is None:
+        return []
+    curve = [line for line in tracking.read(Path(run)) if "held_out" in line]
+    if not curve:
+        raise CheckpointError(f"{run} holds no evaluations of a run: name the folder that pretrain.py wrote")
+    return curve
 
 
 def main() -> None:

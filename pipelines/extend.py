@@ -16,7 +16,7 @@ def extend(config: ExtendConfig) -> None:
     output = Path(config.output)
     refuse_existing(output)
     refuse_second_extension(read_provenance(config.base), config.base)
-    base = load_model(config.base, config.revision, config.new_head)
+    base = load_model(config.base, config.revision, config.new_head, config.seed)
     provenance = Provenance(
         base=config.base,
         base_revision=base.revision,

@@ -14,17 +14,17 @@ def release(config: ReleaseConfig) -> None:
     from longmlm.folders import new_folder, refuse_existing
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.loading import PROVENANCE, load_model, read_provenance, weights_sha256
-    from longmlm.release.card import model_card, read_evaluation
+    from longmlm.release.card import model_card, read_evaluation, refuse_untrained
     from longmlm.release.export import export, prove
     from longmlm.training.checkpoint import model_folder
 
     output = Path(config.output)
     refuse_existing(output)
     source = Path(model_folder(config.model))
+    sha256 = weights_sha256(source)
     provenance = read_provenance(str(source))
-    evaluation = read_evaluation(
-        config.evaluation, weights_sha256(source), "base" in provenance, config.allow_unrecovered
-    )
+    refuse_untrained(provenance, config.model)
+    evaluation = read_evaluation(config.evaluation, sha256, "base" in provenance, config.allow_unrecovered)
     trained = load_model(str(source))
     rows = open_rows(Path(config.rows), "held_out")
     refuse_unreadable(rows, vocabulary_of(trained.tokenizer.backend_tokenizer, config.model), trained.model)

@@ -50,9 +50,7 @@ def test_each_line_of_a_jsonl_file_is_a_document(tmp_path: Path, ending: str) ->
     path.write_bytes(compressed(content, ending))
     records = records_of(path)
     begins = [content.index(json_lines([text])) for text in TEXTS]
-    assert records == [
-        Document(text, f"{path}:{begin}", 0) for text, begin in zip(TEXTS, begins, strict=True)
-    ]
+    assert records == [Document(text, f"{path}:{begin}", 0) for text, begin in zip(TEXTS, begins, strict=True)]
     assert size_of(path) == len(content)
 
 

@@ -1,9 +1,9 @@
-"""The prepare stage: the same rows whatever the workers and whatever was interrupted, nothing lost, nothing half-done."""
+"""The prepare stage: the same rows whatever the workers, nothing lost, nothing made twice."""
 
+import copy
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from longmlm.data import engine
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.corpus import is_held_out
 from longmlm.data.engine import prepare_rows
@@ -23,7 +22,6 @@ from longmlm.folders import MANIFEST, partial_of, verify
 
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 SPELT = "She wrote <s> and <mask> and </s> into her letter. "
-Prepare = Callable[..., PrepareConfig]
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +95,11 @@ def test_rows_hold_exactly_the_tokens_of_the_corpus(
     prepared: tuple[Path, dict], corpus: tuple[Source, ...], vocabulary: Vocabulary
 ) -> None:
     folder, manifest = prepared
+    tokenizer = copy.deepcopy(vocabulary.tokenizer)
+    tokenizer.encode_special_tokens = True
     for split in SPLITS:
         texts = [text for text in documents_of(corpus) if is_held_out(text, 0.2) == (split == "held_out")]
-        vocabulary.tokenizer.encode_special_tokens = True
-        encodings = [vocabulary.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        encodings = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
         assert len(texts) > 5
         assert contents(folder, split) == [token for encoding in encodings for token in encoding.ids]
         assert manifest["report"][split]["documents"] == len(texts)

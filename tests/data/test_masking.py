@@ -31,11 +31,13 @@ def masked(row_id: int, visit: int = 0, seed: int = 7, masking: Masking = MASKIN
 
 
 def same(left: MaskedRow, right: MaskedRow) -> bool:
-    pairs = zip((left.input_ids, left.selected, left.labels), (right.input_ids, right.selected, right.labels), strict=True)
+    pairs = zip(
+        (left.input_ids, left.selected, left.labels), (right.input_ids, right.selected, right.labels), strict=True
+    )
     return all(np.array_equal(one, other) for one, other in pairs)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(
     num_tokens=st.integers(0, 300),
     fraction=st.floats(0.01, 0.99),

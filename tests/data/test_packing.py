@@ -95,7 +95,7 @@ def test_the_remainder_of_a_long_sentence_opens_a_row_that_goes_on_filling() -> 
     assert [len(content) for content in contents(packed([[3, 20, 8, 1]], row_length=12))] == [3, 10, 10, 9]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(CORPORA, ROW_LENGTHS, MODES)
 def test_rows_hold_exactly_the_tokens_of_the_corpus_in_order(
     sizes: list[list[int]], row_length: int, mode: PackingMode
@@ -107,13 +107,13 @@ def test_rows_hold_exactly_the_tokens_of_the_corpus_in_order(
     assert bool(rows) == bool(num_tokens)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=80)
 @given(CORPORA, ROW_LENGTHS, MODES)
 def test_no_row_is_longer_than_the_row_length(sizes: list[list[int]], row_length: int, mode: PackingMode) -> None:
     assert all(3 <= len(row.input_ids) <= row_length for row in packed(sizes, row_length, mode))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(CORPORA, ROW_LENGTHS, MODES)
 def test_a_sentence_that_fits_a_row_is_never_cut(sizes: list[list[int]], row_length: int, mode: PackingMode) -> None:
     rows = packed(sizes, row_length, mode)
@@ -124,7 +124,7 @@ def test_a_sentence_that_fits_a_row_is_never_cut(sizes: list[list[int]], row_len
             assert num_rows == -(-len(sentence) // (row_length - 2))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(CORPORA, ROW_LENGTHS)
 def test_a_row_ends_only_where_the_next_sentence_would_not_have_fitted(sizes: list[list[int]], row_length: int) -> None:
     rows = packed(sizes, row_length)
@@ -140,13 +140,13 @@ def test_a_row_ends_only_where_the_next_sentence_would_not_have_fitted(sizes: li
         assert len(row.input_ids) + separator + size > row_length
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(CORPORA, ROW_LENGTHS)
 def test_full_sentences_agrees_with_taking_for_each_row_all_that_fits(sizes: list[list[int]], row_length: int) -> None:
     assert contents(packed(sizes, row_length)) == reference_rows(sizes, row_length - 2)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(CORPORA, ROW_LENGTHS)
 def test_doc_sentences_packs_each_document_as_if_it_were_alone(sizes: list[list[int]], row_length: int) -> None:
     rows = packed(sizes, row_length, "doc-sentences")
@@ -155,7 +155,7 @@ def test_doc_sentences_packs_each_document_as_if_it_were_alone(sizes: list[list[
     assert contents(rows) == contents(alone)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(CORPORA, ROW_LENGTHS, MODES)
 def test_document_starts_and_sources_tell_every_token_its_document(
     sizes: list[list[int]], row_length: int, mode: PackingMode

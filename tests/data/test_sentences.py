@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from longmlm.data.sentences import sentence_starts, split_sentences
 
 LANGUAGES = ["en", "zh", "ja", "de", "fr", "ar", "hi", "xx"]
-MARKS = st.sampled_from([*"。！？….?!”’」』）)\"' \t\n\u3000\u2028", "\n\n", "  ", "\r\n", "Mr. Poe", "去公园", "a. B", "😀", "\u0301"])
+MARKS = st.sampled_from(
+    [*"。！？….?!”’」』）)\"' \t\n\u3000\u2028", "\n\n", "  ", "\r\n", "Mr. Poe", "去公园", "a. B", "😀", "\u0301"]
+)
 TEXTS = st.one_of(st.text(max_size=80), st.lists(MARKS, max_size=40).map("".join))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(TEXTS, st.sampled_from(LANGUAGES))
 @example("", "en")
 @example(" \n ", "zh")
@@ -25,7 +27,7 @@ def test_the_sentences_of_any_text_joined_are_the_text(text: str, language: str)
     assert (starts < max(1, len(text))).all()
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(TEXTS, st.sampled_from(LANGUAGES))
 def test_white_space_stands_before_sentences_and_never_makes_one(text: str, language: str) -> None:
     sentences = split_sentences(text, language)
@@ -76,7 +78,13 @@ def test_a_quotation_in_the_middle_of_a_chinese_text_keeps_its_marks(chinese_tex
 
 
 def test_japanese_is_cut_at_its_own_marks_and_brackets() -> None:
-    sentences = ["朝の湖は静かだった。", "「もう帰ろうか？」", "と彼は言った。", "『まだだ！』", "鳥が一羽、水の上を飛んでいった。"]
+    sentences = [
+        "朝の湖は静かだった。",
+        "「もう帰ろうか？」",
+        "と彼は言った。",
+        "『まだだ！』",
+        "鳥が一羽、水の上を飛んでいった。",
+    ]
     assert split_sentences("".join(sentences), "ja") == sentences
 
 

@@ -164,7 +164,7 @@ def test_another_recipe_on_resume_is_refused_with_what_differs(settings, train):
         train(replace(settings, recipe=replace(settings.recipe, learning_rate=0.1)))
 
 
-def test_steps_may_be_added_while_the_rate_is_constant(settings, train, tmp_path):
+def test_the_number_of_steps_may_change_while_the_rate_is_constant(settings, train, tmp_path):
     recipe = replace(settings.recipe, schedule="constant-then-decay", decay_steps=4)
     whole = train(replace(settings, run=str(tmp_path / "whole"), recipe=replace(recipe, num_steps=16)))
     run = train(replace(settings, recipe=recipe))

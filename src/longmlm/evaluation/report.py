@@ -30,7 +30,7 @@ def as_json(
     if after := measured.get("long_after"):
         gains = {
             "recovered": after.whole.accuracy >= measured["base_cut"].whole.accuracy,
-            "context": after.whole.accuracy - measured["base_windows"].whole.accuracy,
+            "context": _without_nan(after.whole.accuracy - measured["base_windows"].whole.accuracy),
         }
     return {
         "row_length": frozen.rows.row_length,
@@ -45,14 +45,22 @@ def as_json(
 
 
 def write_evaluation(evaluation: Mapping[str, Any], folder: Path) -> None:
-    """Writes evaluation.json, blocks.png, recovery.png where there is a curve, and index.html into `folder`."""
+    """Writes blocks.png, recovery.png where there is a curve, index.html and, last, evaluation.json into `folder`.
+
+    An earlier result there is removed first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    for name in ("evaluation.json", "index.html", "recovery.png", "blocks.png"):
+        (folder / name).unlink(missing_ok=True)
     sections = [
         Section("Accuracy", explanation(evaluation), cells(evaluation)),
         Section("By block of positions", "Bars are two standard errors.", _draw_blocks(evaluation, folder)),
     ]
     if evaluation["curve"]:
-        text = "Held-out accuracy on whole rows while the long model is trained, and the base model's on the same rows, cut to its length."
+        text = (
+            "Held-out accuracy on whole rows while the long model is trained, and the base model's on the same rows, "
+            "cut to its length."
+        )
         sections.append(Section("Recovery", text, _draw_curve(evaluation, folder)))
     lead = f"{evaluation['num_rows']:,} held-out rows of {evaluation['row_length']} tokens, one frozen mask each."
     (folder / "index.html").write_text(page("Masked-token accuracy", lead, sections), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Rows, sampling and masking to batches: the first torch tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -42,7 +42,7 @@ class MlmBatch:
         """Returns the batch in page-locked memory, from which copies to a GPU overlap with work."""
         return self._mapped(lambda tensor: tensor.pin_memory())
 
-    def _mapped(self, move) -> Self:
+    def _mapped(self, move: Callable[[Tensor], Tensor]) -> Self:
         mask = None if self.attention_mask is None else move(self.attention_mask)
         moved = {name: move(getattr(self, name)) for name in ("input_ids", "selected", "labels")}
         return replace(self, attention_mask=mask, **moved)

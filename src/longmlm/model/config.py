@@ -31,6 +31,6 @@ class ExtendConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1 or self.alpha == 0.5:
-            raise ValueError("alpha must be at least 0 and below 1, and not 0.5, which makes rows (i, j) and (j, i) one")
+            raise ValueError("alpha must be at least 0, below 1 and not 0.5, which makes rows (i, j) and (j, i) one")
         if self.num_positions < 1:
             raise ValueError("num_positions must be at least 1")

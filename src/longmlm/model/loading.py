@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import pickle
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from longmlm.model.positions import sinusoidal_table
 
 PROVENANCE = "longmlm.json"
 transformers_logging.disable_progress_bar()
+transformers_logging.set_verbosity_error()  # what a checkpoint lacks is said here, in one line
 BUILT_ANEW = ("position_ids", "token_type_ids")
 
 
@@ -30,21 +33,33 @@ class LoadedModel:
     notes: tuple[str, ...]
 
 
-def load_model(name: str, revision: str | None = None, new_head: bool = False) -> LoadedModel:
+def load_model(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:
     """Returns the masked language model in a folder or on the hub, in fp32; code in a repository is never run.
 
-    Raises ModelError when it is absent or unreadable, when its architecture does not suit, when weights are missing,
-    and when only its MLM head is missing unless `new_head` allows a new one.
+    Raises ModelError when it is absent or unreadable, when its architecture does not suit, when weights or tokenizer
+    are missing, and when only its MLM head is missing unless `new_head` allows a new one, drawn by `seed`.
     """
     config = _load_config(name, revision)
+    if new_head:
+        torch.manual_seed(seed)
     try:
         model, info = AutoModelForMaskedLM.from_pretrained(
-            name, config=config, revision=revision or "main", dtype=torch.float32, output_loading_info=True
+            name,
+            config=config,
+            revision=revision or "main",
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"{name} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except pickle.UnpicklingError as error:
+        raise ModelError(
+            f"{name}: its pytorch_model.bin is damaged or holds more than tensors, and was not read: take a checkpoint "
+            "with safetensors"
+        ) from error
+    except Exception as error:  # the libraries below raise types of their own
+        raise ModelError(f"{name} cannot be loaded: {_reason(error)}") from error
     notes = _judged(name, model, info, new_head)
+    tokenizer = _load_tokenizer(name, revision)
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
     return LoadedModel(model, tokenizer, getattr(config, "_commit_hash", None), tuple(notes))
@@ -57,17 +72,22 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     Raises ModelError when the file cannot be used, or its vocabulary is smaller than the tokenizer's.
     """
     try:
-        described = json.loads(Path(config_file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        described = dict(json.loads(Path(config_file).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"{config_file} is no transformers config.json: {error}") from error
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, trust_remote_code=False)
+    tokenizer = _load_tokenizer(tokenizer_name, None)
     special = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    config = AutoConfig.for_model(**{**described, **{key: value for key, value in special.items() if value is not None}})
-    refuse_unsuitable(config, config_file)
-    if config.vocab_size < len(tokenizer):
-        raise ModelError(f"{config_file}: vocab_size {config.vocab_size} is less than the tokenizer's {len(tokenizer)}")
-    torch.manual_seed(seed)
-    model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    try:
+        config = AutoConfig.for_model(**described | {key: value for key, value in special.items() if value is not None})
+        refuse_unsuitable(config, config_file)
+        if config.vocab_size < (needed := len(tokenizer)):
+            raise ModelError(f"{config_file}: vocab_size {config.vocab_size} is less than the tokenizer's {needed}")
+        torch.manual_seed(seed)
+        model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    except ModelError:
+        raise
+    except Exception as error:  # the libraries below raise types of their own
+        raise ModelError(f"{config_file} describes no model: {_reason(error)}") from error
     parts = architecture_of(model)
     width = parts.position_table.embedding_dim
     replace_positions(model, sinusoidal_table(parts.num_positions, width, config.initializer_range))
@@ -77,33 +97,56 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
 def read_provenance(name: str) -> dict[str, Any]:
     """Returns what longmlm.json beside a long checkpoint says of its making, empty for any other model."""
     path = Path(name) / PROVENANCE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise ModelError(f"{path} is damaged: it is no JSON") from error
 
 
 def weights_sha256(name: str | Path) -> str:
-    """Returns the SHA-256 of a local model's weight files together, which tells one trained model from another."""
+    """Returns the SHA-256 of a local model's weight files together, which tells one trained model from another.
+
+    Raises ModelError when there are none.
+    """
     files = sorted(Path(name).glob("*.safetensors")) or sorted(Path(name).glob("pytorch_model*.bin"))
+    if not files:
+        raise ModelError(f"{name} is no folder with model.safetensors or pytorch_model.bin in it")
     return hashlib.sha256("".join(sha256_of(file) for file in files).encode()).hexdigest()
 
 
 def _load_config(name: str, revision: str | None) -> Any:
     try:
         config = AutoConfig.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # the libraries below raise types of their own
         raise ModelError(
-            f"{name} is neither a folder with a model nor one that the hub gives: {str(error).splitlines()[0]}"
+            f"{name} is neither a folder with a model nor one that the hub gives: {_reason(error)}"
         ) from error
     refuse_unsuitable(config, name)
     return config
 
 
+def _load_tokenizer(name: str, revision: str | None) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+    except Exception as error:  # the libraries below raise types of their own
+        raise ModelError(f"{name}: its tokenizer cannot be loaded: {_reason(error)}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where there are no files
+        raise ModelError(f"{name} has no tokenizer: put the files of its tokenizer beside its weights")
+    return tokenizer
+
+
+def _reason(error: Exception) -> str:
+    """Returns the beginning of what a library said, which may be pages or nothing."""
+    return textwrap.shorten(str(error).split(". ")[0], 200) or type(error).__name__
+
+
 def _judged(name: str, model: PreTrainedModel, info: dict[str, Any], new_head: bool) -> list[str]:
+    if mismatched := sorted(str(key) for key, *_ in info["mismatched_keys"]):
+        raise ModelError(f"{name}: {mismatched[0]} does not have the shape that its config.json says")
     missing = sorted(key for key in info["missing_keys"] if not key.endswith(BUILT_ANEW))
     prefix = f"{model.base_model_prefix}."
     if encoder := [key for key in missing if key.startswith(prefix)]:
         raise ModelError(f"{name} lacks weights of its encoder, {encoder[0]} first: the file is not whole")
-    if info.get("mismatched_keys"):
-        raise ModelError(f"{name}: its weights do not have the shapes that its config.json says")
     if missing and not new_head:
         raise ModelError(
             f"{name} has no MLM head ({missing[0]} is missing): take a checkpoint that has one, or set new_head = true "

@@ -20,17 +20,20 @@ NOT_RECOVERED = (
 def read_evaluation(folder: str | None, weights_sha256: str, is_long: bool, allowed: bool) -> dict[str, Any]:
     """Returns evaluation.json of this model, empty for a model that was not extended.
 
-    Raises ReleaseError for a long model when there is none, when it is another model's, or when the base model's
-    accuracy was not won back, unless that is `allowed`.
+    Raises ReleaseError for a long model when there is none, when it is damaged or another model's, and, unless that is
+    `allowed`, when the base model's accuracy was not won back.
     """
     if folder is None:
-        if is_long and not allowed:
+        if is_long:
             raise ReleaseError("a long model is released with its evaluation: set evaluation to its folder")
         return {}
     path = Path(folder) / "evaluation.json"
     if not path.is_file():
         raise ReleaseError(f"{path} does not exist: run pipelines.evaluate first")
-    evaluation = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        evaluation = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ReleaseError(f"{path} is damaged: it is no JSON") from error
     if "long_after" not in evaluation["measured"]:
         raise ReleaseError(f"{path} has no long_after: evaluate with long_after set")
     if evaluation["sources"].get("after_sha256") != weights_sha256:
@@ -42,6 +45,12 @@ def read_evaluation(folder: str | None, weights_sha256: str, is_long: bool, allo
             "set allow_unrecovered = true, and the card will say so"
         )
     return evaluation
+
+
+def refuse_untrained(provenance: Mapping[str, Any], name: str) -> None:
+    """Raises ReleaseError for a model of which longmlm.json does not say how it was trained, as the card must."""
+    if not provenance.get("trained"):
+        raise ReleaseError(f"{name} was not trained by longmlm: release a run folder or one of its checkpoints")
 
 
 def model_card(
@@ -68,9 +77,7 @@ def model_card(
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _results(
-    config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: Mapping[str, Any]
-) -> list[EvalResult]:
+def _results(config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[EvalResult]:
     trained = provenance.get("trained") or {}
     accuracy = evaluation["measured"]["long_after"]["whole"]["accuracy"] if evaluation else trained.get("accuracy")
     if accuracy is None:
@@ -121,7 +128,8 @@ def _measurements(evaluation: Mapping[str, Any]) -> str:
 
 def _data(config: ReleaseConfig, report: Mapping[str, Any]) -> str:
     corpora = "\n".join(f"- {line}" for line in config.data)
-    return f"## Data\n\n{corpora}\n\nPacked rows, training and held-out documents apart:\n\n{_markdown(packing_table(report))}"
+    packed = _markdown(packing_table(report))
+    return f"## Data\n\n{corpora}\n\nPacked rows, training and held-out documents apart:\n\n{packed}"
 
 
 def _markdown(table: Table) -> str:

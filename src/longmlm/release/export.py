@@ -20,6 +20,7 @@ from longmlm.release import reload
 from longmlm.release.config import WeightType
 
 TOLERANCE = 1e-4
+LEAST_CONTENT = 4
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -33,7 +34,7 @@ class Proof:
 
 
 def export(trained: LoadedModel, weights: WeightType, folder: Path) -> None:
-    """Writes a fresh stock model that holds the trained weights, all of them, with a tied decoder, and the tokenizer."""
+    """Writes a fresh stock model with all the trained weights and a tied decoder, and the tokenizer."""
     num_positions = architecture_of(trained.model).num_positions
     stock = AutoModelForMaskedLM.from_config(trained.model.config)
     stock.load_state_dict(trained.model.state_dict(), strict=True)
@@ -59,7 +60,8 @@ def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -
         command = [sys.executable, str(reload.__file__), str(folder), str(reference), str(text)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ReleaseError(f"transformers cannot load what was exported: {done.stderr.strip().splitlines()[-1:]}")
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise ReleaseError(f"transformers cannot read what was exported: {said.splitlines()[-1]}")
     found = json.loads(done.stdout.splitlines()[-1])
     _refuse_unsound(found, architecture_of(trained.model).num_positions)
     return Proof(found["largest_difference"], found["text_tokens"], found["answer"].strip())
@@ -74,7 +76,7 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows) -> str:
         place = len(content) - max(1, len(content) // 20)
         head, tail = tokenizer.decode(content[:place]), tokenizer.decode(content[place + 1 :])
         text = f"{head} {tokenizer.mask_token}{tail}"
-        if len(tokenizer(text)["input_ids"]) <= rows.row_length or len(content) < 4:
+        if len(tokenizer(text)["input_ids"]) <= rows.row_length or len(content) < LEAST_CONTENT:
             return text
         content = content[: -max(1, len(content) // 50)]
 

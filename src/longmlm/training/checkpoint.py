@@ -76,8 +76,14 @@ def save(
         record.tokenizer.save_pretrained(partial)
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
         write_json(partial / "state.json", {"state": asdict(state), "depends_on": record.depends_on})
-        row_length = record.depends_on["rows"]["settings"]["row_length"]
-        trained = {"row_length": row_length, "steps": state.step, "tokens": state.tokens, "accuracy": state.accuracy}
+        rows = record.depends_on["rows"]
+        trained = {
+            "row_length": rows["settings"]["row_length"],
+            "steps": state.step,
+            "tokens": state.tokens,
+            "accuracy": state.accuracy,
+            "files_sha256": [file["sha256"] for source in rows["sources"] for file in source["files"]],
+        }
         write_json(partial / PROVENANCE, {**record.provenance, "trained": trained})
         (partial / "settings.toml").write_text(record.settings, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
@@ -131,19 +137,22 @@ def read_state(folder: Path) -> tuple[TrainState, dict[str, Any]]:
 def resumable_state(folder: Path, depends_on: dict[str, Any]) -> TrainState:
     """Returns the state in a verified checkpoint; raises CheckpointError when the run now depends on something else.
 
-    Only the number of steps may be raised, while the learning rate does not depend on it.
+    Only the number of steps may be another, while the learning rate has not depended on it.
     """
     state, before = read_state(folder)
     now = {**depends_on, "recipe": dict(depends_on["recipe"])}
-    recipe = RecipeConfig(**{**before["recipe"], "masking": Masking(**before["recipe"]["masking"])})
-    if now["recipe"]["num_steps"] > recipe.num_steps and is_constant(state.step, recipe):
-        now["recipe"]["num_steps"] = recipe.num_steps
+    if all(is_constant(state.step, _recipe(content)) for content in (before["recipe"], now["recipe"])):
+        now["recipe"]["num_steps"] = before["recipe"]["num_steps"]
     if changed := differences(before, now):
         raise CheckpointError(
             f"{folder.parent.parent} was begun otherwise: {', '.join(changed[:3])}; name another run folder, with "
             f"start.checkpoint = {str(folder)!r} to begin with these weights"
         )
     return state
+
+
+def _recipe(content: dict[str, Any]) -> RecipeConfig:
+    return RecipeConfig(**{**content, "masking": Masking(**content["masking"])})
 
 
 def restore(folder: Path, optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> None:

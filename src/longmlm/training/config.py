@@ -39,7 +39,7 @@ class RecipeConfig:
     __pydantic_config__ = {"extra": "forbid"}
 
     num_steps: int
-    """Optimizer updates. May be raised on resume while the learning rate is constant."""
+    """Optimizer updates. May be changed on resume while the learning rate is constant."""
     batch_tokens: int
     """Tokens in a global batch, over all processes and micro-batches."""
     learning_rate: float

@@ -24,5 +24,5 @@ def learning_rate(step: int, recipe: RecipeConfig) -> float:
 
 
 def is_constant(step: int, recipe: RecipeConfig) -> bool:
-    """Tells whether no update before `step` depended on the number of steps, so that it may be raised."""
+    """Tells whether no update before `step` depended on the number of steps, so that it may be changed."""
     return recipe.schedule == "constant-then-decay" and step <= recipe.num_steps - recipe.decay_steps

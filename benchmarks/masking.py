@@ -1,0 +1,52 @@
+"""Dynamic masking of rows of 1536 tokens: ours, as a pure function of seed, visit and row, against transformers'."""
+
+from collections.abc import Callable
+
+import numpy as np
+from paired import Way, compare
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling
+
+from longmlm.data.config import Masking
+from longmlm.data.masking import mask_row
+from longmlm.data.vocabulary import load_vocabulary
+from longmlm.model.batches import collate
+
+MODEL = "assets/roberta-mini"
+NUM_ROWS, ROW_LENGTH, ROWS_PER_BATCH = 1024, 1536, 16
+
+
+def rows() -> np.ndarray:
+    """Returns random rows of ordinary tokens."""
+    return np.random.default_rng(0).integers(300, 8000, (NUM_ROWS, ROW_LENGTH))
+
+
+def ours() -> Callable[[], int]:
+    """Returns masking and collating of all rows, batch by batch."""
+    tokens, vocabulary, masking = rows(), load_vocabulary(MODEL), Masking()
+    maskable = vocabulary.maskable
+
+    def work() -> int:
+        for first in range(0, NUM_ROWS, ROWS_PER_BATCH):
+            batch = range(first, first + ROWS_PER_BATCH)
+            masked = [mask_row(tokens[row_id], maskable, masking, 0, 0, row_id) for row_id in batch]
+            collate(masked, vocabulary.special.pad)
+        return tokens.size
+
+    return work
+
+
+def theirs() -> Callable[[], int]:
+    """Returns the same with DataCollatorForLanguageModeling."""
+    tokens = rows()
+    collator = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(MODEL), mlm_probability=0.15)
+
+    def work() -> int:
+        for first in range(0, NUM_ROWS, ROWS_PER_BATCH):
+            collator([{"input_ids": tokens[row_id]} for row_id in range(first, first + ROWS_PER_BATCH)])
+        return tokens.size
+
+    return work
+
+
+if __name__ == "__main__":
+    compare("masking", Way("longmlm", ours), Way("DataCollatorForLanguageModeling", theirs))

@@ -1,0 +1,61 @@
+"""Text to rows of 512 tokens: our prepare stage against tokenizing and grouping with datasets.map, one worker each.
+
+The peer is what run_mlm.py does: encode every document, join all ids, cut into equal blocks, sentences or not.
+"""
+
+import tempfile
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+from datasets import load_dataset
+from paired import Way, compare
+from transformers import AutoTokenizer
+
+from longmlm.data.config import PrepareConfig, Source
+from longmlm.data.engine import prepare_rows
+from longmlm.data.vocabulary import load_vocabulary
+
+MODEL, TEXT, LENGTH = "assets/roberta-mini", "assets/text/demo.jsonl", 512
+
+
+def ours() -> Callable[[], int]:
+    """Returns the prepare stage, from the file to the sealed folder of rows."""
+    folder = tempfile.mkdtemp()
+    source = Source(files=(TEXT,))
+    config = PrepareConfig(
+        output=f"{folder}/rows", tokenizer=MODEL, sources=(source,), row_length=LENGTH, held_out_fraction=0.1
+    )
+    vocabulary = load_vocabulary(MODEL)
+
+    def work() -> int:
+        report = prepare_rows(config, vocabulary)["report"]
+        return report["train"]["tokens"] + report["held_out"]["tokens"]
+
+    return work
+
+
+def theirs() -> Callable[[], int]:
+    """Returns loading, tokenizing, grouping and saving with datasets."""
+    folder = tempfile.mkdtemp()
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+
+    def tokenized(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+        return {"input_ids": tokenizer(batch["text"], return_attention_mask=False)["input_ids"]}
+
+    def grouped(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+        joined = list(chain.from_iterable(batch["input_ids"]))
+        end = len(joined) // LENGTH * LENGTH
+        return {"input_ids": [joined[begin : begin + LENGTH] for begin in range(0, end, LENGTH)]}
+
+    def work() -> int:
+        text = load_dataset("json", data_files=TEXT, split="train", cache_dir=folder)
+        rows = text.map(tokenized, batched=True, remove_columns=text.column_names).map(grouped, batched=True)
+        rows.save_to_disk(str(Path(folder) / "rows"))
+        return len(rows) * LENGTH
+
+    return work
+
+
+if __name__ == "__main__":
+    compare("packing", Way("longmlm prepare", ours), Way("datasets.map as in run_mlm.py", theirs))

@@ -1,0 +1,171 @@
+"""Folders that are whole or absent: nothing is left of what failed, nothing damaged is taken for sound."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longmlm import folders
+from longmlm.errors import FolderError
+from longmlm.folders import MANIFEST, new_folder, partial_of, read_manifest, seal, sha256_of, verify, write_json
+
+
+def fill(partial: Path) -> None:
+    (partial / "deep" / "er").mkdir(parents=True)
+    (partial / "a.txt").write_text("calm", encoding="utf-8")
+    (partial / "empty.txt").write_bytes(b"")
+    (partial / "deep" / "er" / "b.bin").write_bytes(bytes(range(256)))
+    (partial / "deep" / MANIFEST).write_text("{}", encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with new_folder(tmp_path / "made" / "here", {"kind": "test", "湖": 1}) as partial:
+        fill(partial)
+    return tmp_path / "made" / "here"
+
+
+def test_a_new_folder_holds_what_was_written_and_a_manifest_of_every_file(folder: Path) -> None:
+    manifest = verify(folder)
+    assert manifest == read_manifest(folder)
+    assert (manifest["kind"], manifest["湖"]) == ("test", 1)
+    assert sorted(manifest["files"]) == ["a.txt", "deep/er/b.bin", f"deep/{MANIFEST}", "empty.txt"]
+    assert manifest["files"]["a.txt"] == {"bytes": 4, "sha256": sha256_of(folder / "a.txt")}
+    assert manifest["files"]["empty.txt"]["bytes"] == 0
+    assert [path.name for path in folder.parent.iterdir()] == ["here"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_an_error_while_writing_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    def write_and_stop() -> None:
+        with new_folder(tmp_path / "new") as partial:
+            fill(partial)
+            assert (partial / "a.txt").exists()
+            raise error("stopped")
+
+    with pytest.raises(error, match="stopped"):
+        write_and_stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["sha256_of", "write_json", "sync"])
+def test_an_error_while_sealing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folders, step, full)
+    with pytest.raises(OSError, match="No space left"), new_folder(tmp_path / "new") as partial:
+        fill(partial)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_manifest_is_written_after_every_file_is_safe_and_the_name_given_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    sync, write = folders.sync, folders.write_json
+
+    def noted_sync(path: Path) -> None:
+        events.append(path.name)
+        sync(path)
+
+    def noted_write(path: Path, content: dict) -> None:
+        assert not (tmp_path / "new").exists()
+        events.append("manifest begins")
+        write(path, content)
+
+    monkeypatch.setattr(folders, "sync", noted_sync)
+    monkeypatch.setattr(folders, "write_json", noted_write)
+    with new_folder(tmp_path / "new") as partial:
+        (partial / "a.txt").write_text("calm", encoding="utf-8")
+        (partial / "b.txt").write_text("calm", encoding="utf-8")
+    assert events == ["a.txt", "b.txt", "manifest begins", f"{MANIFEST}.partial", "new.partial", tmp_path.name]
+
+
+def test_a_process_that_died_while_sealing_leaves_no_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = partial_of(tmp_path / "new")
+    partial.mkdir()
+    fill(partial)
+
+    def died(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folders, "write_json", died)
+        with pytest.raises(RuntimeError, match="killed"):
+            seal(partial, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(FolderError, match=f"has no {MANIFEST}"):
+        verify(partial)
+    with new_folder(tmp_path / "new") as again:
+        assert list(again.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_what_stands_at_the_place_already_is_never_replaced(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    before = verify(folder)
+    for place in (folder, tmp_path / "file"):
+        with pytest.raises(FolderError, match=f"{place} exists already"), new_folder(place):
+            pytest.fail("the folder was opened for writing")
+    assert verify(folder) == before
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "empty.txt", "deep/er/b.bin", f"deep/{MANIFEST}"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(FolderError, match=f"{folder / name} is missing"):
+        verify(folder)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "deep/er/b.bin", f"deep/{MANIFEST}"])
+def test_a_flipped_bit_is_found_and_its_file_named(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(FolderError, match=f"{folder / name} is damaged"):
+        verify(folder)
+
+
+@pytest.mark.parametrize("content", [b"cal", b"calm ", b""])
+def test_a_file_of_another_size_is_found_and_named(folder: Path, content: bytes) -> None:
+    (folder / "a.txt").write_bytes(content)
+    with pytest.raises(FolderError, match=r"a\.txt is damaged"):
+        verify(folder)
+
+
+def test_a_folder_without_a_manifest_is_refused(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    with pytest.raises(FolderError, match=f"{folder} has no {MANIFEST}"):
+        verify(folder)
+    with pytest.raises(FolderError, match="no such folder"):
+        verify(folder / "absent")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe"])
+def test_a_damaged_manifest_is_refused(folder: Path, content: bytes) -> None:
+    (folder / MANIFEST).write_bytes(content)
+    with pytest.raises(FolderError, match=f"{MANIFEST} is damaged"):
+        verify(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "7", '{"files": ["a.txt"]}', '{"name": "a browser extension"}'])
+def test_a_manifest_of_something_else_is_refused(folder: Path, content: str) -> None:
+    (folder / MANIFEST).write_text(content, encoding="utf-8")
+    with pytest.raises(FolderError, match="lists no files"):
+        verify(folder)
+
+
+def test_a_json_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    write_json(path, {"湖": 1})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"湖": 1}
+    with pytest.raises(TypeError):
+        write_json(path, {"set": {1}})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"湖": 1}
+    write_json(path, {"a": None})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"a": None}
+    assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
