@@ -38,7 +38,7 @@ test-all: $(STAMP) ## the slow tests
 	@pytest -m slow; code=$$?; if [ $$code -eq 5 ]; then echo 'there is no slow test yet'; else exit $$code; fi
 
 bench: $(STAMP) ## every benchmark, one after the other
-	@set -e; for script in $(or $(wildcard benchmarks/*.py),none); do \
+	@set -e; for script in $(or $(filter-out benchmarks/paired.py,$(wildcard benchmarks/*.py)),none); do \
 		if [ $$script = none ]; then echo 'there is no benchmark yet'; else echo "== $$script"; python $$script; fi; \
 	done
 

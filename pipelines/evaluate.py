@@ -41,11 +41,9 @@ def evaluate(config: EvaluateConfig) -> None:
     wanted = [
         (config.base, {"base_cut": "cut", "base_windows": "windows"}),
         (before, {"long_before": "whole"}),
-        (after, {"long_after": "whole", "long_after_cut": "cut"}),
+        *([(after, {"long_after": "whole", "long_after_cut": "cut"})] if after else []),
     ]
     for name, named_views in wanted:
-        if not name:
-            continue
         loaded = base if name == config.base else load_model(str(name))
         if "whole" in named_views.values():
             refuse_unreadable(rows, vocabulary_of(loaded.tokenizer.backend_tokenizer, str(name)), loaded.model)

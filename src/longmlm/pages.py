@@ -26,7 +26,8 @@ thead th { color: var(--faint); font-weight: 600; }
 img { width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line); border-radius: 8px; }
 code { background: var(--card); padding: .1rem .3rem; border-radius: 4px; overflow-wrap: anywhere; }
 """
-COLOURS = ("#6b7280", "#b45309", "#9ca3af", "#1d4ed8")
+COLOURS = ("#111827", "#c2570c", "#8fb3f0", "#1d4ed8")
+DODGE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def packing_report(report: Mapping[str, Any]) -> str:
 def draw(path: Path, title: str, axes_titles: tuple[str, str], series: Sequence[Series], ticks: Sequence[str]) -> None:
     """Writes a PNG: a series is points joined by a line; one value without a place is a level across the figure.
 
-    `ticks`, where given, name the places 0, 1, 2 ... of the horizontal axis.
+    `ticks`, where given, name the places 0, 1, 2 ... of the horizontal axis; points at one place then stand side by side.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -105,7 +106,8 @@ def draw(path: Path, title: str, axes_titles: tuple[str, str], series: Sequence[
             axes.axhline(one.values[0], color=colour, linestyle="--", linewidth=1.4, label=one.name)
         else:
             look = {"color": colour, "marker": "o", "markersize": 4.5, "capsize": 3}
-            axes.errorbar(one.places, one.values, yerr=one.errors, label=one.name, **look)
+            shift = DODGE * (number - (len(series) - 1) / 2) if ticks else 0.0
+            axes.errorbar([place + shift for place in one.places], one.values, yerr=one.errors, label=one.name, **look)
     axes.set(title=title, xlabel=axes_titles[0], ylabel=axes_titles[1])
     if ticks:
         axes.set_xticks(range(len(ticks)), ticks)
