@@ -1,6 +1,7 @@
 """Dynamic masking of rows of 1536 tokens: ours, as a pure function of seed, visit and row, against transformers'."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from paired import Way, compare
@@ -38,7 +39,8 @@ def ours() -> Callable[[], int]:
 def theirs() -> Callable[[], int]:
     """Returns the same with DataCollatorForLanguageModeling."""
     tokens = rows()
-    collator = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(MODEL), mlm_probability=0.15)
+    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
 
     def work() -> int:
         for first in range(0, NUM_ROWS, ROWS_PER_BATCH):

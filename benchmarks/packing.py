@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from datasets import load_dataset
 from paired import Way, compare
@@ -38,7 +39,7 @@ def ours() -> Callable[[], int]:
 def theirs() -> Callable[[], int]:
     """Returns loading, tokenizing, grouping and saving with datasets."""
     folder = tempfile.mkdtemp()
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
 
     def tokenized(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
         return {"input_ids": tokenizer(batch["text"], return_attention_mask=False)["input_ids"]}

@@ -39,7 +39,7 @@ def ours() -> Callable[[], int]:
 
 
 def theirs() -> Callable[[], int]:
-    """Returns steps as scripts on the stock model make them: labels of -100, a mask of ones, every position projected."""
+    """Returns steps on the stock model: labels of -100, a mask of ones, every position projected."""
     model, batch, optimizer = model_and_batch()
     labels = torch.full_like(batch.input_ids, -100)
     labels[0, batch.selected] = batch.labels

@@ -11,7 +11,7 @@ from longmlm.evaluation.config import EvaluateConfig
 def evaluate(config: EvaluateConfig) -> None:
     """Measures the models on the same frozen masks, writes the results and prints their table."""
     from longmlm.data.rows import open_rows
-    from longmlm.data.vocabulary import vocabulary_of
+    from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure, whole, windows
     from longmlm.evaluation.report import as_json, cells, write_evaluation
     from longmlm.model.architecture import architecture_of
@@ -30,7 +30,7 @@ def evaluate(config: EvaluateConfig) -> None:
     accelerator = launch(config.precision)
     rows = open_rows(Path(config.rows), "held_out")
     base = load_model(config.base)
-    vocabulary = vocabulary_of(base.tokenizer.backend_tokenizer, config.base)
+    vocabulary = vocabulary_of_pretrained(base.tokenizer, config.base)
     num_positions = architecture_of(base.model).num_positions
     refuse_unreadable(rows, vocabulary)
     frozen = FrozenRows(rows, config.held_out, vocabulary.maskable, vocabulary.special)
@@ -46,7 +46,7 @@ def evaluate(config: EvaluateConfig) -> None:
     for name, named_views in wanted:
         loaded = base if name == config.base else load_model(str(name))
         if "whole" in named_views.values():
-            refuse_unreadable(rows, vocabulary_of(loaded.tokenizer.backend_tokenizer, str(name)), loaded.model)
+            refuse_unreadable(rows, vocabulary_of_pretrained(loaded.tokenizer, str(name)), loaded.model)
         if loaded.notes and accelerator.is_main_process:
             print("\n".join(loaded.notes))
         objective = MlmObjective(loaded.model.to(accelerator.device))

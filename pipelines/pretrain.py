@@ -40,7 +40,7 @@ def pretrain(config: PretrainConfig) -> None:
 def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, TrainState]:
     """Returns the run, at its newest sound checkpoint or at its beginning, and its state."""
     from longmlm.data.rows import open_rows
-    from longmlm.data.vocabulary import vocabulary_of
+    from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.loading import read_provenance
     from longmlm.model.mlm import MlmObjective, set_dropout
@@ -52,7 +52,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Tra
     folder = Path(config.run)
     sound = checkpoint.newest_sound(folder)
     loaded = load_start(config, sound.folder)
-    vocabulary = vocabulary_of(loaded.tokenizer.backend_tokenizer, loaded.model.name_or_path)
+    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     rows = open_rows(Path(config.rows), "train", verified=accelerator.is_main_process)
     refuse_unreadable(rows, vocabulary, loaded.model)
     provenance = read_provenance(str(sound.folder or config.start.checkpoint or ""))

@@ -10,7 +10,7 @@ from longmlm.release.config import ReleaseConfig
 def release(config: ReleaseConfig) -> None:
     """Exports, proves in a fresh process, writes the card; nothing is left when a check fails."""
     from longmlm.data.rows import open_rows
-    from longmlm.data.vocabulary import vocabulary_of
+    from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.folders import new_folder, refuse_existing
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.loading import PROVENANCE, load_model, read_provenance, weights_sha256
@@ -27,7 +27,7 @@ def release(config: ReleaseConfig) -> None:
     evaluation = read_evaluation(config.evaluation, sha256, "base" in provenance, config.allow_unrecovered)
     trained = load_model(str(source))
     rows = open_rows(Path(config.rows), "held_out")
-    refuse_unreadable(rows, vocabulary_of(trained.tokenizer.backend_tokenizer, config.model), trained.model)
+    refuse_unreadable(rows, vocabulary_of_pretrained(trained.tokenizer, config.model), trained.model)
     with new_folder(output) as partial:
         export(trained, config.weights, partial)
         proof = prove(trained, config.weights, rows, partial)

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from longmlm.evaluation.report import cells
 from longmlm.folders import write_json
@@ -12,7 +13,7 @@ LEAST_SELECTED = 20_000
 LEAST_GAIN = 2.0
 
 
-def summarize(demo: Path) -> dict[str, object]:
+def summarize(demo: Path) -> dict[str, Any]:
     """Returns the figures of the demo, accuracies in percent."""
     evaluation = json.loads((demo / "evaluation" / "evaluation.json").read_text(encoding="utf-8"))
     run = json.loads((demo / "run" / "summary.json").read_text(encoding="utf-8"))
@@ -30,7 +31,7 @@ def summarize(demo: Path) -> dict[str, object]:
     }
 
 
-def shortcomings(summary: dict[str, object]) -> list[str]:
+def shortcomings(summary: dict[str, Any]) -> list[str]:
     """Returns what a demo that proves the method must not show."""
     after, error = summary["long_after"], summary["standard_error"]
     found = []

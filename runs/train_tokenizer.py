@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 from tokenizers import AddedToken, ByteLevelBPETokenizer
 from transformers import RobertaTokenizer
@@ -20,8 +21,8 @@ def train_tokenizer(text: str, vocabulary_size: int, max_length: int) -> Roberta
     trained = ByteLevelBPETokenizer()
     trained.train_from_iterator(documents, vocab_size=vocabulary_size, min_frequency=2, special_tokens=SPECIAL)
     model = json.loads(trained.to_str())["model"]
-    mask = AddedToken("<mask>", lstrip=True, special=True)
-    merges = [tuple(pair) for pair in model["merges"]]
+    mask: Any = AddedToken("<mask>", lstrip=True, special=True)
+    merges: Any = [tuple(pair) for pair in model["merges"]]
     return RobertaTokenizer(vocab=model["vocab"], merges=merges, mask_token=mask, model_max_length=max_length)
 
 

@@ -2,9 +2,12 @@
 
 import functools
 import json
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from accelerate.state import AcceleratorState
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
@@ -39,8 +42,8 @@ SPECIAL = {
 @functools.cache
 def demo_texts() -> tuple[str, ...]:
     """Returns the beginnings of a few dozen documents."""
-    with DEMO.open(encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"][:DOCUMENT_CHARACTERS] for line, _ in zip(lines, range(NUM_DOCUMENTS))]
+    lines = DEMO.read_text(encoding="utf-8").splitlines()[:NUM_DOCUMENTS]
+    texts = [json.loads(line)["text"][:DOCUMENT_CHARACTERS] for line in lines]
     assert len(texts) == NUM_DOCUMENTS
     return tuple(texts)
 
@@ -158,15 +161,38 @@ def commonest_and_absent(rows: Path, vocabulary: Vocabulary) -> tuple[int, int]:
     return commonest, rarest
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the stages find: a base model, its long one before and after training, and rows of the long length."""
+
+    base: Path
+    long: Path
+    trained: Path
+    rows: Path
+
+
+@functools.cache
+def tiny_world(factory: pytest.TempPathFactory, family: str = "roberta", pad: int = 1) -> World:
+    """Returns folders that all tests of a session read, and none may change.
+
+    Training stands for: the model has found out the commonest token, and answers it everywhere.
+    """
+    folder = factory.mktemp(f"{family}-{pad}-world")
+    base = tiny_folder(folder / "base", family, pad)
+    rows = tiny_rows(folder, base)
+    long = tiny_long(folder / "long", base)
+    trained = Path(shutil.copytree(long, folder / "trained"))
+    commonest, _ = commonest_and_absent(rows, load_vocabulary(str(base)))
+    return World(base, long, mark_trained(favour(trained, commonest)), rows)
+
+
 def held_out(rows: Path) -> Rows:
     """Returns the held-out rows, which are many enough to mean something."""
     opened = open_rows(rows, "held_out")
-    assert len(opened) >= 20
+    assert len(opened) >= 50
     return opened
 
 
 def with_fresh_process_state() -> None:
     """Lets the next Accelerator choose its precision anew; it keeps one for the life of a process."""
     AcceleratorState._reset_state(reset_partial_state=True)
-
-

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1c2330; --faint: #667085; --line: #d8dde6; --ground: #ffffff; --card: #f6f8fb; }
+:root { color-scheme: light dark;
+  --ink: #1c2330; --faint: #667085; --line: #d8dde6; --ground: #ffffff; --card: #f6f8fb; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e8ebf0; --faint: #9aa4b5; --line: #343c49; --ground: #14181f; --card: #1c222b; }
 }
@@ -92,7 +93,7 @@ def packing_report(report: Mapping[str, Any]) -> str:
 def draw(path: Path, title: str, axes_titles: tuple[str, str], series: Sequence[Series], ticks: Sequence[str]) -> None:
     """Writes a PNG: a series is points joined by a line; one value without a place is a level across the figure.
 
-    `ticks`, where given, name the places 0, 1, 2 ... of the horizontal axis; points at one place then stand side by side.
+    `ticks`, where given, name the places 0, 1, 2 ... of the horizontal axis, at which points then stand side by side.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -60,7 +60,7 @@ def stop_on_signal() -> Iterator[Stop]:
     """Yields a flag that SIGTERM and SIGINT raise instead of ending the process; a second SIGINT interrupts."""
     stop = Stop()
 
-    def note(number: int, frame: object) -> None:
+    def note(number: int, _frame: object) -> None:
         if stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.signal_name = signal.Signals(number).name

@@ -10,8 +10,8 @@ from transformers import RobertaTokenizer
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
-from longmlm.training.config import PretrainConfig, RecipeConfig, RuntimeConfig, Start
 from longmlm.evaluation.config import HeldOut
+from longmlm.training.config import PretrainConfig, RecipeConfig, RuntimeConfig, Start
 from pipelines.pretrain import pretrain
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -62,9 +62,7 @@ def settings(ground, tmp_path) -> PretrainConfig:
         run=str(tmp_path / "run"),
         rows=str(ground / "rows"),
         start=Start(architecture=str(ground / "architecture.json"), tokenizer=str(ground / "tokenizer")),
-        recipe=RecipeConfig(
-            num_steps=12, batch_tokens=256, learning_rate=1e-3, warmup_steps=2, precision="no", seed=7
-        ),
+        recipe=RecipeConfig(num_steps=12, batch_tokens=256, learning_rate=1e-3, warmup_steps=2, precision="no", seed=7),
         runtime=RuntimeConfig(
             rows_per_micro_batch=4, num_threads=1, log_every_steps=1, evaluate_every_steps=4, save_every_steps=4
         ),

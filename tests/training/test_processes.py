@@ -50,5 +50,5 @@ def test_a_launch_with_another_number_of_processes_than_meant_is_refused_in_one_
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode != 0
     assert len(said) == 1 and "runtime.num_processes is 2, but 1 were started" in said[0]
-    assert "Traceback (most recent call last):\n  File \"/" not in done.stderr.split("error: ")[0]
+    assert 'Traceback (most recent call last):\n  File "/' not in done.stderr.split("error: ")[0]
     assert not Path(settings.run).exists()

@@ -61,7 +61,7 @@ def test_resumed_in_the_middle_of_an_epoch(settings, train):
     run = train(settings)
     state, _ = checkpoint.read_state(folder_of(run, 8))
     num_rows = json.loads((Path(settings.rows) / "manifest.json").read_text())["report"]["train"]["rows"]
-    assert 0 < state.cursor % num_rows
+    assert state.cursor % num_rows > 0
 
 
 def test_dropout_is_on_and_differs_from_run_to_run_by_seed(settings, train, tmp_path):

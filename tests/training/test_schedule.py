@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def test_rate_rises_to_its_peak_and_falls_to_nearly_nothing(schedule):
     found = rates(replace(RECIPE, schedule=schedule))
     assert found[:10] == pytest.approx([0.05 * (step + 1) for step in range(10)])
     assert max(found) == found[10] == 0.5
-    assert all(before > after for before, after in zip(found[10:], found[11:], strict=False))
+    assert all(before > after for before, after in pairwise(found[10:]))
     assert 0 < found[-1] < 0.01
 
 

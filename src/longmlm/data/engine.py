@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -29,6 +29,7 @@ from longmlm.data.vocabulary import TokenizedDocument, Vocabulary, encode
 from longmlm.errors import DataError
 from longmlm.folders import PARTIAL, partial_of, read_manifest, seal, sha256_of, write_json
 
+Steps = list[Callable[..., Any] | PipelineStep]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
@@ -133,7 +134,7 @@ def prepare_rows(config: PrepareConfig, vocabulary: Vocabulary) -> dict[str, Any
     partial = partial_of(output)
     _open_partial(partial, plan)
     started = time.monotonic()
-    steps = [ReadSlice(config.sources, slices, partial), PackSlice(config, vocabulary, partial)]
+    steps: Steps = [ReadSlice(config.sources, slices, partial), PackSlice(config, vocabulary, partial)]
     _run(steps, len(slices), partial / "work", config.num_workers)
     report = _merged(partial, config.row_length, time.monotonic() - started)
     _refuse_empty(report, partial)
@@ -174,7 +175,7 @@ def _open_partial(partial: Path, plan: dict[str, Any]) -> None:
     write_json(kept, plan)
 
 
-def _run(steps: list[PipelineStep], num_slices: int, work: Path, num_workers: int) -> None:
+def _run(steps: Steps, num_slices: int, work: Path, num_workers: int) -> None:
     logger.disable("datatrove")
     executor = QuietExecutor(steps, tasks=num_slices, workers=min(num_workers, num_slices), logging_dir=str(work))
     with _progress(work / "completions", num_slices):

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -58,8 +58,9 @@ def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
     shards = sorted(folder / name for name in manifest["files"] if name.startswith(f"{split}/"))
     if not shards:
         raise DataError(f"{folder} holds no {split} rows")
-    table = concatenate_datasets([Dataset.from_file(str(shard)) for shard in shards])
-    return Rows(table.select_columns(["input_ids"]).with_format("numpy"), manifest, split)
+    table = cast(Dataset, concatenate_datasets([Dataset.from_file(str(shard)) for shard in shards]))
+    ids = cast(Dataset, table.select_columns(["input_ids"]).with_format("numpy"))
+    return Rows(ids, manifest, split)
 
 
 def write_shard(path: Path, rows: Iterable[PackedRow], vocabulary_size: int) -> int:

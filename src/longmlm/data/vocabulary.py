@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt32
@@ -85,6 +86,11 @@ def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
     except (OSError, ValueError, KeyError) as error:
         kind = "folder" if Path(name).exists() else "folder, nor a reachable hub repository,"
         raise DataError(f"{name}: no {kind} with a tokenizer ({str(error).splitlines()[0]})") from error
+    return vocabulary_of_pretrained(pretrained, name)
+
+
+def vocabulary_of_pretrained(pretrained: Any, name: str) -> Vocabulary:
+    """Returns the vocabulary of a transformers tokenizer, its special tokens by the roles that it gives them."""
     tokenizer = getattr(pretrained, "backend_tokenizer", None)
     if tokenizer is None:
         raise DataError(f"{name}: only a slow tokenizer; save it once with a fast one (tokenizer.json)")
@@ -111,7 +117,7 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None 
     every = tuple(sorted({*added, *(token_id for token_id in found.values() if token_id is not None)}))
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     described = json.dumps([sorted(vocab.items()), every]).encode()
-    special = SpecialTokens(**found, all=every)  # ty: the four that must be there are
+    special = SpecialTokens(**cast(dict[str, Any], found), all=every)
     fingerprint = hashlib.sha256(described).hexdigest()
     return Vocabulary(name, _unspelt(tokenizer, every), special, max(vocab.values()) + 1, fingerprint)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class Architecture:
     @property
     def position_table(self) -> nn.Embedding:
         """The embedding of positions, reserved rows included."""
-        return self.embeddings.position_embeddings
+        return cast(nn.Embedding, self.embeddings.position_embeddings)
 
     @property
     def num_positions(self) -> int:
@@ -65,13 +66,20 @@ def refuse_unsuitable(config: PretrainedConfig, name: str) -> None:
 def architecture_of(model: PreTrainedModel) -> Architecture:
     """Returns the parts of a masked language model; raises ModelError for one that cannot be stretched."""
     refuse_unsuitable(model.config, model.name_or_path or type(model).__name__)
+    encoder: Any
     match model.config.model_type:
         case "roberta":
-            encoder, head = model.roberta, model.lm_head
-            offset = encoder.embeddings.padding_idx + 1
+            encoder = model.roberta
+            return Architecture(
+                "roberta",
+                encoder,
+                encoder.embeddings,
+                cast(nn.Module, model.lm_head),
+                encoder.embeddings.padding_idx + 1,
+            )
         case _:
-            encoder, head, offset = model.bert, model.cls, 0
-    return Architecture(model.config.model_type, encoder, encoder.embeddings, head, offset)
+            encoder = model.bert
+            return Architecture("bert", encoder, encoder.embeddings, cast(nn.Module, model.cls), 0)
 
 
 @torch.no_grad()

@@ -113,9 +113,9 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
     num_processes: int
     rows_per_micro_batch: int
 
-    def __getitem__(self, step: int) -> tuple[MlmBatch, ...]:
+    def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
         recipe = self.recipe
-        draw = global_batch(step * recipe.rows_per_step, recipe.rows_per_step, len(self.rows), recipe.seed)
+        draw = global_batch(index * recipe.rows_per_step, recipe.rows_per_step, len(self.rows), recipe.seed)
         shares = micro_batches(draw, self.rank, self.num_processes, self.rows_per_micro_batch)
         return tuple(self._masked(share) for share in shares)
 

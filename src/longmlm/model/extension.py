@@ -84,8 +84,11 @@ def write_extension(base: LoadedModel, provenance: Provenance, folder: Path) -> 
         change = largest_change(base.model, load_model(str(partial)).model)
         if not change <= (math.inf if provenance.initialisation == "interpolate" else 0):
             raise ModelError(f"the long model's logits on short inputs differ from the base model's by {change:.2e}")
-    rms = [float(rows.square().mean().sqrt()) for rows in (trained, table[len(trained) :])]
-    return ExtensionReport(*rms, change)
+    return ExtensionReport(_rms(trained), _rms(table[len(trained) :]), change)
+
+
+def _rms(rows: torch.Tensor) -> float:
+    return float(rows.square().mean().sqrt())
 
 
 @torch.no_grad()

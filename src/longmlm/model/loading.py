@@ -130,7 +130,9 @@ def _load_tokenizer(name: str, revision: str | None) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
     except Exception as error:  # the libraries below raise types of their own
         raise ModelError(f"{name}: its tokenizer cannot be loaded: {_reason(error)}") from error
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where there are no files
+    if tokenizer is None or len(tokenizer) <= len(
+        tokenizer.all_special_ids
+    ):  # what transformers makes up where there are no files
         raise ModelError(f"{name} has no tokenizer: put the files of its tokenizer beside its weights")
     return tokenizer
 

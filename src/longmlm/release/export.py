@@ -6,7 +6,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
@@ -52,7 +52,8 @@ def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -
     Inputs are held-out rows: one token, half a row, a whole one, and a padded batch; the trained weights are rounded to
     the stored type first. Raises ReleaseError when anything differs, is missing, or cannot be read.
     """
-    rounded = trained.model.to(TYPES[weights]).to(torch.float32).eval()
+    model: torch.nn.Module = trained.model
+    rounded = cast(PreTrainedModel, model.to(TYPES[weights]).to(torch.float32).eval())
     with tempfile.TemporaryDirectory() as scratch:
         reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
         save_file(_reference(rounded, rows), reference)

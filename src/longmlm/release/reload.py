@@ -6,6 +6,7 @@ python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -16,7 +17,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     """Returns the largest difference of logits, what loading found amiss, and what fill-mask makes of the text."""
     model, info = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     tensors = load_file(reference)
     differences = []
     for name in sorted(key.removesuffix(".input_ids") for key in tensors if key.endswith(".input_ids")):

@@ -152,7 +152,8 @@ def resumable_state(folder: Path, depends_on: dict[str, Any]) -> TrainState:
 
 
 def _recipe(content: dict[str, Any]) -> RecipeConfig:
-    return RecipeConfig(**{**content, "masking": Masking(**content["masking"])})
+    recipe: dict[str, Any] = {**content, "masking": Masking(**content["masking"])}
+    return RecipeConfig(**recipe)
 
 
 def restore(folder: Path, optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> None:

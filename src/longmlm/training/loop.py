@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 from accelerate import Accelerator
@@ -46,7 +47,7 @@ class Run:
     @property
     def inner(self) -> MlmObjective:
         """The objective without its wrapping."""
-        return self.accelerator.unwrap_model(self.objective, keep_fp32_wrapper=True)
+        return cast(MlmObjective, self.accelerator.unwrap_model(self.objective, keep_fp32_wrapper=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +143,7 @@ def one_update(run: Run, batches: Sequence[MlmBatch], state: TrainState) -> Upda
         _refuse(run, batches, state)
     run.optimizer.step()
     run.optimizer.zero_grad(set_to_none=True)
-    return Update(
-        loss_sum / num_selected, 100 * hits / num_selected, int(num_tokens), int(num_selected), norm, rate
-    )
+    return Update(loss_sum / num_selected, 100 * hits / num_selected, int(num_tokens), int(num_selected), norm, rate)
 
 
 def evaluated(run: Run, state: TrainState) -> TrainState:

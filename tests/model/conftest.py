@@ -1,0 +1,27 @@
+"""A base model of each kind, and what is made of it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import SPECIAL, World, tiny_folder, tiny_world
+
+KINDS = list(SPECIAL)
+
+
+@pytest.fixture(scope="session", params=KINDS, ids=[f"{family}-pad{pad}" for family, pad in KINDS])
+def kind(request: pytest.FixtureRequest) -> tuple[str, int]:
+    """A family of models, and the id of its padding token."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def base(kind: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a base model, which no test may change."""
+    return tiny_folder(tmp_path_factory.mktemp("base") / "model", *kind)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A RoBERTa with its long model and rows."""
+    return tiny_world(tmp_path_factory)

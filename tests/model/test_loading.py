@@ -1,0 +1,213 @@
+"""Folders to models: what is lacking or damaged is said, what is dangerous is not run."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from longmlm.errors import ModelError
+from longmlm.model.architecture import architecture_of
+from longmlm.model.loading import load_model, read_provenance, weights_sha256
+
+HEADS = {"roberta": "lm_head", "bert": "cls"}
+
+
+class Intruder:
+    """What a pickle may hold: code that runs when it is read."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Path, str]]:
+        return Path.write_text, (self.trace, "I was here")
+
+
+@pytest.fixture
+def copy(base: Path, tmp_path: Path) -> Path:
+    """A copy of the base model to spoil."""
+    return Path(shutil.copytree(base, tmp_path / "copy"))
+
+
+def keep(folder: Path, is_kept: Callable[[str], bool]) -> None:
+    """Takes the other weights out of the folder's file, of which there are some."""
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if is_kept(name)}
+    assert 0 < len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+
+
+def as_pickle(folder: Path, **more: object) -> None:
+    """Replaces the folder's safetensors by a pytorch_model.bin."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({**weights, **more}, folder / "pytorch_model.bin")
+
+
+def cut_short(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def change_config(folder: Path, **values: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_loaded_model_is_the_one_in_the_folder(base: Path) -> None:
+    loaded = load_model(str(base))
+    weights = load_file(base / "model.safetensors")
+    state = loaded.model.state_dict()
+    assert len(weights) > 30
+    assert all(torch.equal(state[name], tensor) for name, tensor in weights.items())
+    assert {tensor.dtype for tensor in state.values()} == {torch.float32}
+    assert loaded.notes == ()
+    assert len(loaded.tokenizer) == loaded.model.config.vocab_size
+
+
+def test_half_precision_is_loaded_as_fp32(copy: Path) -> None:
+    AutoModelForMaskedLM.from_pretrained(copy).half().save_pretrained(copy)
+    assert {tensor.dtype for tensor in load_file(copy / "model.safetensors").values()} == {torch.float16}
+    model = load_model(str(copy)).model
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_absent_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"nowhere is neither a folder with a model nor one that the hub gives"):
+        load_model(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_file_that_was_cut_short_is_refused(copy: Path, name: str) -> None:
+    cut_short(copy / name)
+    with pytest.raises(ModelError, match=str(copy)):
+        load_model(str(copy))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_folder_without_an_essential_file_is_refused(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    with pytest.raises(ModelError, match=str(copy)):
+        load_model(str(copy))
+
+
+def test_folder_without_a_tokenizer_is_refused(copy: Path) -> None:
+    for path in copy.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        load_model(str(copy))
+
+
+def test_missing_head_is_an_error_that_names_the_remedy(copy: Path, kind: tuple[str, int]) -> None:
+    keep(copy, lambda name: not name.startswith(HEADS[kind[0]]))
+    with pytest.raises(ModelError, match=r"no MLM head .* set new_head = true"):
+        load_model(str(copy))
+
+
+def test_new_head_is_allowed_noted_and_drawn_by_its_seed(copy: Path) -> None:
+    encoder = AutoModel.from_pretrained(copy)
+    (copy / "model.safetensors").unlink()
+    encoder.save_pretrained(copy)
+    once, again, other = (load_model(str(copy), new_head=True, seed=seed) for seed in (1, 1, 2))
+    assert len(once.notes) == 1
+    assert "new, untrained" in once.notes[0]
+    states = [loaded.model.state_dict() for loaded in (once, again, other)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    differing = {name for name in states[0] if not torch.equal(states[0][name], states[2][name])}
+    assert differing
+    assert all(name.startswith(tuple(HEADS.values())) for name in differing)
+
+
+@pytest.mark.parametrize(
+    "name", ["position_embeddings.weight", "word_embeddings.weight", "layer.1.attention.self.key.weight"]
+)
+@pytest.mark.parametrize("new_head", [False, True])
+def test_missing_weight_of_the_encoder_is_an_error(copy: Path, name: str, new_head: bool) -> None:
+    keep(copy, lambda key: not key.endswith(name))
+    with pytest.raises(ModelError, match=f"lacks weights of its encoder, .*{name}"):
+        load_model(str(copy), new_head=new_head)
+
+
+def test_weights_of_other_shapes_than_the_config_says_are_refused(copy: Path) -> None:
+    change_config(copy, max_position_embeddings=30)
+    with pytest.raises(ModelError, match=r"position_embeddings\.weight does not have the shape"):
+        load_model(str(copy))
+
+
+@pytest.mark.parametrize("values", [{"num_attention_heads": 5}, {"hidden_size": "wide"}, {"model_type": "unheard-of"}])
+def test_config_of_no_model_is_refused(copy: Path, values: dict[str, object]) -> None:
+    change_config(copy, **values)
+    with pytest.raises(ModelError, match=str(copy)):
+        load_model(str(copy))
+
+
+def test_pickled_tensors_are_read_and_it_is_said(base: Path, copy: Path) -> None:
+    as_pickle(copy)
+    loaded = load_model(str(copy))
+    assert loaded.notes == (f"{copy} has no safetensors file: its pytorch_model.bin was read as tensors only",)
+    states = [load_model(str(base)).model.state_dict(), loaded.model.state_dict()]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_pickled_code_is_refused_and_not_run(copy: Path, tmp_path: Path) -> None:
+    as_pickle(copy, more=Intruder(tmp_path / "trace"))
+    with pytest.raises(ModelError, match="holds more than tensors, and was not read"):
+        load_model(str(copy))
+    assert not (tmp_path / "trace").exists()
+    torch.load(copy / "pytorch_model.bin", weights_only=False)
+    assert (tmp_path / "trace").exists()
+
+
+def test_damaged_pickle_is_refused(copy: Path) -> None:
+    as_pickle(copy)
+    for content in (b"", b"no pickle", pickle.dumps({"a": 1}, protocol=2)):
+        (copy / "pytorch_model.bin").write_bytes(content)
+        with pytest.raises(ModelError, match=str(copy)):
+            load_model(str(copy))
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "unheard-of"])
+def test_code_in_the_folder_is_never_run(copy: Path, kind: tuple[str, int], tmp_path: Path, model_type: str) -> None:
+    trace = tmp_path / "trace"
+    (copy / "own.py").write_text(f"open({str(trace)!r}, 'w').close()\nclass Config: ...\nclass Model: ...\n")
+    is_known = model_type == "roberta"
+    classes = {"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"}
+    change_config(copy, auto_map=classes, **({} if is_known else {"model_type": model_type}))
+    if is_known:
+        assert architecture_of(load_model(str(copy)).model).family == kind[0]
+    else:
+        with pytest.raises(ModelError, match=str(copy)):
+            load_model(str(copy))
+    assert not trace.exists()
+
+
+def test_fingerprint_of_weights_follows_the_weights_alone(base: Path, copy: Path) -> None:
+    before = weights_sha256(base)
+    (copy / "README.md").write_text("a card")
+    assert weights_sha256(copy) == before
+    weights = load_file(copy / "model.safetensors")
+    name = min(weights)
+    weights[name] = weights[name] + 1e-3
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    assert weights_sha256(copy) != before
+
+
+def test_folder_without_weights_has_no_fingerprint(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ModelError, match=r"no folder with model\.safetensors"):
+            weights_sha256(folder)
+
+
+def test_history_is_empty_where_none_was_written_and_refused_where_it_is_damaged(base: Path, copy: Path) -> None:
+    assert read_provenance(str(base)) == {}
+    assert read_provenance("a-name/on-a-hub") == {}
+    (copy / "longmlm.json").write_text('{"base": "b"}')
+    assert read_provenance(str(copy)) == {"base": "b"}
+    cut_short(copy / "longmlm.json")
+    with pytest.raises(ModelError, match="is damaged"):
+        read_provenance(str(copy))

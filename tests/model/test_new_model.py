@@ -1,0 +1,97 @@
+"""A bare architecture to an untrained model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from longmlm.errors import ModelError
+from longmlm.model.architecture import architecture_of
+from longmlm.model.loading import new_model
+from longmlm.model.positions import sinusoidal_table
+from tests.tiny import VOCABULARY_SIZE, tiny_tokenizer
+
+ARCHITECTURE = {
+    "model_type": "roberta",
+    "vocab_size": VOCABULARY_SIZE + 4,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 24,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+}
+
+
+@pytest.fixture(params=[1, 3], ids=["pad1", "pad3"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with a RoBERTa tokenizer, not always with the padding id that the architecture names."""
+    tiny_tokenizer("roberta", request.param).save_pretrained(tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
+
+
+def written(tmp_path: Path, **values: object) -> str:
+    path = tmp_path / "architecture.json"
+    path.write_text(json.dumps(ARCHITECTURE | values))
+    return str(path)
+
+
+def test_new_model_has_the_sizes_asked_for_and_the_special_ids_of_its_tokenizer(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    loaded = new_model(written(tmp_path), str(tokenizer), seed=0)
+    config, parts = loaded.model.config, architecture_of(loaded.model)
+    assert (config.vocab_size, config.num_hidden_layers, config.intermediate_size) == (VOCABULARY_SIZE + 4, 3, 48)
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    assert [getattr(config, name) for name in names] == [getattr(loaded.tokenizer, name) for name in names]
+    assert parts.position_offset == loaded.tokenizer.pad_token_id + 1
+    assert parts.num_positions == 24 - parts.position_offset
+    assert loaded.notes == ()
+    tokens = torch.full((1, parts.num_positions), 20)
+    assert loaded.model(input_ids=tokens).logits.shape == (1, parts.num_positions, VOCABULARY_SIZE + 4)
+
+
+def test_new_positions_are_sinusoids_of_the_deviation_of_other_weights(tokenizer: Path, tmp_path: Path) -> None:
+    loaded = new_model(written(tmp_path, initializer_range=0.05), str(tokenizer), seed=0)
+    parts = architecture_of(loaded.model)
+    usable = parts.position_table.weight[parts.position_offset :]
+    assert torch.equal(usable, sinusoidal_table(parts.num_positions, 32, 0.05))
+    assert float(parts.embeddings.word_embeddings.weight.std()) == pytest.approx(0.05, rel=0.1)
+
+
+def test_new_weights_follow_the_seed(tokenizer: Path, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    states = [new_model(path, str(tokenizer), seed).model.state_dict() for seed in (7, 7, 8)]
+    matrices = [name for name, tensor in states[0].items() if tensor.ndim > 1 and "position" not in name]
+    assert len(matrices) > 15
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not any(torch.equal(states[0][name], states[2][name]) for name in matrices)
+
+
+def test_vocabulary_smaller_than_the_tokenizers_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+    new_model(written(tmp_path, vocab_size=VOCABULARY_SIZE), str(tokenizer), seed=0)
+    with pytest.raises(ModelError, match=f"vocab_size {VOCABULARY_SIZE - 1} is less than .* {VOCABULARY_SIZE}"):
+        new_model(written(tmp_path, vocab_size=VOCABULARY_SIZE - 1), str(tokenizer), seed=0)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"vocab_size": 300}', '{"model_type": "unheard-of"}'])
+def test_file_that_describes_no_model_is_refused(tokenizer: Path, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "architecture.json"
+    path.write_text(content)
+    with pytest.raises(ModelError, match=str(path)):
+        new_model(str(path), str(tokenizer), seed=0)
+
+
+@pytest.mark.parametrize("values", [{"num_attention_heads": 5}, {"hidden_size": "wide"}, {"model_type": "modernbert"}])
+def test_architecture_that_cannot_be_built_is_refused(tokenizer: Path, tmp_path: Path, values: dict) -> None:
+    with pytest.raises(ModelError, match=str(tmp_path / "architecture.json")):
+        new_model(written(tmp_path, **values), str(tokenizer), seed=0)
+
+
+def test_absent_files_are_refused(tokenizer: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="absent"):
+        new_model(str(tmp_path / "absent.json"), str(tokenizer), seed=0)
+    with pytest.raises(ModelError, match="absent"):
+        new_model(written(tmp_path), str(tmp_path / "absent"), seed=0)
