@@ -66,20 +66,16 @@ def refuse_unsuitable(config: PretrainedConfig, name: str) -> None:
 def architecture_of(model: PreTrainedModel) -> Architecture:
     """Returns the parts of a masked language model; raises ModelError for one that cannot be stretched."""
     refuse_unsuitable(model.config, model.name_or_path or type(model).__name__)
-    encoder: Any
+    return _parts(model)
+
+
+def _parts(model: Any) -> Architecture:
     match model.config.model_type:
         case "roberta":
-            encoder = model.roberta
-            return Architecture(
-                "roberta",
-                encoder,
-                encoder.embeddings,
-                cast(nn.Module, model.lm_head),
-                encoder.embeddings.padding_idx + 1,
-            )
+            encoder, head, offset = model.roberta, model.lm_head, model.roberta.embeddings.padding_idx + 1
         case _:
-            encoder = model.bert
-            return Architecture("bert", encoder, encoder.embeddings, cast(nn.Module, model.cls), 0)
+            encoder, head, offset = model.bert, model.cls, 0
+    return Architecture(model.config.model_type, encoder, encoder.embeddings, head, offset)
 
 
 @torch.no_grad()

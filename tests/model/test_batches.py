@@ -1,0 +1,167 @@
+"""Rows to batches: the same global batch for any launch, padding on the right, and rows that the model can read."""
+
+import dataclasses
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from longmlm.data.config import Masking
+from longmlm.data.masking import mask_row
+from longmlm.data.rows import Rows, open_rows
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary
+from longmlm.errors import DataError, TrainingError
+from longmlm.model.batches import MlmBatch, Recipe, StepBatches, collate, refuse_unreadable, rows_per_step
+from longmlm.model.loading import load_model
+from tests.tiny import LONG_POSITIONS, World, tiny_folder, tiny_model
+
+ROWS_PER_STEP = 13
+LAUNCHES = [(1, 13), (1, 4), (1, 1), (2, 3), (3, 8), (4, 1), (13, 2)]
+
+
+@pytest.fixture(scope="module")
+def rows(world: World) -> Rows:
+    found = open_rows(world.rows, "train")
+    assert len(found) > 100
+    return found
+
+
+@pytest.fixture(scope="module")
+def vocabulary(world: World) -> Vocabulary:
+    return load_vocabulary(str(world.base))
+
+
+@pytest.fixture(scope="module")
+def recipe(vocabulary: Vocabulary) -> Recipe:
+    return Recipe(5, ROWS_PER_STEP, Masking(), vocabulary.maskable, vocabulary.special.pad)
+
+
+def as_rows(batch: MlmBatch) -> list[tuple[int, list[int], list[int], list[int]]]:
+    """Returns each row of a batch: its id, its tokens without padding, its selected places and labels."""
+    length = batch.input_ids.shape[1]
+    found = []
+    for number, (row_id, tokens) in enumerate(zip(batch.row_ids, batch.input_ids, strict=True)):
+        own = tokens if batch.attention_mask is None else tokens[batch.attention_mask[number]]
+        here = batch.selected // length == number
+        places, labels = (batch.selected[here] % length).tolist(), batch.labels[here].tolist()
+        found.append((row_id, own.tolist(), places, labels))
+    return found
+
+
+def global_batch(rows: Rows, recipe: Recipe, launch: tuple[int, int], step: int) -> list[tuple]:
+    """Returns the rows of a step, of all processes, one after the other."""
+    num_processes, rows_per_micro_batch = launch
+    shares = [
+        StepBatches(rows, recipe, rank, num_processes, rows_per_micro_batch)[step] for rank in range(num_processes)
+    ]
+    assert len({len(share) for share in shares}) == 1
+    assert all(len(batch.row_ids) <= rows_per_micro_batch + 1 for share in shares for batch in share)
+    return [row for share in shares for batch in share for row in as_rows(batch)]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_any_launch_gives_the_same_global_batches(rows: Rows, recipe: Recipe, launch: tuple[int, int]) -> None:
+    last = len(rows) // ROWS_PER_STEP
+    for step in (0, 1, last, last + 1):
+        batch = global_batch(rows, recipe, launch, step)
+        assert len(batch) == ROWS_PER_STEP
+        assert batch == global_batch(rows, recipe, LAUNCHES[0], step)
+
+
+def test_an_epoch_takes_every_row_once(rows: Rows, recipe: Recipe) -> None:
+    batches = StepBatches(rows, recipe, 0, 1, ROWS_PER_STEP)
+    taken = [row_id for step in range(2 * len(rows) // ROWS_PER_STEP + 1) for row_id in batches[step][0].row_ids]
+    assert sorted(taken[: len(rows)]) == sorted(taken[len(rows) : 2 * len(rows)]) == list(range(len(rows)))
+    assert taken[: len(rows)] != taken[len(rows) : 2 * len(rows)]
+
+
+def test_rows_are_shown_under_the_mask_of_their_visit(rows: Rows, recipe: Recipe) -> None:
+    for step in (0, len(rows) // ROWS_PER_STEP + 1):
+        visit = step * ROWS_PER_STEP // len(rows)
+        (batch,) = StepBatches(rows, recipe, 0, 1, ROWS_PER_STEP)[step]
+        for row_id, tokens, places, labels in as_rows(batch):
+            expected = mask_row(rows.tokens(row_id), recipe.vocabulary, recipe.masking, recipe.seed, visit, row_id)
+            assert tokens == expected.input_ids.tolist()
+            assert places == expected.selected.tolist()
+            assert labels == rows.tokens(row_id)[places].tolist()
+
+
+def test_batches_have_the_shapes_that_they_say(rows: Rows, recipe: Recipe) -> None:
+    kinds = set()
+    for step in range(12):
+        for batch in StepBatches(rows, recipe, 0, 1, 2)[step]:
+            num_rows, length = batch.input_ids.shape
+            lengths = [len(rows.tokens(row_id)) for row_id in batch.row_ids]
+            assert (num_rows, length) == (len(batch.row_ids), max(lengths))
+            assert batch.input_ids.dtype == batch.selected.dtype == batch.labels.dtype == torch.int64
+            assert batch.selected.shape == batch.labels.shape
+            is_full = len(set(lengths)) == 1
+            kinds.add(is_full)
+            if is_full:
+                assert batch.attention_mask is None
+            else:
+                assert batch.attention_mask is not None
+                assert batch.attention_mask.dtype == torch.bool
+                assert batch.attention_mask.sum(1).tolist() == lengths
+                assert (batch.input_ids[~batch.attention_mask] == recipe.pad).all()
+                assert not batch.attention_mask.flatten()[batch.selected].logical_not().any()
+    assert kinds == {True, False}
+
+
+def test_padding_stands_on_the_right(rows: Rows, recipe: Recipe) -> None:
+    lengths = [len(rows.tokens(row_id)) for row_id in range(len(rows))]
+    ids = [int(np.argmax(lengths)), int(np.argmin(lengths))]
+    masked = [mask_row(rows.tokens(one), recipe.vocabulary, recipe.masking, 0, 0, one) for one in ids]
+    batch = collate(masked, recipe.pad, ids)
+    assert batch.attention_mask is not None
+    assert batch.attention_mask[1].tolist() == [True] * min(lengths) + [False] * (max(lengths) - min(lengths))
+    assert batch.input_ids[1, : min(lengths)].tolist() == masked[1].input_ids.tolist()
+
+
+def test_batches_travel_to_loader_workers(rows: Rows, recipe: Recipe) -> None:
+    batches = StepBatches(rows, recipe, 1, 2, 3)
+    here, there = batches[4], pickle.loads(pickle.dumps(batches))[4]
+    assert len(here) == 3
+    assert [as_rows(batch) for batch in there] == [as_rows(batch) for batch in here]
+
+
+def test_batch_moves_as_a_whole(rows: Rows, recipe: Recipe) -> None:
+    batch = next(one for one in StepBatches(rows, recipe, 0, 1, 4)[0] if one.attention_mask is not None)
+    moved = batch.to(torch.device("meta"))
+    tensors = [value for item in dataclasses.fields(moved) if torch.is_tensor(value := getattr(moved, item.name))]
+    assert len(tensors) == 4
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved.row_ids == batch.row_ids
+
+
+def test_rows_of_a_step_follow_from_their_mean_fill(rows: Rows) -> None:
+    mean = np.mean([len(rows.tokens(row_id)) for row_id in range(len(rows))])
+    assert mean < 0.95 * LONG_POSITIONS
+    for batch_tokens in (1_000, 4_000, 20_000):
+        num_rows = rows_per_step(batch_tokens, rows, 1)
+        assert num_rows == round(batch_tokens / mean)
+        assert abs(num_rows * mean - batch_tokens) <= mean / 2
+
+
+def test_batch_that_leaves_a_process_without_rows_is_refused_with_a_size_that_serves(rows: Rows) -> None:
+    with pytest.raises(TrainingError, match=f"set it to {8 * LONG_POSITIONS} at least"):
+        rows_per_step(100, rows, 8)
+    assert rows_per_step(8 * LONG_POSITIONS, rows, 8) >= 8
+
+
+def test_rows_of_another_tokenizer_are_refused(rows: Rows, vocabulary: Vocabulary, tmp_path: Path) -> None:
+    refuse_unreadable(rows, vocabulary)
+    other = load_vocabulary(str(tiny_folder(tmp_path / "other", "roberta", 3)))
+    with pytest.raises(DataError, match=r"made by another tokenizer than that of .*other"):
+        refuse_unreadable(rows, other)
+
+
+def test_rows_longer_than_the_model_reads_are_refused(rows: Rows, vocabulary: Vocabulary, world: World) -> None:
+    with pytest.raises(DataError, match=f"rows have {LONG_POSITIONS} tokens, .* reads 16: extend it first"):
+        refuse_unreadable(rows, vocabulary, load_model(str(world.base)).model)
+    refuse_unreadable(rows, vocabulary, load_model(str(world.long)).model)
+    refuse_unreadable(rows, vocabulary, tiny_model("roberta", 1, LONG_POSITIONS))
+    with pytest.raises(DataError, match="extend it first"):
+        refuse_unreadable(rows, vocabulary, tiny_model("roberta", 1, LONG_POSITIONS - 1))

@@ -1,0 +1,139 @@
+"""Batches to losses: the selected places alone, the right numbers, and gradients that add up."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from longmlm.data.masking import MaskedRow
+from longmlm.model.batches import MlmBatch, collate
+from longmlm.model.mlm import MlmObjective, selected_logits, set_dropout
+from tests.tiny import NUM_POSITIONS, tiny_model
+
+FULL = [NUM_POSITIONS] * 6
+PADDED = [16, 3, 9, 16, 1, 12]
+
+
+def masked_rows(lengths: list[int], seed: int = 0) -> list[MaskedRow]:
+    """Returns rows of random tokens of which about a third is selected, one at least."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for length in lengths:
+        tokens = generator.integers(10, 290, length)
+        selected = np.sort(generator.choice(length, max(1, length // 3), replace=False))
+        rows.append(MaskedRow(tokens, selected, generator.integers(10, 290, len(selected))))
+    return rows
+
+
+@pytest.fixture
+def model(kind: tuple[str, int]) -> PreTrainedModel:
+    return tiny_model(*kind)
+
+
+@pytest.fixture(params=[FULL, PADDED], ids=["full", "padded"])
+def batch(request: pytest.FixtureRequest, model: PreTrainedModel) -> MlmBatch:
+    return collate(masked_rows(request.param), model.config.pad_token_id)
+
+
+def full_logits(model: PreTrainedModel, batch: MlmBatch) -> torch.Tensor:
+    """Returns what the whole model says at the selected places, one row at a time and without padding."""
+    length = batch.input_ids.shape[1]
+    lengths = [length] * len(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.sum(1).tolist()
+    found = {}
+    for number, (tokens, own_length) in enumerate(zip(batch.input_ids, lengths, strict=True)):
+        logits = model(input_ids=tokens[:own_length].unsqueeze(0)).logits[0]
+        found |= {number * length + place: logits[place] for place in range(own_length)}
+    return torch.stack([found[place] for place in batch.selected.tolist()])
+
+
+@torch.no_grad()
+def test_selected_logits_are_those_of_the_whole_model(model: PreTrainedModel, batch: MlmBatch) -> None:
+    logits, expected = selected_logits(model, batch), full_logits(model, batch)
+    assert logits.shape == (len(batch.labels), model.config.vocab_size)
+    assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(logits, expected.roll(1, dims=0), rtol=1e-2, atol=1e-2)
+
+
+@torch.no_grad()
+def test_losses_and_hits_are_those_of_a_calculation_by_hand(model: PreTrainedModel, batch: MlmBatch) -> None:
+    expected = full_logits(model, batch).double()
+    best = expected.argmax(1)
+    batch.labels[::2] = best[::2]
+    told = MlmObjective(model)(batch)
+    losses = [
+        math.log(sum(math.exp(one - row.max()) for one in row)) + float(row.max() - row[label])
+        for row, label in zip(expected, batch.labels.tolist(), strict=True)
+    ]
+    assert told.losses.tolist() == pytest.approx(losses, abs=1e-3)
+    assert told.hits.tolist() == (best == batch.labels).tolist()
+    assert 0 < int(told.hits.sum()) < len(batch.labels)
+
+
+@torch.no_grad()
+def test_no_attention_mask_means_that_everything_is_seen(model: PreTrainedModel) -> None:
+    batch = collate(masked_rows(FULL), model.config.pad_token_id)
+    assert batch.attention_mask is None
+    ones = torch.ones_like(batch.input_ids, dtype=torch.bool)
+    seen = MlmBatch(batch.input_ids, ones, batch.selected, batch.labels)
+    assert torch.allclose(selected_logits(model, batch), selected_logits(model, seen), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_padding_is_not_seen(model: PreTrainedModel) -> None:
+    batch = collate(masked_rows(PADDED), model.config.pad_token_id)
+    assert batch.attention_mask is not None
+    wider = torch.nn.functional.pad(batch.input_ids, (0, 0), value=0)
+    wider[~batch.attention_mask] = 77 if model.config.model_type == "bert" else model.config.pad_token_id
+    other = MlmBatch(wider, batch.attention_mask, batch.selected, batch.labels)
+    assert torch.equal(selected_logits(model, batch), selected_logits(model, other))
+    unmasked = MlmBatch(batch.input_ids, None, batch.selected, batch.labels)
+    assert not torch.allclose(selected_logits(model, batch), selected_logits(model, unmasked), atol=1e-2)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 6, [4, 2], [2, 3, 1]])
+@pytest.mark.parametrize("lengths", [FULL, PADDED], ids=["full", "padded"])
+def test_gradients_of_micro_batches_add_up_to_that_of_one_batch(
+    kind: tuple[str, int], lengths: list[int], sizes: list[int]
+) -> None:
+    whole, parts = MlmObjective(tiny_model(*kind)), MlmObjective(tiny_model(*kind))
+    for objective in (whole, parts):
+        set_dropout(objective.train(), 0.0)
+    rows, pad = masked_rows(lengths), whole.model.config.pad_token_id
+    count = sum(len(row.labels) for row in rows)
+    whole(collate(rows, pad)).losses.mean().backward()
+    counts, begin = [], 0
+    for size in sizes:
+        batch = collate(rows[begin : begin + size], pad)
+        (parts(batch).losses.sum() / count).backward()
+        counts.append(len(batch.labels))
+        begin += size
+    assert (sum(counts), begin) == (count, len(rows))
+    compared = 0
+    for (name, one), (_, other) in zip(whole.named_parameters(), parts.named_parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None), name
+        if one.grad is not None:
+            assert torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-6 + 1e-5 * float(one.grad.abs().max())), name
+            compared += int(one.grad.abs().max() > 1e-4)
+    assert compared > 30
+
+
+def test_a_mean_of_means_would_be_another_gradient(kind: tuple[str, int]) -> None:
+    rows = masked_rows(PADDED)
+    assert len({len(row.labels) for row in rows}) > 2
+    objective = MlmObjective(tiny_model(*kind))
+    losses = [objective(collate([row], objective.model.config.pad_token_id)).losses.detach() for row in rows]
+    assert abs(float(torch.cat(losses).mean()) - float(torch.stack([one.mean() for one in losses]).mean())) > 1e-3
+
+
+def test_dropout_is_set_everywhere_and_the_config_keeps_what_it_says(model: PreTrainedModel) -> None:
+    batch = collate(masked_rows(PADDED), model.config.pad_token_id)
+    expected = selected_logits(model, batch)
+    dropped = copy.deepcopy(model).train()
+    assert not torch.allclose(selected_logits(dropped, batch), expected, atol=1e-3)
+    set_dropout(dropped, 0.0)
+    assert torch.allclose(selected_logits(dropped, batch), expected, rtol=1e-4, atol=1e-4)
+    assert dropped.config.hidden_dropout_prob == 0.1
+    assert dropped.config.attention_probs_dropout_prob == 0.1
