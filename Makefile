@@ -38,9 +38,9 @@ test-all: $(STAMP) ## the slow tests
 	@pytest -m slow; code=$$?; if [ $$code -eq 5 ]; then echo 'there is no slow test yet'; else exit $$code; fi
 
 bench: $(STAMP) ## every benchmark, one after the other
-	@set -e; for script in $(or $(filter-out benchmarks/paired.py,$(wildcard benchmarks/*.py)),none); do \
-		if [ $$script = none ]; then echo 'there is no benchmark yet'; else echo "== $$script"; python $$script; fi; \
-	done
+	@set -e; scripts=$$(grep -l __main__ benchmarks/*.py 2>/dev/null || true); \
+	test -n "$$scripts" || echo 'there is no benchmark yet'; \
+	for script in $$scripts; do echo "== $$script"; python $$script; done
 
 golden: $(STAMP) ## make golden BASE=<revision>: are its losses and those of the working tree equal bit for bit?
 	@test -n '$(BASE)' || { echo 'error: name a revision, as in make golden BASE=main' >&2; exit 2; }

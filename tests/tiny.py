@@ -3,11 +3,12 @@
 import functools
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from accelerate.state import AcceleratorState
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
@@ -172,12 +173,12 @@ class World:
 
 
 @functools.cache
-def tiny_world(factory: pytest.TempPathFactory, family: str = "roberta", pad: int = 1) -> World:
-    """Returns folders that all tests of a session read, and none may change.
+def tiny_world(ground: Path, family: str = "roberta", pad: int = 1) -> World:
+    """Returns folders, below that of the session, which all its tests read and none may change.
 
     Training stands for: the model has found out the commonest token, and answers it everywhere.
     """
-    folder = factory.mktemp(f"{family}-{pad}-world")
+    folder = ground / f"world-{family}-{pad}"
     base = tiny_folder(folder / "base", family, pad)
     rows = tiny_rows(folder, base)
     long = tiny_long(folder / "long", base)
@@ -191,6 +192,15 @@ def held_out(rows: Path) -> Rows:
     opened = open_rows(rows, "held_out")
     assert len(opened) >= 50
     return opened
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Lets torch use one thread, which is as many as tiny models can feed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def with_fresh_process_state() -> None:

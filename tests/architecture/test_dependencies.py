@@ -37,7 +37,8 @@ def test_constraints_pin_exactly_what_is_installed(root: Path) -> None:
 
 def _distributions(root: Path, modules: list[Path]) -> set[str]:
     providers = metadata.packages_distributions()
-    names = {name for path in modules for name in _imported(root / path)} - OWN - sys.stdlib_module_names
+    siblings = {path.stem for path in modules if path.parts[0] == "benchmarks"}
+    names = {name for path in modules for name in _imported(root / path)} - OWN - siblings - sys.stdlib_module_names
     return {_normal(providers[name][0] if name in providers else name) for name in names}
 
 

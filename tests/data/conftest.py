@@ -15,6 +15,7 @@ CHINESE = (
     "“爷爷，我们什么时候回家？”孩子又问。老人指着东方的太阳：等它升到树梢上，我们就回去吃早饭……"
     "村里的人都认识这条船，因为船头画着一只红色的眼睛，据说能看见水底的石头。"
 )
+RULES = ("=" * 64 + " " * 64) * 20  # makes tokens of many characters, which can be out of step
 KINDS = ("byte_level_trimmed", "byte_level_whole", "word_piece", "unigram")
 
 
@@ -31,7 +32,7 @@ def chinese_text() -> str:
 
 @pytest.fixture(scope="session")
 def tokenizers_by_kind(english_texts: list[str]) -> dict[str, Tokenizer]:
-    texts = [*(text[:8_000] for text in english_texts), *[CHINESE] * 3]
+    texts = [*(text[:8_000] for text in english_texts), *[CHINESE] * 3, RULES]
     byte_level = {trims: _byte_level(texts, trims) for trims in (True, False)}
     return dict(zip(KINDS, (byte_level[True], byte_level[False], _word_piece(texts), _unigram(texts)), strict=True))
 

@@ -126,6 +126,19 @@ def test_dynamic_masking_shows_another_mask_at_every_visit() -> None:
     assert len({tuple(mask) for mask in masks}) == 40
 
 
+@pytest.mark.parametrize("other", [(0, 1), (1, 0), (1, 1)])
+def test_the_masks_of_neighbouring_visits_and_rows_are_no_shifted_copies(other: tuple[int, int]) -> None:
+    shares = np.zeros(41)
+    for number in range(300):
+        row_id, visit = 3 * number, number
+        one, two = masked(row_id, visit), masked(row_id + other[0], visit + other[1])
+        distances = (one.selected[:, None] - two.selected[None, :]).ravel() + 20
+        shares += np.bincount(distances[(distances >= 0) & (distances <= 40)], minlength=41)
+    expected = 300 * 120 * 0.15**2
+    assert shares.sum() > 20 * expected
+    assert shares.max() < 1.35 * expected
+
+
 def test_one_mask_pattern_is_static_masking() -> None:
     static = replace(MASKING, mask_patterns=1)
     assert all(same(masked(2, visit, masking=static), masked(2, 0)) for visit in (0, 1, 2, 10, 12345))

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import TokenizedDocument, encode, load_vocabulary, vocabulary_of
 from longmlm.errors import DataError
 
-Counter = Callable[[], int]
+Spans = list[tuple[int, int]]
 PIECE, CONTEXT = 600, 300
 SPELT = "He wrote <s> and </s>, <pad><unk> or x<mask> y, [CLS] [SEP][PAD] [UNK] and [MASK]."
 STRETCHES = st.lists(
@@ -29,6 +28,8 @@ STRETCHES = st.lists(
             "\n\n\t \u3000",
             "wordwithoutanyend" * 9,
             "=" * 45,
+            "=" * 701,
+            " " * 701,
             "é\u0301ñ😀ﬁ½ ",
             "12 345.67, ",
         ]
@@ -39,18 +40,19 @@ STRETCHES = st.lists(
 
 
 @pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """Makes documents long from `PIECE` characters on; tells in how many encodings the last ones were made."""
+def encoded_spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
+    """Makes documents long from `PIECE` characters on; tells which spans of them were encoded."""
     monkeypatch.setattr(vocabulary_module, "PIECE_CHARACTERS", PIECE)
     monkeypatch.setattr(vocabulary_module, "CONTEXT_CHARACTERS", CONTEXT)
-    spans, encode_span = [], vocabulary_module._encode_span
+    spans: Spans = []
+    encode_span = vocabulary_module._encode_span
 
     def counted(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         spans.append((begin, end))
         return encode_span(tokenizer, text, begin, end)
 
     monkeypatch.setattr(vocabulary_module, "_encode_span", counted)
-    return lambda: len(spans)
+    return spans
 
 
 def encoded(tokenizer: Tokenizer, text: str, language: str = "en") -> TokenizedDocument:
@@ -112,7 +114,7 @@ def test_a_text_of_which_a_tokenizer_leaves_nothing_has_no_tokens(tokenizers_by_
 
 
 def test_a_long_document_encoded_in_pieces_has_the_same_tokens(
-    tokenizer: Tokenizer, english_texts: list[str], chinese_text: str, pieces: Counter
+    tokenizer: Tokenizer, english_texts: list[str], chinese_text: str, encoded_spans: Spans
 ) -> None:
     texts = [
         english_texts[2][:9_000],
@@ -120,15 +122,37 @@ def test_a_long_document_encoded_in_pieces_has_the_same_tokens(
         english_texts[3][:2_000] + " " * 3_000 + english_texts[4][:2_000],
         "\n \t\u3000" * 1_500,
         "before " + "endless" * 700 + " after it there is more. " * 60,
-        "=" * 5_000,
+        "The end. " + "=" * 5_001 + " The beginning.",
     ]
     for number, text in enumerate(texts, 1):
         document = encoded(tokenizer, text)
         assert document.input_ids.tolist() == whole(tokenizer, text)
-        assert pieces() > 5 * number
+        assert len(encoded_spans) > 5 * number
         assert document.sentence_starts[0] == 0
         assert (np.diff(document.sentence_starts) >= 0).all()
         assert document.sentence_starts[-1] <= len(document.input_ids)
+
+
+def test_an_ordinary_long_document_is_encoded_once(
+    tokenizer: Tokenizer, english_texts: list[str], chinese_text: str, encoded_spans: Spans
+) -> None:
+    for text in (english_texts[5][:9_000], chinese_text * 30):
+        encoded_spans.clear()
+        encoded(tokenizer, text)
+        assert sum(end - begin for begin, end in encoded_spans) == len(text)
+        assert max(end - begin for begin, end in encoded_spans) < 2 * PIECE
+
+
+def test_pieces_that_are_out_of_step_are_joined(tokenizers_by_kind: dict[str, Tokenizer], encoded_spans: Spans) -> None:
+    for kind in ("byte_level_trimmed", "unigram"):
+        tokenizer = tokenizers_by_kind[kind]
+        longest = max(map(len, tokenizer.encode("=" * 200, add_special_tokens=False).tokens))
+        assert longest > 4
+        assert CONTEXT % longest
+        text = "=" * 7 * PIECE
+        encoded_spans.clear()
+        assert encoded(tokenizer, text).input_ids.tolist() == whole(tokenizer, text)
+        assert sum(end - begin for begin, end in encoded_spans) > 2 * len(text)
 
 
 @settings(deadline=None, max_examples=40)

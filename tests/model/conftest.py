@@ -1,10 +1,11 @@
 """A base model of each kind, and what is made of it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tiny import SPECIAL, World, tiny_folder, tiny_world
+from tests.tiny import SPECIAL, World, one_thread, tiny_folder, tiny_world
 
 KINDS = list(SPECIAL)
 
@@ -24,4 +25,10 @@ def base(kind: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A RoBERTa with its long model and rows."""
-    return tiny_world(tmp_path_factory)
+    return tiny_world(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield

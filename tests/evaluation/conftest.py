@@ -1,0 +1,39 @@
+"""Held-out rows under frozen masks, and what measures on them."""
+
+from collections.abc import Iterator
+
+import pytest
+from accelerate import Accelerator
+
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary
+from longmlm.evaluation.config import HeldOut
+from longmlm.evaluation.held_out import FrozenRows
+from tests.tiny import World, held_out, one_thread, tiny_world, with_fresh_process_state
+
+
+@pytest.fixture(scope="session", params=[("roberta", 1), ("bert", 0)], ids=["roberta", "bert"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return tiny_world(tmp_path_factory.getbasetemp(), *request.param)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(world: World) -> Vocabulary:
+    return load_vocabulary(str(world.base))
+
+
+@pytest.fixture(scope="session")
+def frozen(world: World, vocabulary: Vocabulary) -> FrozenRows:
+    return FrozenRows(held_out(world.rows), HeldOut(), vocabulary.maskable, vocabulary.special)
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    with_fresh_process_state()
+    yield Accelerator(cpu=True)
+    with_fresh_process_state()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield

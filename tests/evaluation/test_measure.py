@@ -1,0 +1,180 @@
+"""Rows and a model to accuracy and loss: as of a loop over rows, however they are batched and shared out."""
+
+import math
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from transformers import AutoModelForMaskedLM
+
+from longmlm.data.masking import MaskedRow
+from longmlm.evaluation.config import HeldOut
+from longmlm.evaluation.held_out import Accuracy, FrozenRows, Measured, View, cut, measure, whole, windows
+from longmlm.model.batches import MlmBatch
+from longmlm.model.mlm import MlmObjective, Told
+from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_model
+
+NUM_BLOCKS = math.ceil(LONG_POSITIONS / NUM_POSITIONS)
+Told3 = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class OneOfTwo(Accelerator):
+    """A process that believes to be one of two; both reduce by a list that they share."""
+
+    def __init__(self, index: int, summed: list[torch.Tensor]) -> None:
+        super().__init__(cpu=True)
+        self.index, self.summed = index, summed
+
+    @property
+    def process_index(self) -> int:
+        return self.index
+
+    @property
+    def num_processes(self) -> int:
+        return 2
+
+    def reduce(self, tensor: torch.Tensor, reduction: str = "sum", scale: float = 1.0) -> torch.Tensor:
+        assert reduction == "sum"
+        self.summed.append(tensor)
+        return sum(self.summed[1:], self.summed[0])
+
+
+def view_of(name: str, frozen: FrozenRows) -> Callable[[MaskedRow], list[View]]:
+    shorter = {"num_positions": NUM_POSITIONS, "special": frozen.special}
+    return {"whole": whole, "cut": partial(cut, **shorter), "windows": partial(windows, **shorter)}[name]
+
+
+@torch.no_grad()
+def naive(folder: Path, frozen: FrozenRows, view: Callable[[MaskedRow], list[View]]) -> Told3:
+    """Returns counts, hits and losses by row and block, from the full model, one view at a time."""
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    sums = np.zeros((3, len(frozen.row_ids), NUM_BLOCKS))
+    for number, row_id in enumerate(frozen.row_ids):
+        for one in view(frozen.masked(row_id)):
+            logits = model(input_ids=torch.from_numpy(one.masked.input_ids).unsqueeze(0)).logits[0].double()
+            for seen_at, place, label in zip(one.masked.selected, one.places, one.masked.labels, strict=True):
+                told = logits[seen_at].log_softmax(0)
+                sums[:, number, place // NUM_POSITIONS] += [1, float(told.argmax() == label), -float(told[label])]
+    return sums[0], sums[1], sums[2]
+
+
+def same(one: Accuracy, other: Accuracy) -> bool:
+    return np.allclose(astuple(one), astuple(other), rtol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(("model", "name"), [("trained", "whole"), ("trained", "cut"), ("base", "windows")])
+def test_measures_are_those_of_a_loop_over_rows_with_the_full_model(
+    world: World, frozen: FrozenRows, accelerator: Accelerator, model: str, name: str
+) -> None:
+    folder, view = getattr(world, model), view_of(name, frozen)
+    counts, hits, losses = naive(folder, frozen, view)
+    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(folder))
+    measured = measure(objective, frozen, view, NUM_POSITIONS, accelerator)
+    assert len(measured.blocks) == NUM_BLOCKS
+    columns = [(counts.sum(), hits.sum(), losses.sum()), *zip(counts.sum(0), hits.sum(0), losses.sum(0), strict=True)]
+    for told, (count, hit, loss) in zip([measured.whole, *measured.blocks], columns, strict=True):
+        assert told.num_selected == count
+        if count:
+            assert told.accuracy == pytest.approx(100 * hit / count)
+            assert told.loss == pytest.approx(loss / count, rel=1e-4)
+        else:
+            assert math.isnan(told.accuracy)
+            assert name == "cut"
+    assert measured.whole.num_selected > 150
+    assert model == "base" or 2 < measured.whole.accuracy < 50
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 5, 1_000])
+def test_measures_do_not_depend_on_the_batch(
+    world: World, frozen: FrozenRows, accelerator: Accelerator, rows_per_batch: int
+) -> None:
+    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
+    view = view_of("windows", frozen)
+    expected = measure(objective, frozen, view, NUM_POSITIONS, accelerator)
+    batched = replace(frozen, config=HeldOut(rows_per_batch=rows_per_batch))
+    measured = measure(objective, batched, view, NUM_POSITIONS, accelerator)
+    pairs = zip([expected.whole, *expected.blocks], [measured.whole, *measured.blocks], strict=True)
+    assert all(same(one, other) for one, other in pairs)
+
+
+def test_measures_do_not_depend_on_the_number_of_processes(world: World, frozen: FrozenRows) -> None:
+    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
+    expected = measure(objective, frozen, whole, NUM_POSITIONS, Accelerator(cpu=True))
+    summed: list[torch.Tensor] = []
+    half, both = (measure(objective, frozen, whole, NUM_POSITIONS, OneOfTwo(index, summed)) for index in (0, 1))
+    assert 0 < half.whole.num_selected < expected.whole.num_selected
+    pairs = zip([expected.whole, *expected.blocks], [both.whole, *both.blocks], strict=True)
+    assert all(same(one, other) for one, other in pairs)
+
+
+def test_standard_error_is_that_of_drawing_rows_again(
+    world: World, frozen: FrozenRows, accelerator: Accelerator
+) -> None:
+    counts, hits, _ = naive(world.trained, frozen, whole)
+    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
+    measured = measure(objective, frozen, whole, NUM_POSITIONS, accelerator)
+    generator = np.random.default_rng(0)
+    drawn = generator.integers(0, len(counts), (4_000, len(counts)))
+    for told, column in zip([measured.whole, *measured.blocks[:2]], [..., 0, 1], strict=True):
+        count, hit = (sums.sum(1) if column is ... else sums[:, column] for sums in (counts, hits))
+        shares = 100 * hit[drawn].sum(1) / count[drawn].sum(1)
+        assert told.standard_error > 0.5
+        assert told.standard_error == pytest.approx(shares.std(), rel=0.15)
+
+
+def test_rows_that_agree_among_themselves_widen_the_error(
+    frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens of a row are told right or wrong together, so a token is not a draw of its own."""
+    objective = MlmObjective(tiny_model("roberta", 1))
+
+    def together(batch: MlmBatch) -> Told:
+        row = batch.selected // batch.input_ids.shape[1]
+        return Told(torch.zeros(len(batch.labels)), row % 2 == 0)
+
+    monkeypatch.setattr(objective, "forward", together)
+    told = measure(objective, frozen, whole, NUM_POSITIONS, accelerator).whole
+    share = told.accuracy / 100
+    of_single_tokens = 100 * math.sqrt(share * (1 - share) / told.num_selected)
+    assert told.standard_error > 1.5 * of_single_tokens
+
+
+@pytest.mark.parametrize(("is_right", "percent"), [(True, 100.0), (False, 0.0)])
+@pytest.mark.parametrize("name", ["whole", "cut", "windows"])
+def test_oracle_is_always_right(
+    frozen: FrozenRows,
+    accelerator: Accelerator,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_right: bool,
+    percent: float,
+) -> None:
+    objective = MlmObjective(tiny_model("roberta", 1))
+    ones = torch.ones_like
+    monkeypatch.setattr(
+        objective, "forward", lambda batch: Told(ones(batch.labels).float(), is_right & ones(batch.labels).bool())
+    )
+    measured = measure(objective, frozen, view_of(name, frozen), NUM_POSITIONS, accelerator)
+    for told in (measured.whole, *(block for block in measured.blocks if block.num_selected)):
+        assert (told.accuracy, told.standard_error, told.loss) == (percent, 0.0, 1.0)
+    expected = sum(len(one.places) for row_id in frozen.row_ids for one in view_of(name, frozen)(frozen.masked(row_id)))
+    assert measured.whole.num_selected == expected > 100
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_model_is_measured_without_dropout_and_put_back_into_its_mode(
+    world: World, frozen: FrozenRows, accelerator: Accelerator, is_training: bool
+) -> None:
+    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.base))
+    some, view = replace(frozen, config=HeldOut(max_rows=10)), view_of("cut", frozen)
+    expected = measure(objective.eval(), some, view, NUM_POSITIONS, accelerator)
+    objective.train(is_training)
+    measured = measure(objective, some, view, NUM_POSITIONS, accelerator)
+    assert same(measured.whole, expected.whole)
+    assert objective.training is is_training
+    assert objective.model.training is is_training

@@ -1,0 +1,120 @@
+"""What a model is shown of a row: the start of it, windows of it, or all of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longmlm.data.masking import MaskedRow
+from longmlm.data.vocabulary import SpecialTokens, Vocabulary
+from longmlm.evaluation.config import HeldOut
+from longmlm.evaluation.held_out import FrozenRows, cut, whole, windows
+
+SPECIAL = SpecialTokens(cls=0, sep=2, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
+
+
+def masked_row(num_tokens: int, share: float, seed: int) -> MaskedRow:
+    """Returns a row between its special tokens of which a share of the content is selected."""
+    generator = np.random.default_rng(seed)
+    content = generator.integers(10, 300, num_tokens)
+    tokens = np.concatenate([[SPECIAL.cls], content, [SPECIAL.sep]])
+    num_selected = max(1, round(share * num_tokens))
+    selected = np.sort(generator.choice(np.arange(1, num_tokens + 1), num_selected, replace=False))
+    labels = tokens[selected].copy()
+    tokens[selected] = SPECIAL.mask
+    return MaskedRow(tokens, selected, labels)
+
+
+ROWS = {
+    "num_tokens": st.integers(1, 90),
+    "share": st.floats(0.05, 1),
+    "num_positions": st.integers(3, 40),
+    "seed": st.integers(0, 999),
+}
+
+
+@settings(deadline=None, max_examples=100)
+@given(**ROWS)
+def test_cut_keeps_the_start_with_its_selected_places_and_ends_with_the_separator(
+    num_tokens: int, share: float, num_positions: int, seed: int
+) -> None:
+    row = masked_row(num_tokens, share, seed)
+    (view,) = cut(row, num_positions, SPECIAL)
+    length = min(num_tokens + 2, num_positions)
+    assert len(view.masked.input_ids) == length
+    assert view.masked.input_ids[:-1].tolist() == row.input_ids[: length - 1].tolist()
+    assert view.masked.input_ids[-1] == SPECIAL.sep
+    is_kept = row.selected < length - 1
+    assert view.places.tolist() == view.masked.selected.tolist() == row.selected[is_kept].tolist()
+    assert view.masked.labels.tolist() == row.labels[is_kept].tolist()
+
+
+@settings(deadline=None, max_examples=100)
+@given(**ROWS)
+def test_windows_show_every_token_once_between_both_special_tokens(
+    num_tokens: int, share: float, num_positions: int, seed: int
+) -> None:
+    row = masked_row(num_tokens, share, seed)
+    views = windows(row, num_positions, SPECIAL)
+    shown = [view.masked.input_ids for view in views]
+    assert all(len(tokens) <= num_positions for tokens in shown)
+    assert all(len(tokens) == num_positions for tokens in shown[:-1])
+    assert all(tokens[0] == SPECIAL.cls and tokens[-1] == SPECIAL.sep for tokens in shown)
+    assert np.concatenate([tokens[1:-1] for tokens in shown]).tolist() == row.input_ids[1:-1].tolist()
+
+
+@settings(deadline=None, max_examples=100)
+@given(**ROWS)
+def test_windows_cover_every_selected_place_once_and_keep_its_label(
+    num_tokens: int, share: float, num_positions: int, seed: int
+) -> None:
+    row = masked_row(num_tokens, share, seed)
+    views = windows(row, num_positions, SPECIAL)
+    assert np.concatenate([view.places for view in views]).tolist() == row.selected.tolist()
+    assert np.concatenate([view.masked.labels for view in views]).tolist() == row.labels.tolist()
+    for view in views:
+        assert view.masked.input_ids[view.masked.selected].tolist() == row.input_ids[view.places].tolist()
+        assert (view.masked.input_ids[view.masked.selected] == SPECIAL.mask).all()
+
+
+def test_whole_shows_the_row_as_it_is() -> None:
+    row = masked_row(30, 0.3, 0)
+    (view,) = whole(row)
+    assert view.masked is row
+    assert view.places is row.selected
+
+
+def test_row_that_the_base_model_reads_whole_is_not_cut() -> None:
+    row = masked_row(14, 0.9, 0)
+    assert cut(row, 16, SPECIAL)[0].masked is row
+    shorter = cut(row, 15, SPECIAL)[0]
+    assert len(shorter.masked.input_ids) == 15
+    assert len(shorter.places) < len(row.selected)
+
+
+def test_masks_are_the_same_at_every_call_and_for_every_model(frozen: FrozenRows, vocabulary: Vocabulary) -> None:
+    again = FrozenRows(frozen.rows, HeldOut(rows_per_batch=3), vocabulary.maskable, vocabulary.special)
+    other = replace(frozen, config=HeldOut(mask_seed=1))
+    differing = 0
+    for row_id in frozen.row_ids:
+        one, two, three = (rows.masked(row_id) for rows in (frozen, again, other))
+        assert one.input_ids.tolist() == two.input_ids.tolist() == frozen.masked(row_id).input_ids.tolist()
+        assert one.selected.tolist() == two.selected.tolist()
+        assert one.labels.tolist() == frozen.rows.tokens(row_id)[one.selected].tolist()
+        assert len(one.selected) >= 1
+        differing += one.selected.tolist() != three.selected.tolist()
+    assert differing > len(frozen.row_ids) / 2
+
+
+@pytest.mark.parametrize("max_rows", [1, 7, 50, 10_000, None])
+def test_rows_that_are_evaluated_are_spread_evenly(frozen: FrozenRows, max_rows: int | None) -> None:
+    num_rows = len(frozen.rows)
+    row_ids = replace(frozen, config=HeldOut(max_rows=max_rows)).row_ids
+    assert len(row_ids) == min(num_rows, max_rows or num_rows)
+    assert row_ids == sorted(set(row_ids))
+    assert 0 <= row_ids[0]
+    assert row_ids[-1] < num_rows
+    gaps = np.diff([*row_ids, num_rows])
+    assert gaps.max() - gaps.min() <= 1
