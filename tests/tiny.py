@@ -173,7 +173,7 @@ class World:
 
 
 @functools.cache
-def tiny_world(ground: Path, family: str = "roberta", pad: int = 1) -> World:
+def tiny_world(ground: Path, family: str, pad: int) -> World:
     """Returns folders, below that of the session, which all its tests read and none may change.
 
     Training stands for: the model has found out the commonest token, and answers it everywhere.

@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM
 
 from longmlm.data.masking import MaskedRow
 from longmlm.evaluation.config import HeldOut
-from longmlm.evaluation.held_out import Accuracy, FrozenRows, Measured, View, cut, measure, whole, windows
+from longmlm.evaluation.held_out import Accuracy, FrozenRows, View, cut, measure, whole, windows
 from longmlm.model.batches import MlmBatch
 from longmlm.model.mlm import MlmObjective, Told
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_model
@@ -38,7 +38,7 @@ class OneOfTwo(Accelerator):
     def num_processes(self) -> int:
         return 2
 
-    def reduce(self, tensor: torch.Tensor, reduction: str = "sum", scale: float = 1.0) -> torch.Tensor:
+    def reduce(self, tensor: torch.Tensor, reduction: str) -> torch.Tensor:
         assert reduction == "sum"
         self.summed.append(tensor)
         return sum(self.summed[1:], self.summed[0])

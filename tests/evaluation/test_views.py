@@ -114,7 +114,7 @@ def test_rows_that_are_evaluated_are_spread_evenly(frozen: FrozenRows, max_rows:
     row_ids = replace(frozen, config=HeldOut(max_rows=max_rows)).row_ids
     assert len(row_ids) == min(num_rows, max_rows or num_rows)
     assert row_ids == sorted(set(row_ids))
-    assert 0 <= row_ids[0]
+    assert row_ids[0] >= 0
     assert row_ids[-1] < num_rows
     gaps = np.diff([*row_ids, num_rows])
     assert gaps.max() - gaps.min() <= 1

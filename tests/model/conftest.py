@@ -25,7 +25,7 @@ def base(kind: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A RoBERTa with its long model and rows."""
-    return tiny_world(tmp_path_factory.getbasetemp())
+    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
 
 
 @pytest.fixture(autouse=True)

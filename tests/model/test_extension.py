@@ -15,7 +15,6 @@ from longmlm.model.extension import Provenance, refuse_second_extension, write_e
 from longmlm.model.loading import load_model, read_provenance
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_long
 
-
 LENGTHS = (1, 2, 7, NUM_POSITIONS - 1, NUM_POSITIONS)
 
 

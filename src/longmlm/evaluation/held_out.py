@@ -147,4 +147,5 @@ def _accuracy(
     share = hits.sum() / total
     num_rows = int((counts > 0).sum())
     scatter = ((hits - share * counts) ** 2).sum() * num_rows / max(1, num_rows - 1)
-    return Accuracy(100 * share, 100 * math.sqrt(scatter) / total, losses.sum() / total, int(total))
+    error = math.sqrt(scatter) / total
+    return Accuracy(float(100 * share), float(100 * error), float(losses.sum() / total), int(total))

@@ -112,7 +112,7 @@ def _draw_blocks(evaluation: Mapping[str, Any], folder: Path) -> Path:
             blocks = [(place, block) for place, block in enumerate(one["blocks"]) if block["num_selected"]]
             values = [block["accuracy"] for _, block in blocks]
             errors = [2 * block["standard_error"] for _, block in blocks]
-            series.append(Series(name, [place for place, _ in blocks], values, errors))
+            series.append(Series(name, [float(place) for place, _ in blocks], values, errors))
     titles = ("position in the row", "accuracy (%)")
     draw(path, "Accuracy by block of positions", titles, series, block_names(evaluation))
     return path
@@ -124,7 +124,7 @@ def _draw_curve(evaluation: Mapping[str, Any], folder: Path) -> Path:
     points = [line["held_out"]["whole"] for line in curve]
     values = [point["accuracy"] for point in points]
     errors = [2 * point["standard_error"] for point in points]
-    series = [Series("long model, whole row", [line["step"] for line in curve], values, errors)]
+    series = [Series("long model, whole row", [float(line["step"]) for line in curve], values, errors)]
     if (base_cut := curve[-1]["base_cut"]) is not None:
         series = [Series("base_cut", [], [base_cut]), *series]
     draw(path, "Recovery in training", ("step (optimizer updates)", "accuracy (%)"), series, ())
