@@ -66,7 +66,7 @@ def test_the_manifest_is_written_after_every_file_is_safe_and_the_name_given_las
     sync, write = folders.sync, folders.write_json
 
     def noted_sync(path: Path) -> None:
-        events.append(path.name)
+        events.append(path.name + " as new" * (tmp_path / "new").exists())
         sync(path)
 
     def noted_write(path: Path, content: dict) -> None:
@@ -79,7 +79,14 @@ def test_the_manifest_is_written_after_every_file_is_safe_and_the_name_given_las
     with new_folder(tmp_path / "new") as partial:
         (partial / "a.txt").write_text("calm", encoding="utf-8")
         (partial / "b.txt").write_text("calm", encoding="utf-8")
-    assert events == ["a.txt", "b.txt", "manifest begins", f"{MANIFEST}.partial", "new.partial", tmp_path.name]
+    assert events == [
+        "a.txt",
+        "b.txt",
+        "manifest begins",
+        f"{MANIFEST}.partial",
+        "new.partial",
+        f"{tmp_path.name} as new",
+    ]
 
 
 def test_a_process_that_died_while_sealing_leaves_no_folder_of_that_name(
@@ -166,6 +173,8 @@ def test_a_json_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(path, {"set": {1}})
     assert json.loads(path.read_text(encoding="utf-8")) == {"湖": 1}
-    write_json(path, {"a": None})
+    with path.open(encoding="utf-8") as reader:
+        write_json(path, {"a": None})
+        assert json.load(reader) == {"湖": 1}
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": None}
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]

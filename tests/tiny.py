@@ -3,12 +3,15 @@
 import functools
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from accelerate.state import AcceleratorState
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
@@ -22,13 +25,17 @@ from transformers import (
     RobertaTokenizer,
 )
 
+from longmlm import runtime
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary
+from longmlm.evaluation.config import EvaluateConfig
 from longmlm.folders import write_json
 from longmlm.model.extension import Provenance, write_extension
 from longmlm.model.loading import PROVENANCE, load_model, read_provenance
+from longmlm.release import export, reload
+from pipelines.evaluate import evaluate
 
 DEMO = Path(__file__).parents[1] / "assets" / "text" / "demo.jsonl"
 NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
@@ -145,7 +152,7 @@ def favour(folder: Path, token_id: int) -> Path:
     """Makes the model in the folder answer `token_id` everywhere, and returns the folder."""
     model = AutoModelForMaskedLM.from_pretrained(folder)
     with torch.no_grad():
-        model.get_output_embeddings().bias[token_id] = 1_000.0
+        model.get_output_embeddings().bias[token_id] = 100.0
     model.save_pretrained(folder)
     return folder
 
@@ -187,6 +194,29 @@ def tiny_world(ground: Path, family: str, pad: int) -> World:
     return World(base, long, mark_trained(favour(trained, commonest)), rows)
 
 
+@functools.cache
+def tiny_evaluation(world: World) -> Path:
+    """Returns the folder that the evaluate stage writes for the models of the world."""
+    folder = world.base.parent / "evaluation"
+    models = {"base": str(world.base), "long_before": str(world.long), "long_after": str(world.trained)}
+    with_fresh_process_state()
+    with one_thread():
+        evaluate(EvaluateConfig(rows=str(world.rows), output=str(folder), **models))
+    with_fresh_process_state()
+    return folder
+
+
+def prove_in_this_process(patch: pytest.MonkeyPatch) -> None:
+    """Lets the proof of a release load the folder here, which takes a tenth of the time."""
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess:
+        folder, reference, text = command[-3:]
+        found = reload.compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
+        return subprocess.CompletedProcess(command, 0, json.dumps({**found, "knows_longmlm": False}), "")
+
+    patch.setattr(export, "subprocess", SimpleNamespace(run=run))
+
+
 def held_out(rows: Path) -> Rows:
     """Returns the held-out rows, which are many enough to mean something."""
     opened = open_rows(rows, "held_out")
@@ -198,8 +228,10 @@ def held_out(rows: Path) -> Rows:
 def one_thread() -> Iterator[None]:
     """Lets torch use one thread, which is as many as tiny models can feed."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "_fair_share_of_cores", lambda: 1)
+        torch.set_num_threads(1)
+        yield
     torch.set_num_threads(before)
 
 

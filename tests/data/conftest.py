@@ -82,4 +82,4 @@ def _unigram(texts: list[str]) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
-    return tokenizer
+    return Tokenizer.from_str(tokenizer.to_str())  # as one that was saved: scores lose their last digit in JSON

@@ -16,6 +16,7 @@ from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.corpus import is_held_out
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Split, open_rows
+from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.folders import MANIFEST, partial_of, verify
@@ -103,6 +104,19 @@ def test_rows_hold_exactly_the_tokens_of_the_corpus(
         assert len(texts) > 5
         assert contents(folder, split) == [token for encoding in encodings for token in encoding.ids]
         assert manifest["report"][split]["documents"] == len(texts)
+
+
+def test_every_source_is_cut_by_the_rules_of_its_language(
+    config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    texts = [f"Am {day}. Mai kam das Boot bzw. der Fischer zurück. Es war kalt." for day in range(1, 31)]
+    (tmp_path / "c.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
+    english, german = (Source(files=(str(tmp_path / "c.jsonl"),), language=language) for language in ("en", "de"))
+    manifest = prepare_rows(replace(config, sources=(english, german, english)), vocabulary)
+    num_sentences = {code: sum(len(sentence_starts(text, code)) for text in texts) for code in ("en", "de")}
+    assert num_sentences == {"en": 4 * 30, "de": 2 * 30}
+    counted = sum(manifest["report"][split]["sentences"] for split in SPLITS)
+    assert counted == 2 * num_sentences["en"] + num_sentences["de"]
 
 
 def test_no_special_token_that_a_text_spells_out_comes_into_the_rows(

@@ -107,9 +107,9 @@ def _cell(accuracy: Mapping[str, Any]) -> str:
 def _draw_blocks(evaluation: Mapping[str, Any], folder: Path) -> Path:
     path = folder / "blocks.png"
     series = []
-    for name in NAMES:
-        if one := evaluation["measured"].get(name):
-            blocks = [(place, block) for place, block in enumerate(one["blocks"]) if block["num_selected"]]
+    for name in (name for name in NAMES if name in evaluation["measured"]):
+        every = enumerate(evaluation["measured"][name]["blocks"])
+        if blocks := [(place, block) for place, block in every if block["num_selected"]]:
             values = [block["accuracy"] for _, block in blocks]
             errors = [2 * block["standard_error"] for _, block in blocks]
             series.append(Series(name, [float(place) for place, _ in blocks], values, errors))

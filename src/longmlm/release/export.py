@@ -49,8 +49,8 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path) -> None:
 def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -> Proof:
     """Loads the folder in a process without longmlm and compares logits with the trained model's.
 
-    Inputs are held-out rows: one token, half a row, a whole one, and a padded batch; the trained weights are rounded to
-    the stored type first. Raises ReleaseError when anything differs, is missing, or cannot be read.
+    Inputs are held-out tokens: one, half as many as there are positions, as many, and a padded batch; the trained weights
+    are rounded to the stored type first. Raises ReleaseError when anything differs, is missing, or cannot be read.
     """
     model: torch.nn.Module = trained.model
     rounded = cast(PreTrainedModel, model.to(TYPES[weights]).to(torch.float32).eval())
@@ -84,17 +84,17 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows) -> str:
 
 @torch.no_grad()
 def _reference(model: PreTrainedModel, rows: Rows) -> dict[str, torch.Tensor]:
-    tokens = [torch.from_numpy(rows.tokens(row_id)) for row_id in range(min(2, len(rows)))]
-    longest = max(len(one) for one in tokens)
-    pad = model.config.pad_token_id or 0
-    padded = torch.stack([torch.nn.functional.pad(one, (0, longest - len(one)), value=pad) for one in tokens])
-    mask = torch.stack([torch.arange(longest) < len(one) // (1 + place) for place, one in enumerate(tokens)]).long()
-    first = tokens[0].unsqueeze(0)
+    num_positions = architecture_of(model).num_positions
+    held_out = torch.cat([torch.from_numpy(rows.tokens(row_id)) for row_id in range(min(64, len(rows)))])
+    whole = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
+    half = num_positions // 2
+    padded, mask = whole.repeat(2, 1), torch.ones(2, num_positions, dtype=torch.long)
+    padded[1, half:], mask[1, half:] = model.config.pad_token_id or 0, 0
     inputs = {
-        "short": (first[:, :1], torch.ones(1, 1, dtype=torch.long)),
-        "half": (first[:, : first.shape[1] // 2], torch.ones(1, first.shape[1] // 2, dtype=torch.long)),
-        "whole": (first, torch.ones_like(first)),
-        "padded": (torch.where(mask == 1, padded, pad), mask),
+        "short": (whole[:, :1], mask[:1, :1]),
+        "half": (whole[:, :half], mask[:1, :half]),
+        "whole": (whole, mask[:1]),
+        "padded": (padded, mask),
     }
     tensors = {}
     for name, (input_ids, attention_mask) in inputs.items():

@@ -1,0 +1,24 @@
+"""A trained long model, its rows and its evaluation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import World, one_thread, tiny_evaluation, tiny_world
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
+
+
+@pytest.fixture(scope="session")
+def evaluation(world: World) -> Path:
+    return tiny_evaluation(world)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield

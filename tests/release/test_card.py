@@ -1,0 +1,166 @@
+"""What was measured to a card: metadata that hubs read, real numbers, and what must not be kept back."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from longmlm.data.rows import open_rows
+from longmlm.errors import ReleaseError
+from longmlm.model.loading import read_provenance, weights_sha256
+from longmlm.release.card import NOT_RECOVERED, model_card, read_evaluation, refuse_untrained
+from longmlm.release.config import ReleaseConfig
+from tests.tiny import LONG_POSITIONS, World
+
+CONFIG = ReleaseConfig(
+    model="run",
+    rows="rows",
+    output="out/tiny-40",
+    title="Tiny: a model, 40 long",
+    license="apache-2.0",
+    description="A model of *nobody*.",
+    languages=("en", "zh"),
+    data=("demo novels, public domain",),
+)
+
+
+@pytest.fixture
+def provenance(world: World) -> dict[str, Any]:
+    return read_provenance(str(world.trained))
+
+
+@pytest.fixture
+def report(world: World) -> dict[str, Any]:
+    return open_rows(world.rows, "held_out").manifest["report"]
+
+
+@pytest.fixture
+def measured(world: World, evaluation: Path) -> dict[str, Any]:
+    return read_evaluation(str(evaluation), weights_sha256(world.trained), is_long=True, allowed=False)
+
+
+@pytest.fixture
+def copy(evaluation: Path, tmp_path: Path) -> Path:
+    """An evaluation to change."""
+    return Path(shutil.copytree(evaluation, tmp_path / "evaluation"))
+
+
+def change(folder: Path, **values: object) -> None:
+    path = folder / "evaluation.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_metadata_is_what_hubs_read(provenance: dict, measured: dict, report: dict) -> None:
+    data = ModelCard(model_card(CONFIG, provenance, measured, report)).data
+    assert data.license == "apache-2.0"
+    assert data.pipeline_tag == "fill-mask"
+    assert data.library_name == "transformers"
+    assert data.language == ["en", "zh"]
+    assert data.tags == ["masked-lm", "long-context"]
+    assert data.model_name == CONFIG.title
+    (result,) = data.eval_results
+    accuracy = measured["measured"]["long_after"]["whole"]["accuracy"]
+    assert accuracy > 1
+    assert result.metric_value == round(accuracy, 2)
+    assert (result.task_type, result.metric_type) == ("fill-mask", "accuracy")
+    assert "model-index" in data.to_dict()
+
+
+def test_base_model_is_named_where_it_is_on_a_hub_and_not_where_it_is_a_folder(
+    provenance: dict, measured: dict, report: dict
+) -> None:
+    here = ModelCard(model_card(CONFIG, provenance, measured, report))
+    there = ModelCard(model_card(CONFIG, provenance | {"base": "somebody/roberta"}, measured, report))
+    assert here.data.base_model is None
+    assert there.data.base_model == "somebody/roberta"
+
+
+def test_numbers_are_the_measured_ones(provenance: dict, measured: dict, report: dict) -> None:
+    text = ModelCard(model_card(CONFIG, provenance, measured, report)).text
+    for name in ("base_cut", "base_windows", "long_before", "long_after"):
+        told = measured["measured"][name]["whole"]
+        assert f"{told['accuracy']:.2f} ± {told['standard_error']:.2f}" in text
+        assert f"| {name} " in text
+    assert f"stretched to {LONG_POSITIONS}" in text
+    assert "3 steps, 1,000 tokens" in text
+    assert f"{report['train']['documents']:,} | {report['held_out']['documents']:,} |" in text
+    assert "hierarchical, alpha 0.4" in text
+    assert "- demo novels, public domain" in text
+    assert CONFIG.title in text
+    assert CONFIG.description in text
+    assert 'model="tiny-40"' in text
+
+
+def test_card_says_so_where_the_accuracy_was_not_won_back(provenance: dict, measured: dict, report: dict) -> None:
+    lost = measured | {"gains": measured["gains"] | {"recovered": False}}
+    assert NOT_RECOVERED in model_card(CONFIG, provenance, lost, report)
+    assert NOT_RECOVERED not in model_card(CONFIG, provenance, measured, report)
+
+
+def test_card_shows_pictures_that_there_are(provenance: dict, measured: dict, report: dict) -> None:
+    without, with_curve = (
+        model_card(CONFIG, provenance, measured | {"curve": curve}, report) for curve in ([], [{"step": 0}])
+    )
+    assert "(blocks.png)" in without
+    assert "recovery.png" not in without
+    assert "(recovery.png)" in with_curve
+
+
+def test_model_from_scratch_needs_no_base(report: dict) -> None:
+    trained = {"row_length": 128, "steps": 500, "tokens": 1_234_567, "accuracy": 31.25}
+    card = ModelCard(model_card(replace(CONFIG, data=()), {"trained": trained}, {}, report))
+    assert card.data.base_model is None
+    assert card.data.tags == ["masked-lm"]
+    assert card.data.eval_results[0].metric_value == 31.25
+    assert "from scratch" in card.text
+    assert "500 steps, 1,234,567 tokens" in card.text
+    assert "31.25 %" in card.text
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_long_model_without_an_evaluation_is_refused(allowed: bool) -> None:
+    with pytest.raises(ReleaseError, match="set evaluation to its folder"):
+        read_evaluation(None, "sha", is_long=True, allowed=allowed)
+    assert read_evaluation(None, "sha", is_long=False, allowed=allowed) == {}
+
+
+def test_evaluation_of_other_weights_is_refused_whatever_is_allowed(world: World, evaluation: Path) -> None:
+    other = weights_sha256(world.long)
+    assert other != weights_sha256(world.trained)
+    for allowed in (False, True):
+        with pytest.raises(ReleaseError, match="measured on other weights"):
+            read_evaluation(str(evaluation), other, is_long=True, allowed=allowed)
+
+
+def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, measured: dict, world: World) -> None:
+    change(copy, gains={"recovered": False, "context": -1.0})
+    sha256 = weights_sha256(world.trained)
+    accuracy = measured["measured"]["long_after"]["whole"]["accuracy"]
+    with pytest.raises(
+        ReleaseError, match=f"long_after {accuracy:.2f} % is below base_cut .* allow_unrecovered = true"
+    ):
+        read_evaluation(str(copy), sha256, is_long=True, allowed=False)
+    assert read_evaluation(str(copy), sha256, is_long=True, allowed=True)["gains"]["recovered"] is False
+
+
+def test_evaluation_that_cannot_serve_is_refused_with_the_remedy(copy: Path, world: World) -> None:
+    sha256 = weights_sha256(world.trained)
+    with pytest.raises(ReleaseError, match=r"run pipelines\.evaluate first"):
+        read_evaluation(str(copy / "nowhere"), sha256, is_long=True, allowed=True)
+    change(copy, measured={"base_cut": {}})
+    with pytest.raises(ReleaseError, match="evaluate with long_after set"):
+        read_evaluation(str(copy), sha256, is_long=True, allowed=True)
+    (copy / "evaluation.json").write_text('{"measured"')
+    with pytest.raises(ReleaseError, match="is damaged"):
+        read_evaluation(str(copy), sha256, is_long=True, allowed=True)
+
+
+def test_model_without_a_record_of_its_training_is_refused(world: World, provenance: dict) -> None:
+    for folder in (world.long, world.base):
+        with pytest.raises(ReleaseError, match="was not trained by longmlm"):
+            refuse_untrained(read_provenance(str(folder)), str(folder))
+    refuse_untrained(provenance, "trained")

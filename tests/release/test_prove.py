@@ -1,0 +1,125 @@
+"""The proof of a release: it holds for a faithful folder, and nothing that is wrong with one escapes it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from longmlm.data.rows import Rows
+from longmlm.errors import ReleaseError
+from longmlm.model.loading import LoadedModel, load_model
+from longmlm.release.export import TYPES, export, masked_text, prove
+from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, prove_in_this_process
+
+
+@pytest.fixture
+def trained(world: World, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+    prove_in_this_process(monkeypatch)
+    return load_model(str(world.trained))
+
+
+@pytest.fixture
+def rows(world: World) -> Rows:
+    return held_out(world.rows)
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def change_json(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def nudge(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights["lm_head.layer_norm.bias"].add_(1e-3))
+
+
+def last_position(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights["roberta.embeddings.position_embeddings.weight"][-1].add_(0.5))
+
+
+def drop(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.pop("lm_head.dense.bias"))
+
+
+def add(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.update(stray=torch.zeros(2)))
+
+
+def untie(folder: Path) -> None:
+    name = "roberta.embeddings.word_embeddings.weight"
+    change_weights(folder, lambda weights: weights.update({"lm_head.decoder.weight": weights[name].clone()}))
+    change_json(folder / "config.json", tie_word_embeddings=False)
+
+
+def forget_length(folder: Path) -> None:
+    change_json(folder / "tokenizer_config.json", model_max_length=NUM_POSITIONS)
+
+
+TAMPERINGS = {
+    nudge: "logits differ by",
+    last_position: "logits differ by",
+    drop: r"missing weights \['lm_head\.dense\.bias'\]",
+    add: r"unexpected weights \['stray'\]",
+    untie: "the decoder is not tied",
+    forget_length: f"model_max_length is {NUM_POSITIONS}, not {LONG_POSITIONS}",
+}
+
+
+@pytest.mark.parametrize("weights", TYPES)
+def test_faithful_folder_is_proved_in_every_type(
+    trained: LoadedModel, rows: Rows, tmp_path: Path, weights: str
+) -> None:
+    export(trained, weights, tmp_path)
+    proof = prove(trained, weights, rows, tmp_path)
+    assert proof.largest_difference <= 1e-4
+    assert NUM_POSITIONS < proof.text_tokens <= LONG_POSITIONS
+    assert proof.answer
+
+
+@pytest.mark.parametrize("tamper", TAMPERINGS, ids=lambda tamper: tamper.__name__)
+def test_tampering_is_found(trained: LoadedModel, rows: Rows, tmp_path: Path, tamper: Callable[[Path], None]) -> None:
+    export(trained, "fp32", tmp_path)
+    tamper(tmp_path)
+    with pytest.raises(ReleaseError, match=TAMPERINGS[tamper]):
+        prove(trained, "fp32", rows, tmp_path)
+
+
+def test_stored_type_other_than_said_is_found(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:
+    export(trained, "bf16", tmp_path)
+    with pytest.raises(ReleaseError, match="logits differ by"):
+        prove(trained, "fp32", rows, tmp_path)
+
+
+def test_weights_that_the_stored_type_cannot_hold_are_found(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:
+    with torch.no_grad():
+        trained.model.lm_head.layer_norm.weight[0] = 1e6
+    export(trained, "fp16", tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["lm_head.layer_norm.weight"].isinf().any()
+    with pytest.raises(ReleaseError, match="logits differ by nan"):
+        prove(trained, "fp16", rows, tmp_path)
+
+
+def test_folder_that_transformers_cannot_read_is_refused_in_a_line(world: World, rows: Rows, tmp_path: Path) -> None:
+    trained = load_model(str(world.trained))
+    export(trained, "fp32", tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ReleaseError, match="transformers cannot read what was exported: .*config") as caught:
+        prove(trained, "fp32", rows, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_of_the_proof_nearly_fills_a_row_and_asks_for_one_token_near_its_end(
+    trained: LoadedModel, rows: Rows
+) -> None:
+    tokenizer = trained.tokenizer
+    tokens = tokenizer(masked_text(tokenizer, rows))["input_ids"]
+    assert 0.8 * LONG_POSITIONS < len(tokens) <= LONG_POSITIONS
+    assert tokens.count(tokenizer.mask_token_id) == 1
+    assert tokens.index(tokenizer.mask_token_id) > max(NUM_POSITIONS, 0.8 * len(tokens))
