@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def nudge(folder: Path) -> None:
 
 
 def last_position(folder: Path) -> None:
-    change_weights(folder, lambda weights: weights["roberta.embeddings.position_embeddings.weight"][-1].add_(0.5))
+    change_weights(folder, lambda weights: weights["roberta.embeddings.position_embeddings.weight"][-1, 0].add_(0.5))
 
 
 def drop(folder: Path) -> None:
@@ -89,6 +90,15 @@ def test_tampering_is_found(trained: LoadedModel, rows: Rows, tmp_path: Path, ta
     tamper(tmp_path)
     with pytest.raises(ReleaseError, match=TAMPERINGS[tamper]):
         prove(trained, "fp32", rows, tmp_path)
+
+
+def test_last_position_is_proved_where_no_row_reaches_it(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:
+    short = [row_id for row_id in range(len(rows)) if len(rows.tokens(row_id)) < LONG_POSITIONS - 4]
+    assert len(short) > 10
+    export(trained, "fp32", tmp_path)
+    last_position(tmp_path)
+    with pytest.raises(ReleaseError, match="logits differ by"):
+        prove(trained, "fp32", replace(rows, table=rows.table.select(short)), tmp_path)
 
 
 def test_stored_type_other_than_said_is_found(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:

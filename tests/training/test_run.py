@@ -158,6 +158,18 @@ def test_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(sett
     assert not folder_of(Path(settings.run), 12).exists()
 
 
+def test_a_run_that_died_before_its_first_checkpoint_starts_over_with_a_clean_record(settings, train, monkeypatch):
+    with monkeypatch.context() as patched:
+        stop_after(patched, 3)
+        with pytest.raises(SystemExit):
+            train(settings)
+    assert len(tracking.read(Path(settings.run))) == 1 + 3
+    run = train(settings)
+    lines = tracking.read(run)
+    assert [line["step"] for line in lines if "held_out" in line] == [0, 4, 8, 12]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+
+
 def test_another_recipe_on_resume_is_refused_with_what_differs(settings, train):
     train(settings)
     with pytest.raises(CheckpointError, match=r"recipe.learning_rate was 0.001, is 0.1"):

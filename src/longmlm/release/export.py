@@ -49,8 +49,8 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path) -> None:
 def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -> Proof:
     """Loads the folder in a process without longmlm and compares logits with the trained model's.
 
-    Inputs are held-out tokens: one, half as many as there are positions, as many, and a padded batch; the trained weights
-    are rounded to the stored type first. Raises ReleaseError when anything differs, is missing, or cannot be read.
+    Inputs are held-out tokens: one, half as many as there are positions, as many, and a padded batch. The trained
+    weights are rounded to the stored type first. Raises ReleaseError when anything differs, is missing or unreadable.
     """
     model: torch.nn.Module = trained.model
     rounded = cast(PreTrainedModel, model.to(TYPES[weights]).to(torch.float32).eval())

@@ -81,7 +81,7 @@ def save(
             "row_length": rows["settings"]["row_length"],
             "steps": state.step,
             "tokens": state.tokens,
-            "accuracy": state.accuracy,
+            "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
             "files_sha256": [file["sha256"] for source in rows["sources"] for file in source["files"]],
         }
         write_json(partial / PROVENANCE, {**record.provenance, "trained": trained})

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -67,17 +67,15 @@ def begin(run: Run, resumed_from: Path | None) -> TrainState:
 
     A new run has its base model measured first: the accuracy that training must win back.
     """
-    if run.accelerator.is_main_process:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        (run.folder / "settings.toml").write_text(run.record.settings, encoding="utf-8")
+    state = TrainState()
     if resumed_from is not None:
         state = checkpoint.resumable_state(resumed_from, run.record.depends_on)
         checkpoint.restore(resumed_from, run.optimizer, run.accelerator)
-    else:
-        state = evaluated(run, TrainState(base_cut=_base_cut(run)))
     if run.accelerator.is_main_process:
-        tracking.forget_after(run.folder, state.step)
-    return state
+        run.folder.mkdir(parents=True, exist_ok=True)
+        (run.folder / "settings.toml").write_text(run.record.settings, encoding="utf-8")
+        tracking.forget_after(run.folder, -1 if resumed_from is None else state.step)
+    return state if resumed_from is not None else evaluated(run, replace(state, base_cut=_base_cut(run)))
 
 
 def _base_cut(run: Run) -> float | None:

@@ -1,0 +1,67 @@
+"""What the stages find, and how a test runs one: as a user does, or in this process."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from longmlm.config import run_stage
+from tests.tiny import World, one_thread, tiny_evaluation, tiny_world, with_fresh_process_state
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A RoBERTa with its long model, before and after training, and rows."""
+    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
+
+
+@pytest.fixture(scope="session")
+def evaluation(world: World) -> Path:
+    """What the evaluate stage wrote for these models."""
+    return tiny_evaluation(world)
+
+
+@pytest.fixture
+def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable]:
+    """Runs a stage from a TOML file in this process; returns exit code, standard output and standard error."""
+
+    def run(kind: type, stage: Callable, settings: dict[str, object]) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["stage", str(_written(tmp_path, settings))])
+        with_fresh_process_state()
+        capsys.readouterr()
+        try:
+            run_stage(kind, stage)
+        except SystemExit as stop:
+            return int(stop.code or 0), *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    with one_thread():
+        yield run
+    with_fresh_process_state()
+
+
+@pytest.fixture
+def run_there(tmp_path: Path) -> Callable:
+    """Runs a stage from a TOML file in a process of its own; returns exit code, standard output and standard error."""
+
+    def run(stage: str, settings: dict[str, object]) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", f"pipelines.{stage}", str(_written(tmp_path, settings))]
+        places = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | places, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def _written(folder: Path, settings: dict[str, object]) -> Path:
+    path = folder / "stage.toml"
+    path.write_text(tomli_w.dumps(settings), encoding="utf-8")
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == settings
+    return path
