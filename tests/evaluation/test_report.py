@@ -155,7 +155,7 @@ def test_page_is_whole_and_needs_nothing_else(
     table = cells(evaluation)
     assert reader.cells == [cell for line in (table.header, *table.lines) for cell in line]
     heading = "data:image/png;base64,"
-    assert not re.search(r"https?:|//\w|url\(|@import", re.sub(f"{heading}[^\"]+", "", text))
+    assert not re.search(r"https?:|//\w|url\(|@import", re.sub(f'{heading}[^"]+', "", text))
     assert all(link.startswith(heading) for link in reader.links)
     embedded = [base64.b64decode(link.removeprefix(heading), validate=True) for link in reader.links]
     assert embedded == [(tmp_path / name).read_bytes() for name in ("blocks.png", "recovery.png")]

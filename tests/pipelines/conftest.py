@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+import torch
+from accelerate import Accelerator
 
 from longmlm.config import run_stage
+from longmlm.model.loading import load_model, read_provenance
+from longmlm.training import checkpoint
+from longmlm.training.state import TrainState
 from tests.tiny import World, one_thread, tiny_evaluation, tiny_world, with_fresh_process_state
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +33,29 @@ def evaluation(world: World) -> Path:
     return tiny_evaluation(world)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture
+def run_folder(world: World, tmp_path: Path) -> Path:
+    """A run whose first checkpoint is better than its second: its weights are those of the trained model."""
+    with_fresh_process_state()
+    accelerator = Accelerator(cpu=True)
+    folder = tmp_path / "run"
+    for step, (source, accuracy) in enumerate([(world.trained, 9.0), (world.long, 3.0)], start=1):
+        loaded = load_model(str(source))
+        state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
+        about = read_provenance(str(world.long))
+        record = checkpoint.RunRecord(loaded.tokenizer, "", {"rows": {"settings": {"row_length": 40}}}, about)
+        optimizer = torch.optim.AdamW(loaded.model.parameters())
+        checkpoint.save(folder, state, loaded.model, optimizer, record, accelerator)
+    with_fresh_process_state()
+    return folder
+
+
 @pytest.fixture
 def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable]:
     """Runs a stage from a TOML file in this process; returns exit code, standard output and standard error."""
@@ -42,8 +70,7 @@ def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
             return int(stop.code or 0), *capsys.readouterr()
         return 0, *capsys.readouterr()
 
-    with one_thread():
-        yield run
+    yield run
     with_fresh_process_state()
 
 

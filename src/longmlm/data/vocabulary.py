@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from longmlm.errors import DataError
 
 PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000
+WORD_END = re.compile(r"(?<=\S)[ \t\n\r]|(?<=[。！？])(?=\w)")
 UNSPELT = "\uffff"  # no character: a piece that begins with it is found in no text
 ROLES = {
     "cls": ("cls_token", "bos_token", "[CLS]", "<s>"),
@@ -148,7 +150,7 @@ def _encode_piecewise(tokenizer: Tokenizer, text: str) -> tuple[UInt32[np.ndarra
     Neighbouring pieces are encoded with context on both sides; a cut holds where both encodings agree on the tokens
     around it, and pieces that do not agree are joined.
     """
-    cuts = [*range(PIECE_CHARACTERS, len(text) - PIECE_CHARACTERS // 2, PIECE_CHARACTERS), len(text)]
+    cuts = _cuts(text)
     kept: list[tuple[np.ndarray, np.ndarray]] = []
     begin, cut = 0, cuts[0]
     ids, offsets = _encode_span(tokenizer, text, begin, cut)
@@ -164,6 +166,19 @@ def _encode_piecewise(tokenizer: Tokenizer, text: str) -> tuple[UInt32[np.ndarra
     here = begin <= offsets
     kept.append((ids[here], offsets[here]))
     return np.concatenate([ids for ids, _ in kept]), np.concatenate([offsets for _, offsets in kept])
+
+
+def _cuts(text: str) -> list[int]:
+    """Returns where pieces end, the last at the end of the text.
+
+    Only where words end: inside a long one two encodings may agree around a cut and yet both differ from that of the
+    whole, because Unigram weighs a word from its beginning to its end.
+    """
+    cuts: list[int] = []
+    last = len(text) - PIECE_CHARACTERS // 2
+    while border := WORD_END.search(text, (cuts[-1] if cuts else 0) + PIECE_CHARACTERS, last):
+        cuts.append(border.start())
+    return [*cuts, len(text)]
 
 
 def _encode_span(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
