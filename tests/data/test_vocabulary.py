@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from longmlm.data import vocabulary as vocabulary_module
@@ -23,7 +23,7 @@ STRETCHES = st.lists(
     st.sampled_from(
         [
             "The old boat lay on the shore, and nobody had painted it for years. ",
-            "湖水像一面镜子，映着远处的山和天上的云。",
+            "湖水像一面镜子，映着远处的山和天上的云。\n",
             " " * 40,
             "\n\n\t \u3000",
             "wordwithoutanyend" * 9,
@@ -116,43 +116,53 @@ def test_a_text_of_which_a_tokenizer_leaves_nothing_has_no_tokens(tokenizers_by_
 def test_a_long_document_encoded_in_pieces_has_the_same_tokens(
     tokenizer: Tokenizer, english_texts: list[str], chinese_text: str, encoded_spans: Spans
 ) -> None:
-    texts = [
-        english_texts[2][:9_000],
-        chinese_text * 30,
-        english_texts[3][:2_000] + " " * 3_000 + english_texts[4][:2_000],
-        "\n \t\u3000" * 1_500,
-        "before " + "endless" * 700 + " after it there is more. " * 60,
-        "The end. " + "=" * 5_001 + " The beginning.",
-    ]
-    for number, text in enumerate(texts, 1):
+    spaces, word = " " * 3_000, "wordwithoutanyend" * 400
+    texts = {
+        english_texts[2][:9_000]: 10,
+        (chinese_text + "\n") * 30: 7,
+        chinese_text * 30: 7,
+        english_texts[3][:3_000] + spaces + english_texts[4][:3_000]: 6,
+        english_texts[3][:3_000] + word + english_texts[4][:3_000]: 6,
+        english_texts[3][:3_000] + "=" * 5_001 + english_texts[4][:3_000]: 6,
+    }
+    for text, num_pieces in texts.items():
+        encoded_spans.clear()
         document = encoded(tokenizer, text)
         assert document.input_ids.tolist() == whole(tokenizer, text)
-        assert len(encoded_spans) > 5 * number
+        assert len(encoded_spans) >= num_pieces
         assert document.sentence_starts[0] == 0
         assert (np.diff(document.sentence_starts) >= 0).all()
         assert document.sentence_starts[-1] <= len(document.input_ids)
 
 
+@pytest.mark.parametrize("stretch", ["\n \t\u3000", "endless", "="])
+def test_a_long_stretch_without_the_end_of_a_word_is_encoded_in_one_piece(
+    tokenizer: Tokenizer, stretch: str, encoded_spans: Spans
+) -> None:
+    text = stretch * (8 * PIECE // len(stretch))
+    assert encoded(tokenizer, text).input_ids.tolist() == whole(tokenizer, text)
+    assert encoded_spans == [(0, len(text))]
+
+
 def test_an_ordinary_long_document_is_encoded_once(
     tokenizer: Tokenizer, english_texts: list[str], chinese_text: str, encoded_spans: Spans
 ) -> None:
-    for text in (english_texts[5][:9_000], chinese_text * 30):
+    for text in (english_texts[5][:9_000], (chinese_text + "\n") * 30, chinese_text * 30):
         encoded_spans.clear()
         encoded(tokenizer, text)
         assert sum(end - begin for begin, end in encoded_spans) == len(text)
         assert max(end - begin for begin, end in encoded_spans) < 2 * PIECE
 
 
-def test_pieces_that_are_out_of_step_are_joined(tokenizers_by_kind: dict[str, Tokenizer], encoded_spans: Spans) -> None:
-    for kind in ("byte_level_trimmed", "unigram"):
-        tokenizer = tokenizers_by_kind[kind]
-        longest = max(map(len, tokenizer.encode("=" * 200, add_special_tokens=False).tokens))
-        assert longest > 4
-        assert CONTEXT % longest
-        text = "=" * 7 * PIECE
-        encoded_spans.clear()
-        assert encoded(tokenizer, text).input_ids.tolist() == whole(tokenizer, text)
-        assert sum(end - begin for begin, end in encoded_spans) > 2 * len(text)
+def test_pieces_are_joined_where_tokens_that_reach_over_words_are_out_of_step(encoded_spans: Spans) -> None:
+    scores = {"<s>": 0.0, "<pad>": 0.0, "</s>": 0.0, "<unk>": 0.0, "<mask>": 0.0, "=": -4.0, "▁": -4.0, "=▁" * 7: -5.0}
+    reaching = Tokenizer(models.Unigram(list(scores.items()), unk_id=3))
+    reaching.pre_tokenizer = pre_tokenizers.Metaspace(split=False, prepend_scheme="never")
+    text = "= " * 7 * 300
+    assert whole(reaching, text) == [7] * 300
+    assert encoded(reaching, text).input_ids.tolist() == [7] * 300
+    assert len(encoded_spans) > 6
+    assert encoded_spans[-1] == (0, len(text))
 
 
 @settings(deadline=None, max_examples=40)

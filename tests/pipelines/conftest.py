@@ -16,7 +16,7 @@ from longmlm.config import run_stage
 from longmlm.model.loading import load_model, read_provenance
 from longmlm.training import checkpoint
 from longmlm.training.state import TrainState
-from tests.tiny import World, one_thread, tiny_evaluation, tiny_world, with_fresh_process_state
+from tests.tiny import World, held_out, one_thread, tiny_evaluation, tiny_world, with_fresh_process_state
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,7 +49,7 @@ def run_folder(world: World, tmp_path: Path) -> Path:
         loaded = load_model(str(source))
         state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
         about = read_provenance(str(world.long))
-        record = checkpoint.RunRecord(loaded.tokenizer, "", {"rows": {"settings": {"row_length": 40}}}, about)
+        record = checkpoint.RunRecord(loaded.tokenizer, "", {"rows": held_out(world.rows).manifest["plan"]}, about)
         optimizer = torch.optim.AdamW(loaded.model.parameters())
         checkpoint.save(folder, state, loaded.model, optimizer, record, accelerator)
     with_fresh_process_state()

@@ -74,7 +74,8 @@ def test_run_folder_stands_for_its_best_checkpoint(
     code, _, warned = run_here(ReleaseConfig, release, asked)
     assert (code, warned) == (0, "")
     about = json.loads((tmp_path / "out" / "longmlm.json").read_text())
-    assert about["trained"] == {"row_length": LONG_POSITIONS, "steps": 1, "tokens": 100, "accuracy": 9.0}
+    trained = {"row_length": LONG_POSITIONS, "steps": 1, "tokens": 100, "accuracy": 9.0}
+    assert trained.items() <= about["trained"].items()
     stored, trained = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", world.trained))
     assert all(torch.equal(stored[name], trained[name].bfloat16()) for name in trained)
     assert "1 steps, 100 tokens" in (tmp_path / "out" / "README.md").read_text()
@@ -116,7 +117,7 @@ def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
     def unfaithful(trained: LoadedModel, weights: str, folder: Path) -> None:
         faithful(trained, weights, folder)
         stored = load_file(folder / "model.safetensors")
-        stored["roberta.encoder.layer.1.output.dense.bias"] += 0.01
+        stored["roberta.encoder.layer.1.output.dense.bias"][0] += 0.01
         save_file(stored, folder / "model.safetensors", {"format": "pt"})
         was_there.extend(path.name for path in folder.iterdir())
 

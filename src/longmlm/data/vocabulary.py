@@ -16,7 +16,8 @@ from longmlm.errors import DataError
 
 PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000
-WORD_END = re.compile(r"(?<=\S)[ \t\n\r]|(?<=[。！？])(?=\w)")
+WORD_END = re.compile(r"(?<=\S)[ \t\n\r]")
+SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
 UNSPELT = "\uffff"  # no character: a piece that begins with it is found in no text
 ROLES = {
     "cls": ("cls_token", "bos_token", "[CLS]", "<s>"),
@@ -171,14 +172,20 @@ def _encode_piecewise(tokenizer: Tokenizer, text: str) -> tuple[UInt32[np.ndarra
 def _cuts(text: str) -> list[int]:
     """Returns where pieces end, the last at the end of the text.
 
-    Only where words end: inside a long one two encodings may agree around a cut and yet both differ from that of the
-    whole, because Unigram weighs a word from its beginning to its end.
+    At white space if there is some, at the end of a sentence otherwise, never inside a word: there, two encodings may
+    agree around a cut and both differ from that of the whole, because Unigram weighs a word from end to end.
     """
     cuts: list[int] = []
     last = len(text) - PIECE_CHARACTERS // 2
-    while border := WORD_END.search(text, (cuts[-1] if cuts else 0) + PIECE_CHARACTERS, last):
+    while border := _border(text, (cuts[-1] if cuts else 0) + PIECE_CHARACTERS, last):
         cuts.append(border.start())
     return [*cuts, len(text)]
+
+
+def _border(text: str, at: int, last: int) -> re.Match[str] | None:
+    near = min(at + PIECE_CHARACTERS, last)
+    searches = (pattern.search(text, at, end) for end in (near, last) for pattern in (WORD_END, SENTENCE_END))
+    return next(filter(None, searches), None)
 
 
 def _encode_span(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
