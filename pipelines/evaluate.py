@@ -16,7 +16,7 @@ def evaluate(config: EvaluateConfig) -> None:
     from longmlm.evaluation.report import as_json, cells, write_evaluation
     from longmlm.model.architecture import architecture_of
     from longmlm.model.batches import refuse_unreadable
-    from longmlm.model.loading import load_model, weights_sha256
+    from longmlm.model.loading import load_model
     from longmlm.model.mlm import MlmObjective
     from longmlm.pages import text_table
     from longmlm.runtime import launch
@@ -24,11 +24,9 @@ def evaluate(config: EvaluateConfig) -> None:
 
     curve = curve_of(config.run)
     before, after = model_folder(config.long_before), config.long_after and model_folder(config.long_after)
-    sources = {"rows": config.rows, "base": config.base, "before": config.long_before}
-    if after:
-        sources |= {"after": str(config.long_after), "after_sha256": weights_sha256(after)}
-    accelerator = launch(config.precision)
     rows = open_rows(Path(config.rows), "held_out")
+    sources = sources_of(config, after)
+    accelerator = launch(config.precision)
     base = load_model(config.base)
     vocabulary = vocabulary_of_pretrained(base.tokenizer, config.base)
     num_positions = architecture_of(base.model).num_positions
@@ -57,6 +55,16 @@ def evaluate(config: EvaluateConfig) -> None:
         write_evaluation(evaluation, Path(config.output))
         print(text_table(cells(evaluation)))
         print(f"page: {Path(config.output) / 'index.html'}")
+
+
+def sources_of(config: EvaluateConfig, after: str | Path | None) -> dict[str, str]:
+    """Returns where rows and models lie, with hashes by which a release knows that it is about them."""
+    from longmlm.folders import MANIFEST, sha256_of
+    from longmlm.model.loading import weights_sha256
+
+    sources = {"rows": config.rows, "base": config.base, "before": config.long_before}
+    sources["rows_sha256"] = sha256_of(Path(config.rows) / MANIFEST)
+    return sources | ({"after": str(config.long_after), "after_sha256": weights_sha256(after)} if after else {})
 
 
 def curve_of(run: str | None) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
     from longmlm.data.vocabulary import Vocabulary
     from longmlm.model.loading import LoadedModel
     from longmlm.training.loop import Run
-    from longmlm.training.state import TrainState
 
 
 def pretrain(config: PretrainConfig) -> None:
     """Trains until the last step, or until it is asked to stop, from the newest sound checkpoint on."""
+    from longmlm.processes import alone
     from longmlm.runtime import launch, leave, stop_on_signal
-    from longmlm.training.loop import conclude, train
+    from longmlm.training.loop import begin, conclude, train
 
     accelerator = launch(config.recipe.precision, config.runtime.num_processes, config.runtime.num_threads)
-    run, state = open_run(config, accelerator)
-    with stop_on_signal() as stop:
-        state = train(run, state, stop)
+    run, resumed_from = open_run(config, accelerator)
+    with alone(run.folder) if accelerator.is_main_process else nullcontext(), stop_on_signal() as stop:
+        state = train(run, begin(run, resumed_from), stop)
     if accelerator.is_main_process:
         print(conclude(run, state))
         if stop:
@@ -37,16 +38,16 @@ def pretrain(config: PretrainConfig) -> None:
     leave(accelerator)
 
 
-def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, TrainState]:
-    """Returns the run, at its newest sound checkpoint or at its beginning, and its state."""
+def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Path | None]:
+    """Returns the run, with the weights of its newest sound checkpoint or of its beginning, and that checkpoint."""
     from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.model.batches import refuse_unreadable
-    from longmlm.model.loading import read_provenance
+    from longmlm.model.loading import history_of, read_provenance
     from longmlm.model.mlm import MlmObjective, set_dropout
     from longmlm.runtime import seed_process
     from longmlm.training import checkpoint
-    from longmlm.training.loop import Run, begin
+    from longmlm.training.loop import Run
     from longmlm.training.optimizer import new_optimizer
 
     folder = Path(config.run)
@@ -55,11 +56,18 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Tra
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     rows = open_rows(Path(config.rows), "train", verified=accelerator.is_main_process)
     refuse_unreadable(rows, vocabulary, loaded.model)
-    provenance = read_provenance(str(sound.folder or config.start.checkpoint or ""))
+    provenance = (
+        read_provenance(str(sound.folder)) if sound.folder else history_of(config.start.checkpoint, loaded.revision)
+    )
     if config.recipe.dropout is not None:
         set_dropout(loaded.model, config.recipe.dropout)
     objective = accelerator.prepare_model(MlmObjective(loaded.model).train())
-    depends_on = {"recipe": asdict(config.recipe), "start": asdict(config.start), "rows": rows.manifest["plan"]}
+    depends_on = {
+        "recipe": asdict(config.recipe),
+        "start": asdict(config.start),
+        "rows": rows.manifest["plan"],
+        "held_out": {key: value for key, value in asdict(config.held_out).items() if key != "rows_per_batch"},
+    }
     run = Run(
         folder=folder,
         accelerator=accelerator,
@@ -75,7 +83,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Tra
     seed_process(config.recipe.seed, accelerator.process_index)
     if accelerator.is_main_process:
         print("\n".join([*loaded.notes, *sound.skipped]), end="\n" if loaded.notes or sound.skipped else "")
-    return run, begin(run, sound.folder)
+    return run, sound.folder
 
 
 def load_start(config: PretrainConfig, resumed_from: Path | None) -> LoadedModel:

@@ -11,30 +11,30 @@ def release(config: ReleaseConfig) -> None:
     """Exports, proves in a fresh process, writes the card; nothing is left when a check fails."""
     from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of_pretrained
-    from longmlm.folders import new_folder, refuse_existing
+    from longmlm.folders import MANIFEST, new_folder, refuse_existing, sha256_of, write_json
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.loading import PROVENANCE, load_model, read_provenance, weights_sha256
-    from longmlm.release.card import model_card, read_evaluation, refuse_untrained
+    from longmlm.release.card import model_card, public_provenance, read_evaluation, refuse_untrained
     from longmlm.release.export import export, prove
     from longmlm.training.checkpoint import model_folder
 
     output = Path(config.output)
     refuse_existing(output)
     source = Path(model_folder(config.model))
-    sha256 = weights_sha256(source)
+    expected = {"after_sha256": weights_sha256(source)}
     provenance = read_provenance(str(source))
     refuse_untrained(provenance, config.model)
-    evaluation = read_evaluation(config.evaluation, sha256, "base" in provenance, config.allow_unrecovered)
-    trained = load_model(str(source))
     rows = open_rows(Path(config.rows), "held_out")
+    expected |= {"rows_sha256": sha256_of(Path(config.rows) / MANIFEST), "base": provenance.get("base", "")}
+    evaluation = read_evaluation(config.evaluation, expected, "base" in provenance, config.allow_unrecovered)
+    trained = load_model(str(source))
     refuse_unreadable(rows, vocabulary_of_pretrained(trained.tokenizer, config.model), trained.model)
     with new_folder(output) as partial:
         export(trained, config.weights, partial)
         proof = prove(trained, config.weights, rows, partial)
         card = model_card(config, provenance, evaluation, rows.manifest["report"])
         (partial / "README.md").write_text(card, encoding="utf-8")
-        if (source / PROVENANCE).is_file():
-            shutil.copy(source / PROVENANCE, partial)
+        write_json(partial / PROVENANCE, public_provenance(provenance))
         for picture in Path(config.evaluation or "").glob("*.png") if evaluation else ():
             shutil.copy(picture, partial)
     print(f"reloaded with plain transformers: logits differ by {proof.largest_difference:.1e} at the most")

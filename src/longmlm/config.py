@@ -18,6 +18,7 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 
 Config = TypeVar("Config")
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
 def run_stage(kind: type[Config], stage: Callable[[Config], None]) -> None:
@@ -27,9 +28,11 @@ def run_stage(kind: type[Config], stage: Callable[[Config], None]) -> None:
     except UserError as error:
         fail(str(error))
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fail(f"the disk is full ({error.filename or 'while writing'}): free some space and start again")
+        if error.errno not in UNUSABLE or not error.filename:
             raise
-        fail(f"the disk is full ({error.filename or 'while writing'}): free some space and start again")
+        fail(f"{error.filename}: {error.strerror}: name another path, or mend its permissions")
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -136,4 +139,5 @@ def _program() -> str:
 
 def _unboxed(text: str) -> str:
     lines = [line.strip("│╭╮╰╯─ ") for line in text.splitlines() if not line.startswith("│ ──")]
-    return " ".join(line for line in lines[1:] if line and not line.startswith("For full helptext"))
+    said = (line for line in lines[1:] if any(char.isalnum() for char in line))
+    return " ".join(line for line in said if not line.startswith("For full helptext"))

@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 
 from longmlm.errors import TrainingError
+from longmlm.processes import end_with_parent
 
 
 @dataclass(slots=True)
@@ -29,6 +30,8 @@ def launch(precision: str, num_processes: int | None = None, num_threads: int | 
     Raises TrainingError when the processes that were started do not know of each other, or are not `num_processes`.
     """
     accelerator = Accelerator(mixed_precision=precision, cpu=not torch.cuda.is_available())
+    if "ACCELERATE_MIXED_PRECISION" in os.environ:
+        end_with_parent(signal.SIGTERM)  # `accelerate launch` with one process does not pass a signal on
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != started:
         raise TrainingError(

@@ -40,7 +40,9 @@ def report(world: World) -> dict[str, Any]:
 
 @pytest.fixture
 def measured(world: World, evaluation: Path) -> dict[str, Any]:
-    return read_evaluation(str(evaluation), weights_sha256(world.trained), is_long=True, allowed=False)
+    return read_evaluation(
+        str(evaluation), {"after_sha256": weights_sha256(world.trained)}, is_long=True, allowed=False
+    )
 
 
 @pytest.fixture
@@ -124,8 +126,8 @@ def test_model_from_scratch_needs_no_base(report: dict) -> None:
 @pytest.mark.parametrize("allowed", [False, True])
 def test_long_model_without_an_evaluation_is_refused(allowed: bool) -> None:
     with pytest.raises(ReleaseError, match="set evaluation to its folder"):
-        read_evaluation(None, "sha", is_long=True, allowed=allowed)
-    assert read_evaluation(None, "sha", is_long=False, allowed=allowed) == {}
+        read_evaluation(None, {"after_sha256": "sha"}, is_long=True, allowed=allowed)
+    assert read_evaluation(None, {"after_sha256": "sha"}, is_long=False, allowed=allowed) == {}
 
 
 def test_evaluation_of_other_weights_is_refused_whatever_is_allowed(world: World, evaluation: Path) -> None:
@@ -133,7 +135,7 @@ def test_evaluation_of_other_weights_is_refused_whatever_is_allowed(world: World
     assert other != weights_sha256(world.trained)
     for allowed in (False, True):
         with pytest.raises(ReleaseError, match="measured on other weights"):
-            read_evaluation(str(evaluation), other, is_long=True, allowed=allowed)
+            read_evaluation(str(evaluation), {"after_sha256": other}, is_long=True, allowed=allowed)
 
 
 def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, measured: dict, world: World) -> None:
@@ -143,20 +145,22 @@ def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path
     with pytest.raises(
         ReleaseError, match=f"long_after {accuracy:.2f} % is below base_cut .* allow_unrecovered = true"
     ):
-        read_evaluation(str(copy), sha256, is_long=True, allowed=False)
-    assert read_evaluation(str(copy), sha256, is_long=True, allowed=True)["gains"]["recovered"] is False
+        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=False)
+    assert (
+        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)["gains"]["recovered"] is False
+    )
 
 
 def test_evaluation_that_cannot_serve_is_refused_with_the_remedy(copy: Path, world: World) -> None:
     sha256 = weights_sha256(world.trained)
     with pytest.raises(ReleaseError, match=r"run pipelines\.evaluate first"):
-        read_evaluation(str(copy / "nowhere"), sha256, is_long=True, allowed=True)
+        read_evaluation(str(copy / "nowhere"), {"after_sha256": sha256}, is_long=True, allowed=True)
     change(copy, measured={"base_cut": {}})
     with pytest.raises(ReleaseError, match="evaluate with long_after set"):
-        read_evaluation(str(copy), sha256, is_long=True, allowed=True)
+        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)
     (copy / "evaluation.json").write_text('{"measured"')
     with pytest.raises(ReleaseError, match="is damaged"):
-        read_evaluation(str(copy), sha256, is_long=True, allowed=True)
+        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)
 
 
 def test_model_without_a_record_of_its_training_is_refused(world: World, provenance: dict) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from longmlm.data.rows import Rows
 from longmlm.errors import ReleaseError
 from longmlm.model.loading import LoadedModel, load_model
+from longmlm.release import reload
 from longmlm.release.export import TYPES, export, masked_text, prove
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, prove_in_this_process
 
@@ -116,12 +117,17 @@ def test_weights_that_the_stored_type_cannot_hold_are_found(trained: LoadedModel
         prove(trained, "fp16", rows, tmp_path)
 
 
-def test_folder_that_transformers_cannot_read_is_refused_in_a_line(world: World, rows: Rows, tmp_path: Path) -> None:
-    trained = load_model(str(world.trained))
-    export(trained, "fp32", tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ReleaseError, match="transformers cannot read what was exported: .*config") as caught:
-        prove(trained, "fp32", rows, tmp_path)
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [("raise OSError('no\\nsuch config')", "such config"), ("import os; os._exit(9)", "exit code 9")],
+)
+def test_folder_that_cannot_be_read_is_refused_in_a_line(
+    world: World, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    (tmp_path / "reload.py").write_text(script)
+    monkeypatch.setattr(reload, "__file__", str(tmp_path / "reload.py"))
+    with pytest.raises(ReleaseError, match=f"transformers cannot read what was exported: {message}") as caught:
+        prove(load_model(str(world.trained)), "fp32", rows, tmp_path)
     assert "\n" not in str(caught.value)
 
 

@@ -1,13 +1,15 @@
 """Slices to shards: the steps of the prepare stage, run by datatrove with several workers."""
 
 import json
+import multiprocessing
 import os
 import shutil
-import threading
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import TokenizedDocument, Vocabulary, encode
 from longmlm.errors import DataError
 from longmlm.folders import PARTIAL, partial_of, read_manifest, seal, sha256_of, write_json
+from longmlm.processes import end_with_parent
 
 Steps = list[Callable[..., Any] | PipelineStep]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
@@ -111,7 +114,27 @@ class PackSlice(PipelineStep):
 
 
 class QuietExecutor(LocalPipelineExecutor):
-    """datatrove's local executor without its log on the terminal, which belongs to the progress bar."""
+    """datatrove's local executor on a pool that notices a killed worker, with a progress bar instead of a log."""
+
+    def run(self) -> None:
+        """Runs every task that is not completed; raises DataError when a worker is killed."""
+        ranks = self.get_incomplete_ranks()
+        shown = {"desc": "prepare", "unit": "slice", "total": self.tasks, "initial": self.tasks - len(ranks)}
+        if self.workers == 1:
+            for rank in tqdm(ranks, **shown):
+                self._run_for_rank(rank)
+            return
+        context = multiprocessing.get_context("forkserver")
+        options = {"mp_context": context, "initializer": end_with_parent, "initargs": (signal.SIGKILL,)}
+        try:
+            with ProcessPoolExecutor(self.workers, **options) as pool:
+                for _ in tqdm(pool.map(self._run_for_rank, ranks), **shown):
+                    pass
+        except BrokenProcessPool:
+            raise DataError(
+                "a worker was killed, perhaps for want of memory: run the same command again with fewer num_workers; "
+                "finished slices are kept"
+            ) from None
 
     def _run_for_rank(self, rank: int, local_rank: int = 0, node_rank: int = -1) -> PipelineStats:
         logger.disable("datatrove")
@@ -135,7 +158,9 @@ def prepare_rows(config: PrepareConfig, vocabulary: Vocabulary) -> dict[str, Any
     _open_partial(partial, plan)
     started = time.monotonic()
     steps: Steps = [ReadSlice(config.sources, slices, partial), PackSlice(config, vocabulary, partial)]
-    _run(steps, len(slices), partial / "work", config.num_workers)
+    logger.disable("datatrove")
+    workers = min(config.num_workers, len(slices))
+    QuietExecutor(steps, tasks=len(slices), workers=workers, logging_dir=str(partial / "work")).run()
     report = _merged(partial, config.row_length, time.monotonic() - started)
     _refuse_empty(report, partial)
     for name in ("reports", "work"):
@@ -173,32 +198,6 @@ def _open_partial(partial: Path, plan: dict[str, Any]) -> None:
     for name in (*SPLITS, "set_aside", "reports", "work"):
         (partial / name).mkdir(parents=True, exist_ok=True)
     write_json(kept, plan)
-
-
-def _run(steps: Steps, num_slices: int, work: Path, num_workers: int) -> None:
-    logger.disable("datatrove")
-    executor = QuietExecutor(steps, tasks=num_slices, workers=min(num_workers, num_slices), logging_dir=str(work))
-    with _progress(work / "completions", num_slices):
-        executor.run()
-
-
-@contextmanager
-def _progress(completions: Path, num_slices: int) -> Iterator[None]:
-    finished = threading.Event()
-
-    def watch() -> None:
-        with tqdm(total=num_slices, desc="prepare", unit="slice") as bar:
-            while not finished.wait(0.5):
-                bar.update(len(list(completions.glob("*"))) - bar.n)
-            bar.update(len(list(completions.glob("*"))) - bar.n)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        watcher.join()
 
 
 def _merged(partial: Path, row_length: int, elapsed_seconds: float) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Text to sentence borders."""
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -8,6 +9,8 @@ import sentencex
 from jaxtyping import Int64
 
 # sentencex knows few of the closing marks of Chinese and Japanese, nor that several may follow each other.
+PIECE_CHARACTERS = 8_000  # it is quadratic in the length of quoted text without a space
+WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")  # it panics on some of these before a full stop
 CLOSING_MARKS = re.compile(r"(?<=\S)[”’」』）】》〉〕］｝〗)\]]+")
 
 
@@ -18,7 +21,11 @@ def sentence_starts(text: str, language: str) -> Int64[np.ndarray, " sentences"]
     second, and closing marks end the first. The rules are sentencex's; a language that it does not know falls back to
     a near one, or to English.
     """
-    starts = [boundary["start_index"] for boundary in sentencex.get_sentence_boundaries(language, text)]
+    starts = [
+        begin + boundary["start_index"]
+        for begin, end in pairwise([0, *_cuts(text)])
+        for boundary in sentencex.get_sentence_boundaries(language, WIDE_SPACE.sub(" ", text[begin:end]))
+    ]
     starts = [closed.end() if (closed := CLOSING_MARKS.match(text, start)) else start for start in starts]
     opened = [0]
     for previous, start in pairwise([*starts, len(text)]):
@@ -26,6 +33,17 @@ def sentence_starts(text: str, language: str) -> Int64[np.ndarray, " sentences"]
         if between.strip():
             opened.append(previous + len(between.rstrip()))
     return np.array(opened[:-1] if len(opened) > 1 else opened, dtype=np.int64)
+
+
+def _cuts(text: str) -> Iterator[int]:
+    """Yields where the pieces that sentencex is given end: after a line, else after a mark that ends a sentence."""
+    end = 0
+    while end < len(text):
+        least, most = end + PIECE_CHARACTERS, end + 2 * PIECE_CHARACTERS
+        line = text.find("\n", least, most) + 1
+        mark = max(text.rfind(mark, least, most) for mark in "。！？.!?") + 1
+        end = min(line or mark or most, len(text))
+        yield end
 
 
 def split_sentences(text: str, language: str) -> list[str]:

@@ -85,10 +85,12 @@ def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
     from transformers import AutoTokenizer
 
     try:
-        pretrained = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        pretrained: Any = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+    except Exception as error:  # the libraries below raise types of their own
         kind = "folder" if Path(name).exists() else "folder, nor a reachable hub repository,"
-        raise DataError(f"{name}: no {kind} with a tokenizer ({str(error).splitlines()[0]})") from error
+        raise DataError(f"{name}: no {kind} with a tokenizer ({(str(error).splitlines() or ['?'])[0]})") from error
+    if len(pretrained) <= len(pretrained.all_special_ids):  # what transformers makes up where there are no files
+        raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
     return vocabulary_of_pretrained(pretrained, name)
 
 

@@ -24,6 +24,8 @@ class HeldOut:
     def __post_init__(self) -> None:
         if self.rows_per_batch < 1 or (self.max_rows is not None and self.max_rows < 1):
             raise ValueError("rows_per_batch and max_rows must be at least 1")
+        if not 0 <= self.mask_seed < 2**63:
+            raise ValueError("mask_seed must be at least 0 and below 2 ** 63")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,13 @@ def _accuracy(
         return Accuracy(math.nan, math.nan, math.nan, 0)
     share = hits.sum() / total
     num_rows = int((counts > 0).sum())
+    if num_rows == 1:
+        return Accuracy(
+            float(100 * share),
+            float(100 * math.sqrt(share * (1 - share) / total)),
+            float(losses.sum() / total),
+            int(total),
+        )
     scatter = ((hits - share * counts) ** 2).sum() * num_rows / max(1, num_rows - 1)
     error = math.sqrt(scatter) / total
     return Accuracy(float(100 * share), float(100 * error), float(losses.sum() / total), int(total))

@@ -40,6 +40,7 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     are missing, and when only its MLM head is missing unless `new_head` allows a new one, drawn by `seed`.
     """
     config = _load_config(name, revision)
+    _refuse_strange_shards(Path(name))
     if new_head:
         torch.manual_seed(seed)
     try:
@@ -63,6 +64,14 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
     return LoadedModel(model, tokenizer, getattr(config, "_commit_hash", None), tuple(notes))
+
+
+def _refuse_strange_shards(folder: Path) -> None:
+    """Raises ModelError when an index in the folder names a file outside it, which transformers would open."""
+    for index in folder.glob("*.index.json") if folder.is_dir() else ():
+        shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values()
+        if strange := [shard for shard in shards if Path(shard).name != shard]:
+            raise ModelError(f"{index} names a file outside its folder, {strange[0]}: do not use this checkpoint")
 
 
 def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
@@ -101,6 +110,15 @@ def read_provenance(name: str) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
         raise ModelError(f"{path} is damaged: it is no JSON") from error
+
+
+def history_of(checkpoint: str | None, revision: str | None) -> dict[str, Any]:
+    """Returns what longmlm.json is to say of a run's beginning: empty for an untrained model."""
+    if checkpoint is None:
+        return {}
+    earlier = read_provenance(checkpoint)
+    before = [*earlier.get("trained_before", ()), *([earlier["trained"]] if earlier.get("trained") else ())]
+    return {**earlier, "started_from": checkpoint, "started_from_revision": revision, "trained_before": before}
 
 
 def weights_sha256(name: str | Path) -> str:

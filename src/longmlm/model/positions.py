@@ -15,12 +15,10 @@ def hierarchical_table(
 ) -> Float[Tensor, "positions width"]:
     """Returns `base` stretched to `num_positions` rows, the first n of them unchanged.
 
-    q[i*n + j] = p[j] + alpha / (1 - alpha) * (p[i] - p[0]), Su (2020), in closed form. Raises PositionsError beyond
-    n * n rows, which two digits in base n cannot address.
+    q[i*n + j] = p[j] + alpha / (1 - alpha) * (p[i] - p[0]), Su (2020), in closed form, for at most n * n
+    rows: two digits in base n cannot address more.
     """
     n = len(base)
-    if num_positions > n * n:
-        raise PositionsError(f"{num_positions} positions: {n} trained ones can be stretched to {n * n} at the most")
     wide = base.double()
     place = torch.arange(n, num_positions)
     new = wide[place % n] + alpha / (1 - alpha) * (wide[place // n] - wide[0])
@@ -65,6 +63,10 @@ def extended_table(
     """
     if num_positions <= len(base):
         raise PositionsError(f"num_positions = {num_positions}: the model has {len(base)} positions already")
+    if num_positions > len(base) ** 2:
+        raise PositionsError(
+            f"{num_positions} positions: {len(base)} trained ones can be stretched to {len(base) ** 2} at the most"
+        )
     match initialisation:
         case "hierarchical":
             return hierarchical_table(base, num_positions, alpha)

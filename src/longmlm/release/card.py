@@ -12,16 +12,17 @@ from longmlm.evaluation.report import cells, explanation
 from longmlm.pages import Table, packing_table
 from longmlm.release.config import ReleaseConfig
 
+OTHERS = {"after_sha256": "other weights", "rows_sha256": "other rows", "base": "another base model"}
 NOT_RECOVERED = (
     "**Not recovered: on whole rows this model tells fewer tokens than its base model on rows cut to its length.**"
 )
 
 
-def read_evaluation(folder: str | None, weights_sha256: str, is_long: bool, allowed: bool) -> dict[str, Any]:
+def read_evaluation(folder: str | None, expected: Mapping[str, str], is_long: bool, allowed: bool) -> dict[str, Any]:
     """Returns evaluation.json of this model, empty for a model that was not extended.
 
-    Raises ReleaseError for a long model when there is none, when it is damaged or another model's, and, unless that is
-    `allowed`, when the base model's accuracy was not won back.
+    Raises ReleaseError for a long model when there is none, when it is damaged or was measured on something else than
+    `expected` (after_sha256, rows_sha256, base), and, unless `allowed`, when the base's accuracy was not won back.
     """
     if folder is None:
         if is_long:
@@ -34,10 +35,13 @@ def read_evaluation(folder: str | None, weights_sha256: str, is_long: bool, allo
         evaluation = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ReleaseError(f"{path} is damaged: it is no JSON") from error
+    if not isinstance(evaluation, dict) or not {"measured", "sources", "gains"} <= evaluation.keys():
+        raise ReleaseError(f"{path} is damaged: run pipelines.evaluate again")
     if "long_after" not in evaluation["measured"]:
         raise ReleaseError(f"{path} has no long_after: evaluate with long_after set")
-    if evaluation["sources"].get("after_sha256") != weights_sha256:
-        raise ReleaseError(f"{path} was measured on other weights: evaluate this model")
+    for key, value in expected.items():
+        if evaluation["sources"].get(key) != value:
+            raise ReleaseError(f"{path} was measured on {OTHERS[key]}: evaluate this model on these rows")
     if not evaluation["gains"]["recovered"] and not allowed:
         measured = {name: evaluation["measured"][name]["whole"]["accuracy"] for name in ("long_after", "base_cut")}
         raise ReleaseError(
@@ -57,14 +61,14 @@ def model_card(
     config: ReleaseConfig, provenance: Mapping[str, Any], evaluation: Mapping[str, Any], report: Mapping[str, Any]
 ) -> str:
     """Returns README.md: metadata, how to load, what was measured, how it was made."""
-    base = provenance.get("base")
+    base = provenance.get("base", provenance.get("started_from"))
     data = ModelCardData(
         language=list(config.languages),
         license=config.license,
         library_name="transformers",
         pipeline_tag="fill-mask",
         base_model=base if base and not Path(base).exists() else None,
-        tags=["masked-lm", "long-context"] if base else ["masked-lm"],
+        tags=["masked-lm", "long-context"] if "base" in provenance else ["masked-lm"],
         model_name=config.title,
         eval_results=_results(config, evaluation, provenance) or None,
     )
@@ -75,6 +79,17 @@ def model_card(
         parts.append(f"## Accuracy\n\n{accuracy:.2f} % of the selected tokens of held-out rows are told right.")
     parts.append(_data(config, report))
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
+
+
+def public_name(model: str) -> str:
+    """Returns a hub name as it is, and of a local folder its last part: where it lies is nobody's business."""
+    return Path(model).name if Path(model).exists() else model
+
+
+def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what longmlm.json of a release says: without the places of local folders."""
+    named = {key: public_name(provenance[key]) for key in ("base", "started_from") if key in provenance}
+    return {**provenance, **named}
 
 
 def _results(config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[EvalResult]:
@@ -97,13 +112,17 @@ def _results(config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: M
 def _making(provenance: Mapping[str, Any]) -> str:
     trained = provenance.get("trained") or {}
     steps = f"{trained.get('steps', 0):,} steps, {trained.get('tokens', 0):,} tokens"
+    for before in provenance.get("trained_before", ()):
+        steps += f", after {before['steps']:,} steps on {before['tokens']:,} tokens in an earlier run"
+    on_rows = f"on rows of {trained.get('row_length')} tokens: {steps}."
+    if "started_from" not in provenance:
+        return f"Pretrained from scratch with longmlm {on_rows}"
     if "base" not in provenance:
-        return f"Pretrained from scratch with longmlm on rows of {trained.get('row_length')} tokens: {steps}."
+        return f"`{public_name(provenance['started_from'])}`, pretrained further with longmlm {on_rows}"
     return (
-        f"`{provenance['base']}` (revision {provenance['base_revision'] or 'local'}) with its table of "
+        f"`{public_name(provenance['base'])}` (revision {provenance['base_revision'] or 'local'}) with its table of "
         f"{provenance['base_positions']} trained positions stretched to {provenance['num_positions']} by longmlm "
-        f"({provenance['initialisation']}, alpha {provenance['alpha']}), then pretrained on rows of "
-        f"{trained.get('row_length')} tokens: {steps}."
+        f"({provenance['initialisation']}, alpha {provenance['alpha']}), then pretrained {on_rows}"
     )
 
 

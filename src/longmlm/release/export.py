@@ -71,12 +71,12 @@ def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -
 def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows) -> str:
     """Returns the longest held-out row as text that still fits a row, the mask token near its end."""
     content = max((rows.tokens(row_id) for row_id in range(min(64, len(rows)))), key=len)[1:-1].tolist()
-    special = set(tokenizer.all_special_ids)
+    special, mask = set(tokenizer.all_special_ids), str(tokenizer.mask_token)
     content = [token_id for token_id in content if token_id not in special]
     while True:
         place = len(content) - max(1, len(content) // 20)
-        head, tail = tokenizer.decode(content[:place]), tokenizer.decode(content[place + 1 :])
-        text = f"{head} {tokenizer.mask_token}{tail}"
+        head, tail = (str(tokenizer.decode(ids)).replace(mask, "") for ids in (content[:place], content[place + 1 :]))
+        text = f"{head} {mask}{tail}"
         if len(tokenizer(text)["input_ids"]) <= rows.row_length or len(content) < LEAST_CONTENT:
             return text
         content = content[: -max(1, len(content) // 50)]

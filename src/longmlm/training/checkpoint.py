@@ -72,9 +72,16 @@ def save(
     torch.save(_generator_states(), partial / f"rng-{accelerator.process_index:05d}.pt")
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        model.save_pretrained(partial)
+        try:
+            model.save_pretrained(partial)
+            torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+        except Exception as error:  # safetensors and torch raise types of their own when the disk is full
+            shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(
+                f"the checkpoint of step {state.step} could not be written ({error}); the one before it is kept: free "
+                "some space and give the same command again"
+            ) from error
         record.tokenizer.save_pretrained(partial)
-        torch.save(optimizer.state_dict(), partial / "optimizer.pt")
         write_json(partial / "state.json", {"state": asdict(state), "depends_on": record.depends_on})
         rows = record.depends_on["rows"]
         trained = {
@@ -171,11 +178,16 @@ def restore(folder: Path, optimizer: torch.optim.Optimizer, accelerator: Acceler
             torch.cuda.set_rng_state(states["cuda"])
 
 
-def prune(run: Path, num_kept: int) -> list[Path]:
-    """Removes all but the `num_kept` newest checkpoints and the best one, and returns what it removed."""
-    evaluated = sorted(_evaluated(run), reverse=True)
-    kept = {*sorted(_checkpoints(run))[-num_kept:], *(folder for _, folder in evaluated[:1])}
-    removed = [folder for folder in _checkpoints(run) if folder not in kept]
+def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
+    """Removes all but the `num_kept` newest checkpoints up to the one just saved, and the best of them.
+
+    Later ones were skipped as unsound on resume: they count for nothing, and are replaced when their step comes.
+    Returns what was removed.
+    """
+    reached = [folder for folder in sorted(_checkpoints(run)) if folder <= saved]
+    ranked = sorted((pair for pair in _evaluated(run) if pair[1] <= saved), reverse=True)
+    kept = {*reached[-num_kept:], *(folder for _, folder in ranked[:1])}
+    removed = [folder for folder in reached if folder not in kept]
     for folder in removed:
         doomed = partial_of(folder)
         folder.rename(doomed)

@@ -1,5 +1,6 @@
 """What a run learns and how fast: the settings of the pretrain stage."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,8 +71,14 @@ class RecipeConfig:
     """Which tokens are to be told."""
 
     def __post_init__(self) -> None:
-        if self.num_steps < 1 or self.batch_tokens < 1 or self.learning_rate <= 0:
+        if self.num_steps < 1 or self.batch_tokens < 1 or not 0 < self.learning_rate < math.inf:
             raise ValueError("num_steps, batch_tokens and learning_rate must be positive")
+        if not (0 <= self.adam_beta1 < 1 and 0 <= self.adam_beta2 < 1 and 0 < self.adam_epsilon < math.inf):
+            raise ValueError("adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon positive")
+        if not (0 <= self.weight_decay < math.inf and self.max_gradient_norm > 0):
+            raise ValueError("weight_decay must not be negative, max_gradient_norm must be positive")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError("seed must be at least 0 and below 2 ** 63")
         if min(self.warmup_steps, self.decay_steps) < 0 or self.warmup_steps + self.decay_steps > self.num_steps:
             raise ValueError("warmup_steps and decay_steps must not be negative nor exceed num_steps together")
         if self.schedule == "constant-then-decay" and not self.decay_steps:
@@ -112,6 +119,8 @@ class RuntimeConfig:
             raise ValueError("checkpoints_kept must be at least 2: the newest may turn out damaged")
         if self.num_loader_workers < 0:
             raise ValueError("num_loader_workers must not be negative")
+        if (self.num_threads or 1) < 1 or (self.num_processes or 1) < 1:
+            raise ValueError("num_threads and num_processes must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Batches to updates: the loop, with its evaluations, checkpoints and record."""
 
 import math
+import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,11 @@ from tqdm import tqdm
 
 from longmlm.errors import TrainingError
 from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure, whole
-from longmlm.folders import write_json
+from longmlm.folders import PARTIAL, write_json
 from longmlm.model.batches import MlmBatch, StepBatches
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.processes import ignore_stop_signals
 from longmlm.runtime import Stop, peak_memory_bytes
 from longmlm.training import checkpoint, tracking
 from longmlm.training.config import RecipeConfig, RuntimeConfig
@@ -75,6 +77,8 @@ def begin(run: Run, resumed_from: Path | None) -> TrainState:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "settings.toml").write_text(run.record.settings, encoding="utf-8")
         tracking.forget_after(run.folder, -1 if resumed_from is None else state.step)
+        for half in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
+            shutil.rmtree(half)
     return state if resumed_from is not None else evaluated(run, replace(state, base_cut=_base_cut(run)))
 
 
@@ -94,6 +98,10 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
     Raises TrainingError before an update that loss or gradient would spoil.
     """
     window: list[tuple[Update, float]] = []
+    if _is_enough(run, state):
+        if not state.step:
+            save(run, state)
+        return state
     with _progress(run, state) as bar:
         started = time.monotonic()
         for batches in _loader(run, state.step):
@@ -107,10 +115,10 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
                 window = []
             if is_last or state.step % run.runtime.evaluate_every_steps == 0:
                 state = evaluated(run, state)
-            recovered = run.runtime.stop_when_recovered and state.recovered_at_step is not None
-            if is_last or stopping or recovered or state.step % run.runtime.save_every_steps == 0:
+            ends = stopping or _is_enough(run, state)
+            if is_last or ends or state.step % run.runtime.save_every_steps == 0:
                 save(run, state)
-            if stopping or recovered:
+            if ends:
                 break
             started = time.monotonic()
     return state
@@ -125,6 +133,11 @@ def one_update(run: Run, batches: Sequence[MlmBatch], state: TrainState) -> Upda
     accelerator, here = run.accelerator, run.accelerator.device
     num_mine = torch.tensor([sum(len(batch.labels) for batch in batches), _num_tokens(batches)], dtype=torch.float64)
     num_selected, num_tokens = accelerator.reduce(num_mine.to(here), "sum").tolist()
+    if not num_selected:
+        raise TrainingError(
+            f"the rows of step {state.step + 1} hold special tokens only, none to select: the tokenizer does not know "
+            "the text's script"
+        )
     rate = learning_rate(state.step, run.recipe)
     for group in run.optimizer.param_groups:
         group["lr"] = rate
@@ -168,9 +181,9 @@ def evaluation_line(state: TrainState, measured: Measured) -> dict[str, object]:
 def save(run: Run, state: TrainState) -> None:
     """Writes the checkpoint of this step, then removes old ones."""
     parts = (run.inner.model, run.optimizer, run.record, run.accelerator)
-    checkpoint.save(run.folder, state, *parts)
+    saved = checkpoint.save(run.folder, state, *parts)
     if run.accelerator.is_main_process:
-        checkpoint.prune(run.folder, run.runtime.checkpoints_kept)
+        checkpoint.prune(run.folder, saved, run.runtime.checkpoints_kept)
 
 
 def conclude(run: Run, state: TrainState) -> str:
@@ -200,8 +213,13 @@ def _loader(run: Run, first_step: int) -> Iterator[tuple[MlmBatch, ...]]:
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),
+        worker_init_fn=ignore_stop_signals,
     )
     return iter(loader)
+
+
+def _is_enough(run: Run, state: TrainState) -> bool:
+    return run.runtime.stop_when_recovered and state.recovered_at_step is not None
 
 
 def _num_tokens(batches: Sequence[MlmBatch]) -> int:

@@ -1,6 +1,7 @@
 """Metrics to metrics.jsonl, the record of a run."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ def append(run: Path, line: dict[str, Any]) -> None:
 
 
 def read(run: Path) -> list[dict[str, Any]]:
-    """Returns the lines written so far; a line that a crash cut off is left out."""
+    """Returns the lines written so far; a line that a crash tore is left out."""
     path = run / METRICS
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        with suppress(ValueError):
+            found += [json.loads(line)] if line.endswith("\n") else []
+    return found
 
 
 def forget_after(run: Path, step: int) -> None:
