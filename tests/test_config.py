@@ -1,5 +1,6 @@
 """Settings: files merged in order, overrides above them, and one clear line for whatever is wrong."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -273,8 +274,20 @@ def test_a_stage_ends_on_an_error_of_the_user_without_a_traceback(
 
 def test_an_error_of_the_program_keeps_its_traceback(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def stage(config: PrepareConfig) -> None:
-        raise PermissionError(13, "denied", config.output)
+        raise OSError(errno.EIO, "input/output error", config.output)
 
     monkeypatch.setattr(sys, "argv", ["prepare", base])
-    with pytest.raises(PermissionError):
+    with pytest.raises(OSError, match="input/output"):
         run_stage(PrepareConfig, stage)
+
+
+def test_a_path_that_cannot_be_used_is_one_line(base: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def stage(config: PrepareConfig) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", config.output)
+
+    monkeypatch.setattr(sys, "argv", ["prepare", base])
+    with pytest.raises(SystemExit) as stop:
+        run_stage(PrepareConfig, stage)
+    said = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2
+    assert len(said) == 1 and "rows: Permission denied" in said[0]

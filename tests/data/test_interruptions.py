@@ -1,10 +1,14 @@
 """Runs that fail, are killed or find no text: what they leave behind, and what the next run makes of it."""
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from datasets import Dataset
 
@@ -17,6 +21,7 @@ from longmlm.data.vocabulary import PIECE_CHARACTERS, Vocabulary, vocabulary_of
 from longmlm.errors import DataError
 from longmlm.folders import partial_of, verify
 
+ROOT = Path(__file__).parents[2]
 KILLED_AT = "slice-00002"
 
 
@@ -172,3 +177,27 @@ def test_a_document_of_megabytes_in_one_line_is_packed_whole(
     begin = len(tokens) - len(ids)
     assert len(ids) > 500_000
     assert tokens[begin:] == ids
+
+
+def test_a_killed_worker_ends_prepare_with_the_remedy_and_finished_slices_are_kept(tmp_path: Path) -> None:
+    output = tmp_path / "rows"
+    command = [sys.executable, "-m", "pipelines.prepare", "configs/prepare/demo.toml", "--output", str(output)]
+    command += ["--slice-bytes", "60000", "--num-workers", "2"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    completions = partial_of(output) / "work" / "completions"
+    while len(list(completions.glob("*"))) < 2:
+        assert process.poll() is None, "it ended before a worker could be killed"
+        time.sleep(0.02)
+    servers = psutil.Process(process.pid).children()
+    workers = [worker for server in servers for worker in server.children()]
+    assert len(workers) == 2
+    workers[0].kill()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "error: a worker was killed" in said.splitlines()[-1] and "fewer num_workers" in said.splitlines()[-1]
+    finished = set(completions.glob("*"))
+    assert 2 <= len(finished) < 43
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert verify(output)["report"]["train"]["documents"] > 100

@@ -1,11 +1,14 @@
 """Sentence borders: no character lost, white space opens the second sentence, Chinese and Japanese marks."""
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.sentences import sentence_starts, split_sentences
+from longmlm.data import sentences as sentences_module
+from longmlm.data.sentences import PIECE_CHARACTERS, sentence_starts, split_sentences
 
 LANGUAGES = ["en", "zh", "ja", "de", "fr", "ar", "hi", "xx"]
 MARKS = st.sampled_from(
@@ -91,3 +94,43 @@ def test_japanese_is_cut_at_its_own_marks_and_brackets() -> None:
 @pytest.mark.parametrize("language", ["xx", "klingon", "", "zh-Hant-TW", "EN"])
 def test_a_language_that_nobody_knows_is_still_cut_at_full_stops(language: str) -> None:
     assert split_sentences("It rained. She went out.", language) == ["It rained.", " She went out."]
+
+
+def test_every_white_space_of_unicode_may_stand_before_every_mark() -> None:
+    spaces = [char for char in map(chr, range(sys.maxunicode + 1)) if char.isspace()]
+    assert {"\u3000", "\u2028", "\xa0", "\x85"} < set(spaces)
+    for space in spaces:
+        text = "".join(f"It rained{space}{mark} B{space}{mark}{space}C{mark} " for mark in ".!?。！？…")
+        for language in LANGUAGES:
+            sentences = split_sentences(text, language)
+            assert "".join(sentences) == text
+            assert len(sentences) > 5
+
+
+def test_a_long_text_has_the_sentences_of_its_parts(
+    english_texts: list[str], chinese_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    english, chinese = "\n\n".join(english_texts), chinese_text * 400
+    assert len(english) > 30 * PIECE_CHARACTERS
+    assert len(chinese) > 6 * PIECE_CHARACTERS
+    in_pieces = sentence_starts(english, "en")
+    assert len(sentence_starts(chinese, "zh")) == 400 * len(sentence_starts(chinese_text, "zh"))
+    monkeypatch.setattr(sentences_module, "PIECE_CHARACTERS", len(english))
+    assert in_pieces.tolist() == sentence_starts(english, "en").tolist()
+
+
+def test_a_quotation_that_is_never_closed_does_not_stop_the_work() -> None:
+    text = "“" + "湖水很冷。" * 40_000
+    sentences = split_sentences(text, "zh")
+    assert "".join(sentences) == text
+    assert len(sentences) > 1
+
+
+@pytest.mark.parametrize(
+    "text", ["boat and 3.14 lake v1.2 " * 4_000, "नाव और झील। " * 6_000, "no mark at all " * 4_000]
+)
+def test_a_long_line_is_never_cut_inside_a_word(text: str) -> None:
+    assert len(text) > 4 * PIECE_CHARACTERS
+    starts = sentence_starts(text, "en").tolist()[1:]
+    assert starts
+    assert all(text[start].isspace() and not text[start - 1].isspace() for start in starts)

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from longmlm.evaluation.config import EvaluateConfig
+from longmlm.folders import sha256_of
 from longmlm.model.loading import weights_sha256
 from longmlm.training import tracking
 from pipelines.evaluate import evaluate
@@ -45,7 +46,12 @@ def test_all_five_measures_are_taken_on_all_held_out_rows(world: World, evaluati
     assert found["gains"]["context"] == accuracy["long_after"] - accuracy["base_windows"]
     paths = (world.rows, world.base, world.long, world.trained)
     sources = dict(zip(("rows", "base", "before", "after"), (str(path) for path in paths), strict=True))
-    assert found["sources"] == {**sources, "after_sha256": weights_sha256(world.trained)}
+    rows_sha256 = sha256_of(Path(world.rows) / "manifest.json")
+    assert found["sources"] == {
+        **sources,
+        "rows_sha256": rows_sha256,
+        "after_sha256": weights_sha256(world.trained),
+    }
 
 
 def test_table_is_printed_and_page_named(world: World, tmp_path: Path, run_here: Run) -> None:

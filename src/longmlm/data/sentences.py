@@ -36,13 +36,14 @@ def sentence_starts(text: str, language: str) -> Int64[np.ndarray, " sentences"]
 
 
 def _cuts(text: str) -> Iterator[int]:
-    """Yields where the pieces that sentencex is given end: after a line, else after a mark that ends a sentence."""
+    """Yields where the pieces that sentencex is given end: after a line, else a sentence, else a word."""
     end = 0
     while end < len(text):
         least, most = end + PIECE_CHARACTERS, end + 2 * PIECE_CHARACTERS
         line = text.find("\n", least, most) + 1
-        mark = max(text.rfind(mark, least, most) for mark in "。！？.!?") + 1
-        end = min(line or mark or most, len(text))
+        mark = max(text.rfind(mark, least, most) for mark in ("。", "！", "？", ". ", "! ", "? ")) + 1
+        space = text.rfind(" ", least, most) + 1
+        end = min(line or mark or space or most, len(text))
         yield end
 
 

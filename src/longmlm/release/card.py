@@ -115,7 +115,7 @@ def _making(provenance: Mapping[str, Any]) -> str:
     for before in provenance.get("trained_before", ()):
         steps += f", after {before['steps']:,} steps on {before['tokens']:,} tokens in an earlier run"
     on_rows = f"on rows of {trained.get('row_length')} tokens: {steps}."
-    if "started_from" not in provenance:
+    if not {"base", "started_from"} & provenance.keys():
         return f"Pretrained from scratch with longmlm {on_rows}"
     if "base" not in provenance:
         return f"`{public_name(provenance['started_from'])}`, pretrained further with longmlm {on_rows}"

@@ -1,0 +1,77 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.config import to_toml
+from longmlm.errors import FolderError
+from longmlm.processes import alone
+from longmlm.training import checkpoint, tracking
+
+ROOT = Path(__file__).parents[2]
+
+
+def started(settings, folder: Path, command: list[str]) -> subprocess.Popen:
+    """Starts a long run in a process group of its own, and waits until it has made some steps."""
+    file = folder / "settings.toml"
+    long = replace(settings, recipe=replace(settings.recipe, num_steps=100_000))
+    file.write_text(to_toml(long), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, *command, str(ROOT / "pretrain.py"), str(file)],
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    for _ in range(600):
+        if sum("loss" in line for line in tracking.read(Path(settings.run))) > 2:
+            return process
+        assert process.poll() is None, process.communicate()[0][-2000:]
+        time.sleep(0.2)
+    raise AssertionError("the run made no step")
+
+
+def test_sigterm_to_the_whole_group_saves_also_with_loader_workers(settings, tmp_path):
+    runtime = replace(settings.runtime, num_loader_workers=1, save_every_steps=100_000)
+    process = started(replace(settings, runtime=runtime), tmp_path, [])
+    os.killpg(process.pid, signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said[-2000:]
+    assert "stopped by SIGTERM after step" in said
+    assert checkpoint.newest_sound(Path(settings.run)).folder is not None
+
+
+def test_sigterm_to_the_launcher_alone_reaches_training(settings, tmp_path):
+    runtime = replace(settings.runtime, save_every_steps=100_000)
+    yaml = str(ROOT / "configs" / "accelerate" / "single.yaml")
+    command = ["-m", "accelerate.commands.launch", "--config_file", yaml]
+    process = started(replace(settings, runtime=runtime), tmp_path, command)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert "stopped by SIGTERM after step" in said
+    assert checkpoint.newest_sound(Path(settings.run)).folder is not None
+
+
+def test_a_second_launch_on_one_run_folder_is_refused(settings, train):
+    with alone(Path(settings.run)), pytest.raises(FolderError, match="being written by another process"):
+        train(settings)
+    assert tracking.read(Path(settings.run)) == []
+    assert train(settings).is_dir()
+
+
+def test_pruning_never_removes_the_checkpoint_just_saved_for_damaged_ones_after_it(settings, train):
+    run = train(settings)
+    for step in (4, 8, 12):
+        assert checkpoint.folder_of(run, step).exists() is (step != 4)
+    (checkpoint.folder_of(run, 12) / "optimizer.pt").write_bytes(b"damaged")
+    for step in (15, 20):
+        checkpoint.folder_of(run, 12).with_name(f"step-{step:08d}").mkdir()
+    saved = checkpoint.folder_of(run, 8)
+    assert saved not in checkpoint.prune(run, saved, 2)
+    assert checkpoint.newest_sound(run).folder == saved
