@@ -140,19 +140,15 @@ def _measured(
 def _accuracy(
     counts: Float64[np.ndarray, " rows"], hits: Float64[np.ndarray, " rows"], losses: Float64[np.ndarray, " rows"]
 ) -> Accuracy:
-    """Returns the share of hits with the standard error of a ratio of totals over rows (Cochran 1977, 6.4)."""
+    """Returns the share of hits with the standard error of a ratio of totals over rows (Cochran 1977, 6.4).
+
+    A single row tells nothing of the scatter over rows: then the error is the binomial one.
+    """
     total = counts.sum()
     if not total:
         return Accuracy(math.nan, math.nan, math.nan, 0)
     share = hits.sum() / total
     num_rows = int((counts > 0).sum())
-    if num_rows == 1:
-        return Accuracy(
-            float(100 * share),
-            float(100 * math.sqrt(share * (1 - share) / total)),
-            float(losses.sum() / total),
-            int(total),
-        )
     scatter = ((hits - share * counts) ** 2).sum() * num_rows / max(1, num_rows - 1)
-    error = math.sqrt(scatter) / total
+    error = math.sqrt(scatter) / total if num_rows > 1 else math.sqrt(share * (1 - share) / total)
     return Accuracy(float(100 * share), float(100 * error), float(losses.sum() / total), int(total))
