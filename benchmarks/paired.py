@@ -1,6 +1,7 @@
 """Two ways of doing the same work to their ratio: run in turn, several times, medians and peak memory."""
 
 import multiprocessing
+import multiprocessing.connection
 import resource
 import statistics
 import time

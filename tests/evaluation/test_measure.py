@@ -127,6 +127,22 @@ def test_standard_error_is_that_of_drawing_rows_again(
         assert told.standard_error == pytest.approx(shares.std(), rel=0.15)
 
 
+def test_error_of_a_single_row_is_not_nought(
+    frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = MlmObjective(tiny_model("roberta", 1))
+
+    def every_other(batch: MlmBatch) -> Told:
+        return Told(torch.zeros(len(batch.labels)), torch.arange(len(batch.labels)) % 2 == 0)
+
+    monkeypatch.setattr(objective, "forward", every_other)
+    one = replace(frozen, config=HeldOut(max_rows=1))
+    told = measure(objective, one, whole, NUM_POSITIONS, accelerator).whole
+    share = told.accuracy / 100
+    assert told.standard_error == pytest.approx(100 * math.sqrt(share * (1 - share) / told.num_selected))
+    assert told.standard_error > 10
+
+
 def test_rows_that_agree_among_themselves_widen_the_error(
     frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

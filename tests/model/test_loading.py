@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from longmlm.errors import ModelError
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import load_model, read_provenance, weights_sha256
+from longmlm.model.loading import history_of, load_model, read_provenance, weights_sha256
 
 HEADS = {"roberta": "lm_head", "bert": "cls"}
 
@@ -185,6 +185,41 @@ def test_code_in_the_folder_is_never_run(copy: Path, kind: tuple[str, int], tmp_
     assert not trace.exists()
 
 
+def shard(folder: Path) -> Path:
+    """Spreads the folder's weights over several files and returns their index."""
+    AutoModelForMaskedLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
+    (folder / "model.safetensors").unlink()
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    return folder / "model.safetensors.index.json"
+
+
+def test_weights_in_several_files_are_one_model(base: Path, copy: Path) -> None:
+    shard(copy)
+    states = [load_model(str(folder)).model.state_dict() for folder in (base, copy)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    before = weights_sha256(copy)
+    last = max(copy.glob("model-*.safetensors"))
+    save_file({name: tensor + 1 for name, tensor in load_file(last).items()}, last, {"format": "pt"})
+    assert weights_sha256(copy) != before
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/elsewhere.safetensors", "deeper/one.safetensors", 5])
+def test_index_that_leads_out_of_the_folder_is_refused(copy: Path, name: object) -> None:
+    index = shard(copy)
+    content = json.loads(index.read_text())
+    content["weight_map"][min(content["weight_map"])] = name
+    index.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=f"names a file outside its folder, {name}"):
+        load_model(str(copy))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weight_map": 3}'])
+def test_damaged_index_is_refused(copy: Path, content: str) -> None:
+    shard(copy).write_text(content)
+    with pytest.raises(ModelError, match="is damaged"):
+        load_model(str(copy))
+
+
 def test_fingerprint_of_weights_follows_the_weights_alone(base: Path, copy: Path) -> None:
     before = weights_sha256(base)
     (copy / "README.md").write_text("a card")
@@ -200,6 +235,20 @@ def test_folder_without_weights_has_no_fingerprint(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ModelError, match=r"no folder with model\.safetensors"):
             weights_sha256(folder)
+
+
+def test_beginning_of_a_run_remembers_what_was_before(copy: Path) -> None:
+    assert history_of(None, None) == {}
+    assert history_of(str(copy), "abc") == {
+        "started_from": str(copy),
+        "started_from_revision": "abc",
+        "trained_before": [],
+    }
+    first, second = {"steps": 3, "tokens": 30}, {"steps": 4, "tokens": 40}
+    (copy / "longmlm.json").write_text(json.dumps({"base": "b", "trained_before": [first], "trained": second}))
+    found = history_of(str(copy), None)
+    assert found["base"] == "b"
+    assert found["trained_before"] == [first, second]
 
 
 def test_history_is_empty_where_none_was_written_and_refused_where_it_is_damaged(base: Path, copy: Path) -> None:

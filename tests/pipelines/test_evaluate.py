@@ -150,6 +150,14 @@ def test_users_error_is_one_line_and_leaves_nothing(name: str, world: World, tmp
     assert not (tmp_path / "out").exists()
 
 
+def test_file_in_the_place_of_the_output_is_left_alone(world: World, tmp_path: Path, run_here: Run) -> None:
+    (tmp_path / "out").write_text("mine")
+    code, said, warned = run_here(EvaluateConfig, evaluate, settings(world, tmp_path / "out"))
+    assert (code, said) == (2, "")
+    assert f"error: {tmp_path / 'out'}: File exists" in warned
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_command_ends_on_an_error_with_one_line_and_code_2(world: World, tmp_path: Path, run_there: Run) -> None:
     code, said, warned = run_there("evaluate", settings(world, tmp_path / "out") | {"run": str(tmp_path)})
     assert (code, said) == (2, "")

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
 from longmlm.model.loading import read_provenance, weights_sha256
-from longmlm.release.card import NOT_RECOVERED, model_card, read_evaluation, refuse_untrained
+from longmlm.release.card import NOT_RECOVERED, model_card, public_provenance, read_evaluation, refuse_untrained
 from longmlm.release.config import ReleaseConfig
 from tests.tiny import LONG_POSITIONS, World
 
@@ -136,6 +136,22 @@ def test_evaluation_of_other_weights_is_refused_whatever_is_allowed(world: World
     for allowed in (False, True):
         with pytest.raises(ReleaseError, match="measured on other weights"):
             read_evaluation(str(evaluation), {"after_sha256": other}, is_long=True, allowed=allowed)
+
+
+def test_evaluation_on_other_rows_or_of_another_base_is_refused(evaluation: Path) -> None:
+    sources = json.loads((evaluation / "evaluation.json").read_text())["sources"]
+    expected = {key: sources[key] for key in ("after_sha256", "rows_sha256", "base")}
+    assert read_evaluation(str(evaluation), expected, is_long=True, allowed=False)
+    for key, others in (("rows_sha256", "other rows"), ("base", "another base model")):
+        with pytest.raises(ReleaseError, match=f"measured on {others}"):
+            read_evaluation(str(evaluation), expected | {key: "other"}, is_long=True, allowed=True)
+
+
+def test_folders_of_the_maker_are_not_told(provenance: dict, world: World) -> None:
+    told = public_provenance(provenance | {"started_from": str(world.long)})
+    assert str(world.base.parent) not in json.dumps(told)
+    assert (told["base"], told["started_from"]) == ("base", "long")
+    assert public_provenance({"base": "somebody/roberta"}) == {"base": "somebody/roberta"}
 
 
 def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, measured: dict, world: World) -> None:

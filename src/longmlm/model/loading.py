@@ -69,8 +69,11 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
 def _refuse_strange_shards(folder: Path) -> None:
     """Raises ModelError when an index in the folder names a file outside it, which transformers would open."""
     for index in folder.glob("*.index.json") if folder.is_dir() else ():
-        shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values()
-        if strange := [shard for shard in shards if Path(shard).name != shard]:
+        try:
+            shards = list(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{index} is damaged: it maps no weights to files") from error
+        if strange := [shard for shard in shards if Path(str(shard)).name != shard]:
             raise ModelError(f"{index} names a file outside its folder, {strange[0]}: do not use this checkpoint")
 
 
