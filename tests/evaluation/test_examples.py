@@ -1,0 +1,95 @@
+"""What a model fills in near the end of long rows: the full model's guesses, in the words of the row."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from longmlm.data.config import Masking
+from longmlm.evaluation.config import HeldOut
+from longmlm.evaluation.examples import FilledMask, filled_masks
+from longmlm.evaluation.held_out import FrozenRows
+from tests.tiny import LONG_POSITIONS, World
+
+CPU = torch.device("cpu")
+NUM_EXAMPLES = 6
+
+
+@pytest.fixture(scope="module")
+def tokenizer(world: World):
+    return AutoTokenizer.from_pretrained(world.trained)
+
+
+@pytest.fixture(scope="module")
+def filled(world: World, frozen: FrozenRows, tokenizer) -> list[FilledMask]:
+    found = filled_masks(AutoModelForMaskedLM.from_pretrained(world.trained), tokenizer, frozen, NUM_EXAMPLES, CPU)
+    assert len(found) == NUM_EXAMPLES
+    return found
+
+
+def test_places_are_the_last_masked_ones_of_long_rows_spread_evenly(
+    frozen: FrozenRows, filled: list[FilledMask]
+) -> None:
+    shares = [one.row_id * NUM_EXAMPLES // len(frozen.rows) for one in filled]
+    assert shares == list(range(NUM_EXAMPLES))
+    for one in filled:
+        masked = frozen.masked(one.row_id)
+        assert len(masked.input_ids) >= 0.9 * LONG_POSITIONS
+        assert 0.9 * len(masked.input_ids) <= one.place < len(masked.input_ids) - 1
+        hidden = [place for place in masked.selected if masked.input_ids[place] == frozen.special.mask]
+        assert one.place == hidden[-1]
+
+
+def test_guesses_are_those_of_the_full_model_on_the_whole_row(
+    world: World, frozen: FrozenRows, tokenizer, filled: list[FilledMask]
+) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(world.trained).eval()
+    for one in filled:
+        seen = torch.from_numpy(frozen.masked(one.row_id).input_ids).unsqueeze(0)
+        with torch.no_grad():
+            likeliest = model(input_ids=seen).logits[0, one.place].softmax(-1).topk(3)
+        assert [probability for _, probability in one.guesses] == pytest.approx(likeliest.values.tolist(), abs=1e-5)
+        pieces = [tokenizer.decode([token_id]) for token_id in likeliest.indices.tolist()]
+        told = [text for text, _ in one.guesses]
+        assert [piece.strip().removeprefix("##") for piece in pieces] == [text.strip() for text in told]
+
+
+def test_truth_reads_on_from_the_text_around_it(frozen: FrozenRows, tokenizer, filled: list[FilledMask]) -> None:
+    for one in filled:
+        tokens = frozen.rows.tokens(one.row_id)
+        row = tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
+        passage = one.before + one.truth + one.after
+        assert passage in row
+        assert len(passage) > 30 or len(tokens) < LONG_POSITIONS
+        assert len(one.before) <= 120
+        assert len(one.after) <= 60
+        special = {tokenizer.decode([token_id]) for token_id in frozen.special.all if token_id != frozen.special.unk}
+        assert not any(text in passage for text in special)
+
+
+def test_a_guess_that_is_right_is_the_truth_to_the_letter(world: World, frozen: FrozenRows, tokenizer) -> None:
+    """The model of this test answers the truth of the first example everywhere."""
+    model = AutoModelForMaskedLM.from_pretrained(world.trained)
+    (first,) = filled_masks(model, tokenizer, frozen, 1, CPU)
+    answer = int(frozen.rows.tokens(first.row_id)[first.place])
+    with torch.no_grad():
+        model.get_output_embeddings().bias[answer] = 1_000.0
+    (told,) = filled_masks(model, tokenizer, frozen, 1, CPU)
+    assert told.guesses[0] == (told.truth, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_model_is_put_back_into_its_mode(world: World, frozen: FrozenRows, tokenizer, is_training: bool) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(world.trained).train(is_training)
+    one, two = (filled_masks(model, tokenizer, frozen, 2, CPU) for _ in range(2))
+    assert one == two != []
+    assert model.training is is_training
+
+
+def test_rows_without_a_mask_token_give_no_example(world: World, frozen: FrozenRows, tokenizer) -> None:
+    shown = replace(frozen, config=HeldOut(masking=Masking(masked_share=0.0, random_share=0.0)))
+    model = AutoModelForMaskedLM.from_pretrained(world.trained)
+    assert filled_masks(model, tokenizer, shown, 3, CPU) == []
+    few = replace(frozen, config=HeldOut(max_rows=2))
+    assert len(filled_masks(model, tokenizer, few, 5, CPU)) <= 2
