@@ -15,7 +15,7 @@ def extend(config: ExtendConfig) -> None:
 
     output = Path(config.output)
     refuse_existing(output)
-    refuse_second_extension(read_provenance(config.base), config.base)
+    refuse_second_extension(read_provenance(config.base, config.revision), config.base)
     base = load_model(config.base, config.revision, config.new_head, config.seed)
     provenance = Provenance(
         base=config.base,
@@ -25,11 +25,13 @@ def extend(config: ExtendConfig) -> None:
         initialisation=config.initialisation,
         alpha=config.alpha,
         seed=config.seed,
+        mode=config.mode,
     )
     report = write_extension(base, provenance, output)
     for note in base.notes:
         print(note)
-    print(f"positions: {provenance.base_positions} -> {provenance.num_positions}, {config.initialisation}")
+    how = f"{config.initialisation}, {config.mode}"
+    print(f"positions: {provenance.base_positions} -> {provenance.num_positions}, {how}")
     print(f"root mean square of a row's entries: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")
     print(f"largest change of a logit on inputs of up to {provenance.base_positions} tokens: {report.largest_change}")
     print(f"long checkpoint: {output}")

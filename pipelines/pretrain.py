@@ -25,11 +25,24 @@ def pretrain(config: PretrainConfig) -> None:
     from longmlm.processes import alone
     from longmlm.runtime import launch, leave, stop_on_signal
     from longmlm.training.loop import begin, conclude, train
+    from longmlm.training.rehearsal import rehearse
+    from longmlm.training.tracking import require, tracked
 
+    require(config.tracking.tracker)
     accelerator = launch(config.recipe.precision, config.runtime.num_processes, config.runtime.num_threads)
     run, resumed_from = open_run(config, accelerator)
+    if config.dry_run:
+        rehearsed = rehearse(run, resumed_from)
+        if accelerator.is_main_process:
+            print(rehearsed)
+        del run
+        leave(accelerator)
+        return
     with alone(run.folder) if accelerator.is_main_process else nullcontext(), stop_on_signal() as stop:
-        state = train(run, begin(run, resumed_from), stop)
+        state = begin(run, resumed_from)
+        tracker = config.tracking.tracker if accelerator.is_main_process else None
+        with tracked(run.folder, tracker, after=-1 if resumed_from is None else state.step):
+            state = train(run, state, stop)
     if accelerator.is_main_process:
         print(conclude(run, state))
         if stop:
@@ -43,8 +56,10 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.model.batches import refuse_unreadable
+    from longmlm.model.cost import Work, cost_of, peak_flops
+    from longmlm.model.generated import rebuild_positions
     from longmlm.model.loading import history_of, read_provenance
-    from longmlm.model.mlm import MlmObjective, set_dropout
+    from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
     from longmlm.runtime import seed_process
     from longmlm.training import checkpoint
     from longmlm.training.loop import Run
@@ -59,8 +74,17 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     provenance = (
         read_provenance(str(sound.folder)) if sound.folder else history_of(config.start.checkpoint, loaded.revision)
     )
+    rebuild_positions(loaded.model, provenance)
     if config.recipe.dropout is not None:
         set_dropout(loaded.model, config.recipe.dropout)
+    if config.runtime.activation_checkpointing:
+        checkpoint_activations(loaded.model)
+    work = Work(
+        rows.row_length,
+        config.recipe.masking.selected_fraction,
+        accelerator.mixed_precision == "bf16",
+        config.runtime.activation_checkpointing,
+    )
     objective = accelerator.prepare_model(MlmObjective(loaded.model).train())
     depends_on = {
         "recipe": asdict(config.recipe),
@@ -79,6 +103,9 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
         recipe=config.recipe,
         runtime=config.runtime,
         record=checkpoint.RunRecord(loaded.tokenizer, to_toml(config), as_json(depends_on), provenance),
+        cost=cost_of(loaded.model, work),
+        peak_flops=(config.runtime.peak_flops or peak_flops()) if work.is_bf16 else None,
+        num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
     )
     seed_process(config.recipe.seed, accelerator.process_index)
     if accelerator.is_main_process:
@@ -93,7 +120,7 @@ def load_start(config: PretrainConfig, resumed_from: Path | None) -> LoadedModel
     if resumed_from is not None:
         return load_model(str(resumed_from))
     if config.start.checkpoint is not None:
-        return load_model(config.start.checkpoint, config.start.revision)
+        return load_model(config.start.checkpoint, config.start.revision, config.start.new_head, config.recipe.seed)
     return new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed)
 
 

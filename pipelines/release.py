@@ -13,6 +13,7 @@ def release(config: ReleaseConfig) -> None:
     from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.folders import MANIFEST, new_folder, refuse_existing, sha256_of, write_json
     from longmlm.model.batches import refuse_unreadable
+    from longmlm.model.extension import at_length
     from longmlm.model.loading import PROVENANCE, load_model, read_provenance, weights_sha256
     from longmlm.release.card import model_card, public_provenance, read_evaluation, refuse_untrained
     from longmlm.release.export import export, prove
@@ -29,6 +30,9 @@ def release(config: ReleaseConfig) -> None:
     evaluation = read_evaluation(config.evaluation, expected, "base" in provenance, config.allow_unrecovered)
     trained = load_model(str(source))
     refuse_unreadable(rows, vocabulary_of_pretrained(trained.tokenizer, config.model), trained.model)
+    if config.num_positions is not None:
+        trained = at_length(trained, provenance, config.num_positions)
+        provenance |= {"num_positions": config.num_positions}
     with new_folder(output) as partial:
         export(trained, config.weights, partial)
         proof = prove(trained, config.weights, rows, partial)

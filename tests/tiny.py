@@ -9,20 +9,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, SentencePieceUnigramTokenizer
 from transformers import (
+    AlbertTokenizer,
+    AutoConfig,
     AutoModelForMaskedLM,
-    BertConfig,
     BertTokenizer,
+    CamembertTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    RobertaConfig,
     RobertaTokenizer,
+    XLMRobertaTokenizer,
 )
 
 from longmlm import runtime
@@ -44,7 +48,19 @@ SPECIAL = {
     ("roberta", 1): ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
     ("roberta", 3): ["<s>", "</s>", "<unk>", "<pad>", "<mask>"],
     ("bert", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    ("xlm-roberta", 1): ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    ("camembert", 1): ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"],
+    ("albert", 0): ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"],
+    ("electra", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    ("distilbert", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
 }
+TOKENIZERS = {
+    "roberta": RobertaTokenizer,
+    "xlm-roberta": XLMRobertaTokenizer,
+    "camembert": CamembertTokenizer,
+    "albert": AlbertTokenizer,
+}
+WIDTH = 32
 
 
 @functools.cache
@@ -57,43 +73,56 @@ def demo_texts() -> tuple[str, ...]:
 
 
 @functools.cache
-def _learnt(family: str, pad: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Returns the vocabulary of a tokenizer trained on the demo texts, and its merges where it has any."""
+def _learnt(family: str, pad: int) -> dict[str, Any]:
+    """Returns vocabulary, and merges where it has any, of the family's kind of tokenizer, trained on the demo texts."""
     special = SPECIAL[family, pad]
-    if family == "bert":
+    if family == "roberta":
+        tokenizer = ByteLevelBPETokenizer()
+        tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
+    elif family in TOKENIZERS:
+        tokenizer = SentencePieceUnigramTokenizer()
+        tokenizer.train_from_iterator(
+            demo_texts(), VOCABULARY_SIZE, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+    else:
         tokenizer = BertWordPieceTokenizer()
         tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
-        return tokenizer.get_vocab(), []
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
-    model = json.loads(tokenizer.to_str())["model"]
-    return model["vocab"], [tuple(pair) for pair in model["merges"]]
+    return json.loads(tokenizer.to_str())["model"]
 
 
 def tiny_tokenizer(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedTokenizerBase:
-    """Returns a tokenizer of some 300 pieces, the padding token at the id `pad`."""
-    vocab, merges = _learnt(family, pad)
-    if family == "bert":
-        return BertTokenizer(vocab=dict(vocab), model_max_length=num_positions)
-    return RobertaTokenizer(vocab=dict(vocab), merges=list(merges), model_max_length=num_positions)
+    """Returns the family's tokenizer with some 300 pieces, the padding token at the id `pad`."""
+    learnt, kind = _learnt(family, pad), TOKENIZERS.get(family, BertTokenizer)
+    if family == "roberta":
+        merges = [tuple(pair) for pair in learnt["merges"]]
+        return kind(vocab=dict(learnt["vocab"]), merges=merges, model_max_length=num_positions)
+    if family in TOKENIZERS:
+        return kind(vocab=[(piece, score) for piece, score in learnt["vocab"]], model_max_length=num_positions)
+    return kind(vocab=dict(learnt["vocab"]), model_max_length=num_positions)
 
 
-def tiny_config(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> RobertaConfig | BertConfig:
+def tiny_config(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedConfig:
     """Returns the config of a model with `num_positions` usable positions, with weights large enough to matter."""
     tokenizer = tiny_tokenizer(family, pad)
     sizes = {
         "vocab_size": len(tokenizer),
-        "hidden_size": 32,
+        "hidden_size": WIDTH,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 64,
         "initializer_range": 0.3,
         "pad_token_id": pad,
+        "max_position_embeddings": num_positions,
     }
-    if family == "bert":
-        return BertConfig(**sizes, max_position_embeddings=num_positions)
-    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    return RobertaConfig(**sizes, **special, max_position_embeddings=num_positions + pad + 1, type_vocab_size=1)
+    if "roberta" in family or family == "camembert":
+        special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+        sizes |= {**special, "max_position_embeddings": num_positions + pad + 1, "type_vocab_size": 1}
+    own: dict[str, dict[str, object]] = {
+        "albert": {"embedding_size": WIDTH // 2, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+        "electra": {"embedding_size": WIDTH // 2},
+        "distilbert": {"hidden_dim": 64},
+    }
+    return AutoConfig.for_model(family, **sizes, **own.get(family, {}))
 
 
 def tiny_model(family: str, pad: int, num_positions: int = NUM_POSITIONS, seed: int = 0) -> PreTrainedModel:

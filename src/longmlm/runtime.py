@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import psutil
 import torch
 from accelerate import Accelerator
 
@@ -24,12 +25,26 @@ class Stop:
         return bool(self.signal_name)
 
 
+def resolved_precision(precision: str) -> str:
+    """Returns what `auto` stands for here: bf16 where GPU or CPU compute in it, else no (fp32); others as they are.
+
+    Without instructions for it a CPU takes some hundred times as long in bf16 as in fp32.
+    """
+    if precision != "auto":
+        return precision
+    if torch.cuda.is_available():
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_bf16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
+    return "bf16" if has_bf16 else "no"
+
+
 def launch(precision: str, num_processes: int | None = None, num_threads: int | None = None) -> Accelerator:
     """Returns the Accelerator of this launch; without a GPU `num_threads` are used, or a fair share of the cores.
 
     Raises TrainingError when the processes that were started do not know of each other, or are not `num_processes`.
     """
-    accelerator = Accelerator(mixed_precision=precision, cpu=not torch.cuda.is_available())
+    accelerator = Accelerator(mixed_precision=resolved_precision(precision), cpu=not torch.cuda.is_available())
     if "ACCELERATE_MIXED_PRECISION" in os.environ:
         end_with_parent(signal.SIGTERM)  # `accelerate launch` with one process does not pass a signal on
     started = int(os.environ.get("WORLD_SIZE", "1"))
@@ -50,7 +65,11 @@ def launch(precision: str, num_processes: int | None = None, num_threads: int | 
 
 def _fair_share_of_cores() -> int:
     """Returns the cores for each process of this machine; Accelerate's launcher leaves one, whatever there is."""
-    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, len(os.sched_getaffinity(0)) // _processes_here())
+
+
+def _processes_here() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def seed_process(seed: int, process_index: int) -> None:
@@ -82,6 +101,13 @@ def leave(accelerator: Accelerator) -> None:
     accelerator.free_memory()
     gc.collect()
     accelerator.end_training()
+
+
+def free_memory_bytes() -> int:
+    """Returns the bytes that this process can still take: of its GPU, or its share of what the machine has left."""
+    if torch.cuda.is_available():
+        return torch.cuda.mem_get_info()[0]
+    return psutil.virtual_memory().available // _processes_here()
 
 
 def peak_memory_bytes() -> int:

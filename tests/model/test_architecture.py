@@ -2,13 +2,19 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, RobertaConfig
+from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, DistilBertConfig, PreTrainedModel, RobertaConfig
 
 from longmlm.errors import ModelError
 from longmlm.model.architecture import architecture_of, refuse_unsuitable, replace_positions
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_model
 
-OFFSETS = {("roberta", 1): 2, ("roberta", 3): 4, ("bert", 0): 0}
+OFFSETS = {
+    ("roberta", 1): 2,
+    ("roberta", 3): 4,
+    ("xlm-roberta", 1): 2,
+    ("camembert", 1): 2,
+    **{(family, 0): 0 for family in ("bert", "albert", "electra", "distilbert")},
+}
 REFUSED = {
     "deberta": "relative positions",
     "deberta-v2": "relative positions",
@@ -20,14 +26,15 @@ REFUSED = {
     "fnet": "no attention to extend",
     "longformer": "a windowed attention of its own",
     "big_bird": "a windowed attention of its own",
-    "gpt2": "only roberta and bert models",
-    "vit": "only roberta and bert models",
+    "gpt2": "only roberta, .* and distilbert models",
+    "vit": "only roberta, .* and distilbert models",
 }
 
 
-def new_table(num_positions: int = LONG_POSITIONS) -> torch.Tensor:
-    """Returns rows for a tiny model that are not near to each other."""
-    return torch.randn(num_positions, 32, generator=torch.Generator().manual_seed(5))
+def new_table(model: PreTrainedModel, num_positions: int = LONG_POSITIONS) -> torch.Tensor:
+    """Returns rows for the model that are not near to each other."""
+    width = architecture_of(model).position_table.embedding_dim
+    return torch.randn(num_positions, width, generator=torch.Generator().manual_seed(5))
 
 
 def content(num_tokens: int, num_rows: int = 2) -> torch.Tensor:
@@ -71,8 +78,27 @@ def test_relative_positions_of_a_known_family_are_refused(config_kind: type, kin
     refuse_unsuitable(config_kind(), "a model")
 
 
+def test_sinusoids_are_no_table_that_was_learnt() -> None:
+    with pytest.raises(ModelError, match="sinusoidal positions"):
+        refuse_unsuitable(DistilBertConfig(sinusoidal_pos_embds=True), "a model")
+    refuse_unsuitable(DistilBertConfig(), "a model")
+
+
+def test_the_head_begins_with_the_matrix_that_it_names(kind: tuple[str, int]) -> None:
+    parts = architecture_of(tiny_model(*kind))
+    hidden = torch.randn(2, 3, 32)
+    with torch.no_grad():
+        before = parts.head(hidden)
+        parts.head_transform.weight.zero_()
+        parts.head_transform.bias.zero_()
+        after = parts.head(hidden)
+    assert before[0].std(dim=0).max() > 0.1
+    assert torch.allclose(after, after[0, 0].expand_as(after))
+
+
 def test_reserved_rows_are_carried_over_bit_for_bit(kind: tuple[str, int]) -> None:
-    model, table = tiny_model(*kind), new_table()
+    model = tiny_model(*kind)
+    table = new_table(model)
     offset = OFFSETS[kind]
     with torch.no_grad():
         architecture_of(model).position_table.weight[:offset].normal_()
@@ -87,23 +113,25 @@ def test_reserved_rows_are_carried_over_bit_for_bit(kind: tuple[str, int]) -> No
 def test_all_that_has_the_length_of_the_table_follows_it(kind: tuple[str, int], num_positions: int) -> None:
     model = tiny_model(*kind)
     keys = sorted(model.state_dict())
-    padding = architecture_of(model).position_table.padding_idx
-    replace_positions(model, new_table(num_positions))
+    before = architecture_of(model).position_table
+    padding, width = before.padding_idx, before.embedding_dim
+    replace_positions(model, new_table(model, num_positions))
     parts = architecture_of(model)
     num_rows = num_positions + OFFSETS[kind]
     assert parts.num_positions == num_positions
-    assert parts.position_table.weight.shape == (num_rows, 32)
+    assert parts.position_table.weight.shape == (num_rows, width)
     assert parts.position_table.weight.requires_grad
     assert parts.position_table.padding_idx == padding
     assert torch.equal(parts.embeddings.position_ids, torch.arange(num_rows).unsqueeze(0))
-    assert torch.equal(parts.embeddings.token_type_ids, torch.zeros(1, num_rows, dtype=torch.long))
+    if kind[0] != "distilbert":  # it has no token types
+        assert torch.equal(parts.embeddings.token_type_ids, torch.zeros(1, num_rows, dtype=torch.long))
     assert model.config.max_position_embeddings == num_rows
     assert sorted(model.state_dict()) == keys
 
 
 def test_every_place_reads_its_row(kind: tuple[str, int]) -> None:
     model = tiny_model(*kind)
-    replace_positions(model, new_table())
+    replace_positions(model, new_table(model))
     read = []
     architecture_of(model).position_table.register_forward_hook(lambda _, inputs, __: read.append(inputs[0]))
     with torch.no_grad():
@@ -117,7 +145,7 @@ def test_stretched_model_runs_at_its_length_and_not_beyond(kind: tuple[str, int]
     model = tiny_model(*kind)
     with pytest.raises((IndexError, RuntimeError)), torch.no_grad():
         model(input_ids=content(NUM_POSITIONS + 1))
-    replace_positions(model, new_table())
+    replace_positions(model, new_table(model))
     model.save_pretrained(tmp_path)
     reloaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
     tokens = content(LONG_POSITIONS)

@@ -117,7 +117,7 @@ def test_gradients_of_micro_batches_add_up_to_that_of_one_batch(
         if one.grad is not None:
             assert torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-6 + 1e-5 * float(one.grad.abs().max())), name
             compared += int(one.grad.abs().max() > 1e-4)
-    assert compared > 30
+    assert compared > 25
 
 
 def test_a_mean_of_means_would_be_another_gradient(kind: tuple[str, int]) -> None:
@@ -135,5 +135,12 @@ def test_dropout_is_set_everywhere_and_the_config_keeps_what_it_says(model: PreT
     assert not torch.allclose(selected_logits(dropped, batch), expected, atol=1e-3)
     set_dropout(dropped, 0.0)
     assert torch.allclose(selected_logits(dropped, batch), expected, rtol=1e-4, atol=1e-4)
-    assert dropped.config.hidden_dropout_prob == 0.1
-    assert dropped.config.attention_probs_dropout_prob == 0.1
+    said = (
+        ("dropout", "attention_dropout")
+        if model.config.model_type == "distilbert"
+        else (
+            "hidden_dropout_prob",
+            "attention_probs_dropout_prob",
+        )
+    )
+    assert [getattr(dropped.config, name) for name in said] == [0.1, 0.1]

@@ -135,7 +135,7 @@ def test_text_of_the_proof_nearly_fills_a_row_and_asks_for_one_token_near_its_en
     trained: LoadedModel, rows: Rows
 ) -> None:
     tokenizer = trained.tokenizer
-    tokens = tokenizer(masked_text(tokenizer, rows))["input_ids"]
+    tokens = tokenizer(masked_text(tokenizer, rows, rows.row_length))["input_ids"]
     assert 0.8 * LONG_POSITIONS < len(tokens) <= LONG_POSITIONS
     assert tokens.count(tokenizer.mask_token_id) == 1
     assert tokens.index(tokenizer.mask_token_id) > max(NUM_POSITIONS, 0.8 * len(tokens))

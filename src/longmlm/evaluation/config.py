@@ -46,7 +46,7 @@ class EvaluateConfig:
     """The long model after training: an export, a checkpoint, or a run folder, whose best checkpoint is taken."""
     run: str | None = None
     """Run folder whose metrics give the recovery curve."""
-    precision: Literal["no", "bf16"] = "no"
-    """Autocast: no (fp32) or bf16."""
+    precision: Literal["auto", "no", "bf16"] = "no"
+    """Autocast: no (fp32), bf16, or auto for bf16 where the hardware has it."""
     held_out: HeldOut = field(default_factory=HeldOut)
     """The frozen masks."""

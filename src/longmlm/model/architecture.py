@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, cast
 
 import torch
@@ -28,17 +29,24 @@ REFUSED = {
 }
 
 
+FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert")
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """The parts of a masked language model with learned absolute positions.
 
-    `position_offset` rows at the head of the position table are reserved and belong to no position.
+    `layers` are applied `layer_repeats` times. `head` maps hidden states to logits, `head_transform` is its first
+    matrix. `position_offset` rows at the head of the position table are reserved and belong to no position.
     """
 
     family: str
     encoder: nn.Module
     embeddings: nn.Module
+    layers: nn.Module
+    layer_repeats: int
     head: Callable[[Tensor], Tensor]
+    head_transform: nn.Linear
     position_offset: int
 
     @property
@@ -57,8 +65,13 @@ def refuse_unsuitable(config: PretrainedConfig, name: str) -> None:
     family = config.model_type
     if family in REFUSED:
         raise ModelError(f"{name} is a {family} model: it has {REFUSED[family]}, and no table of positions to stretch")
-    if family not in ("roberta", "bert"):
-        raise ModelError(f"{name} is a {family or 'nameless'} model: only roberta and bert models can be stretched")
+    if family not in FAMILIES:
+        raise ModelError(
+            f"{name} is a {family or 'nameless'} model: only {', '.join(FAMILIES[:-1])} and {FAMILIES[-1]} models can "
+            "be stretched"
+        )
+    if getattr(config, "sinusoidal_pos_embds", False):
+        raise ModelError(f"{name} has sinusoidal positions: only learned absolute ones can be stretched")
     if (kind := getattr(config, "position_embedding_type", None) or "absolute") != "absolute":
         raise ModelError(f"{name} has {kind} positions: only learned absolute ones can be stretched")
 
@@ -70,12 +83,28 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def _parts(model: Any) -> Architecture:
-    match model.config.model_type:
-        case "roberta":
-            encoder, head, offset = model.roberta, model.lm_head, model.roberta.embeddings.padding_idx + 1
+    config, encoder, offset, repeats = model.config, model.base_model, 0, 1
+    layers = encoder.transformer.layer if config.model_type == "distilbert" else getattr(encoder.encoder, "layer", None)
+    head: Callable[[Tensor], Tensor]
+    match config.model_type:
+        case "roberta" | "xlm-roberta" | "camembert":
+            head, transform, offset = model.lm_head, model.lm_head.dense, encoder.embeddings.padding_idx + 1
+        case "bert":
+            head, transform = model.cls, model.cls.predictions.transform.dense
+        case "albert":
+            head, transform, layers = model.predictions, model.predictions.dense, encoder.encoder.albert_layer_groups
+            repeats = config.num_hidden_layers // config.num_hidden_groups
+        case "electra":
+            transform = model.generator_predictions.dense
+            head = _in_turn(model.generator_predictions, model.generator_lm_head)
         case _:
-            encoder, head, offset = model.bert, model.cls, 0
-    return Architecture(model.config.model_type, encoder, encoder.embeddings, head, offset)
+            transform = model.vocab_transform
+            head = _in_turn(transform, model.activation, model.vocab_layer_norm, model.vocab_projector)
+    return Architecture(config.model_type, encoder, encoder.embeddings, layers, repeats, head, transform, offset)
+
+
+def _in_turn(*modules: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda hidden: reduce(lambda value, module: module(value), modules, hidden)
 
 
 @torch.no_grad()
@@ -96,5 +125,6 @@ def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
     embeddings.position_embeddings = new
     positions = torch.arange(num_rows, device=old.weight.device).unsqueeze(0)
     embeddings.register_buffer("position_ids", positions, persistent=False)
-    embeddings.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
+    if hasattr(embeddings, "token_type_ids"):
+        embeddings.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
     model.config.max_position_embeddings = num_rows

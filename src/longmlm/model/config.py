@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Initialisation = Literal["hierarchical", "tile", "random", "interpolate"]
+Mode = Literal["materialized", "generated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class ExtendConfig:
     """How new rows are made; only interpolate changes the trained rows."""
     alpha: float = 0.4
     """Weight of the higher digit in the hierarchical decomposition."""
+    mode: Mode = "materialized"
+    """What is trained: materialized for every row, generated for the base rows alone, from which the others follow."""
     seed: int = 0
     """Seed of the random rows, and of a new head."""
     new_head: bool = False
@@ -32,5 +35,7 @@ class ExtendConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1 or self.alpha == 0.5:
             raise ValueError("alpha must be at least 0, below 1 and not 0.5, which makes rows (i, j) and (j, i) one")
+        if self.mode == "generated" and self.initialisation not in ("hierarchical", "tile"):
+            raise ValueError("generated needs rows that follow from the base rows: hierarchical or tile")
         if self.num_positions < 1:
             raise ValueError("num_positions must be at least 1")

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder, write_json
 from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.config import Initialisation
+from longmlm.model.config import Initialisation, Mode
 from longmlm.model.loading import PROVENANCE, LoadedModel, load_model
 from longmlm.model.positions import extended_table
 
@@ -31,7 +32,7 @@ class Provenance:
     initialisation: Initialisation
     alpha: float
     seed: int
-    mode: str = "materialized"
+    mode: Mode = "materialized"
     trained: dict[str, Any] | None = None
 
 
@@ -63,6 +64,24 @@ def extended(loaded: LoadedModel, table: torch.Tensor) -> LoadedModel:
     tokenizer = copy.deepcopy(loaded.tokenizer)
     tokenizer.model_max_length = len(table)
     return LoadedModel(model, tokenizer, loaded.revision, loaded.notes)
+
+
+def at_length(loaded: LoadedModel, provenance: Mapping[str, Any], num_positions: int) -> LoadedModel:
+    """Returns a trained long model, with its tokenizer, at another number of positions.
+
+    Raises PositionsError unless its positions were generated, and beyond n * n.
+    """
+    if provenance.get("mode") != "generated":
+        raise PositionsError(
+            "num_positions can be set for a model trained in generated mode only: the positions of others are those "
+            "that were trained"
+        )
+    parts = architecture_of(loaded.model)
+    base = parts.position_table.weight.detach()[parts.position_offset :][: provenance["base_positions"]]
+    if num_positions <= len(base):
+        return extended(loaded, base[:num_positions])
+    about = (provenance[key] for key in ("initialisation", "alpha", "seed"))
+    return extended(loaded, extended_table(base, num_positions, *about))
 
 
 def write_extension(base: LoadedModel, provenance: Provenance, folder: Path) -> ExtensionReport:

@@ -4,13 +4,16 @@ import hashlib
 import json
 import pickle
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers.utils.logging as transformers_logging
+from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
 
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
@@ -60,10 +63,20 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     except Exception as error:  # the libraries below raise types of their own
         raise ModelError(f"{name} cannot be loaded: {_reason(error)}") from error
     notes = _judged(name, model, info, new_head)
+    _begin_head(model, info["missing_keys"])
     tokenizer = _load_tokenizer(name, revision)
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
     return LoadedModel(model, tokenizer, getattr(config, "_commit_hash", None), tuple(notes))
+
+
+@torch.no_grad()
+def _begin_head(model: PreTrainedModel, missing: Collection[str]) -> None:
+    """Lets a new head's matrix begin as the identity where it is square: its decoder is the tied word embeddings."""
+    transform = architecture_of(model).head_transform.weight
+    is_new = any(parameter is transform for name, parameter in model.named_parameters() if name in missing)
+    if is_new and transform.shape[0] == transform.shape[1]:
+        nn.init.eye_(transform)
 
 
 def _refuse_strange_shards(folder: Path) -> None:
@@ -106,11 +119,15 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     return LoadedModel(model, tokenizer, None, ())
 
 
-def read_provenance(name: str) -> dict[str, Any]:
-    """Returns what longmlm.json beside a long checkpoint says of its making, empty for any other model."""
-    path = Path(name) / PROVENANCE
+def read_provenance(name: str, revision: str | None = None) -> dict[str, Any]:
+    """Returns what longmlm.json beside a long checkpoint, local or on the hub, says of it; empty for other models."""
+    quietly = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
+    found = None if Path(name).is_file() else cached_file(name, PROVENANCE, revision=revision or "main", **quietly)
+    if found is None:
+        return {}
+    path = Path(found)
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{path} is damaged: it is no JSON") from error
 
@@ -119,7 +136,7 @@ def history_of(checkpoint: str | None, revision: str | None) -> dict[str, Any]:
     """Returns what longmlm.json is to say of a run's beginning: empty for an untrained model."""
     if checkpoint is None:
         return {}
-    earlier = read_provenance(checkpoint)
+    earlier = read_provenance(checkpoint, revision)
     before = [*earlier.get("trained_before", ()), *([earlier["trained"]] if earlier.get("trained") else ())]
     return {**earlier, "started_from": checkpoint, "started_from_revision": revision, "trained_before": before}
 

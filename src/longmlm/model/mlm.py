@@ -1,9 +1,13 @@
 """A batch to loss and hits on its selected positions."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of
@@ -36,6 +40,18 @@ def selected_logits(model: PreTrainedModel, batch: MlmBatch) -> Float[Tensor, "s
     parts = architecture_of(model)
     hidden = parts.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
     return parts.head(hidden.flatten(0, 1).index_select(0, batch.selected))
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Lets each layer keep its input alone and compute the rest again in the backward pass (Chen et al. 2016)."""
+    for layer in cast(nn.ModuleList, architecture_of(model).layers):
+        layer.forward = partial(_recomputed, layer.forward)
+
+
+def _recomputed(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*arguments, **named)
+    return checkpoint(forward, *arguments, use_reentrant=False, **named)
 
 
 def set_dropout(model: nn.Module, probability: float) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from longmlm.data.report import packing_table
 from longmlm.errors import ReleaseError
 from longmlm.evaluation.report import cells, explanation
-from longmlm.pages import Table, packing_table
+from longmlm.pages import Table
 from longmlm.release.config import ReleaseConfig
 
 OTHERS = {"after_sha256": "other weights", "rows_sha256": "other rows", "base": "another base model"}

@@ -30,6 +30,8 @@ class ReleaseConfig:
     """ISO 639-1 codes of the text."""
     data: tuple[str, ...] = ()
     """A line for each corpus, with its licence."""
+    num_positions: int | None = None
+    """Positions of the released model; absent for as many as were trained. Only generated positions can have others."""
     weights: WeightType = "fp32"
     """Type of the stored weights."""
     allow_unrecovered: bool = False

@@ -20,6 +20,7 @@ from longmlm.release import reload
 from longmlm.release.config import WeightType
 
 TOLERANCE = 1e-4
+LONGEST_PROOF = 4096
 LEAST_CONTENT = 4
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -49,7 +50,8 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path) -> None:
 def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -> Proof:
     """Loads the folder in a process without longmlm and compares logits with the trained model's.
 
-    Inputs are held-out tokens: one, half as many as there are positions, as many, and a padded batch. The trained
+    Inputs are held-out tokens: one, half as many as there are positions, as many (of very many, the first thousands),
+    and a padded batch. The trained
     weights are rounded to the stored type first. Raises ReleaseError when anything differs, is missing or unreadable.
     """
     model: torch.nn.Module = trained.model
@@ -57,7 +59,8 @@ def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -
     with tempfile.TemporaryDirectory() as scratch:
         reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
         save_file(_reference(rounded, rows), reference)
-        text.write_text(masked_text(trained.tokenizer, rows), encoding="utf-8")
+        longest = min(rows.row_length, architecture_of(trained.model).num_positions)
+        text.write_text(masked_text(trained.tokenizer, rows, longest), encoding="utf-8")
         command = [sys.executable, str(reload.__file__), str(folder), str(reference), str(text)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -68,23 +71,23 @@ def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -
     return Proof(found["largest_difference"], found["text_tokens"], found["answer"].strip())
 
 
-def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows) -> str:
-    """Returns the longest held-out row as text that still fits a row, the mask token near its end."""
-    content = max((rows.tokens(row_id) for row_id in range(min(64, len(rows)))), key=len)[1:-1].tolist()
+def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) -> str:
+    """Returns the longest held-out row as text of at most `longest` tokens, the mask token near its end."""
+    content = max((rows.tokens(row_id) for row_id in range(min(64, len(rows)))), key=len)[1:-1].tolist()[:longest]
     special, mask = set(tokenizer.all_special_ids), str(tokenizer.mask_token)
     content = [token_id for token_id in content if token_id not in special]
     while True:
         place = len(content) - max(1, len(content) // 20)
         head, tail = (str(tokenizer.decode(ids)).replace(mask, "") for ids in (content[:place], content[place + 1 :]))
         text = f"{head} {mask}{tail}"
-        if len(tokenizer(text)["input_ids"]) <= rows.row_length or len(content) < LEAST_CONTENT:
+        if len(tokenizer(text)["input_ids"]) <= longest or len(content) < LEAST_CONTENT:
             return text
         content = content[: -max(1, len(content) // 50)]
 
 
 @torch.no_grad()
 def _reference(model: PreTrainedModel, rows: Rows) -> dict[str, torch.Tensor]:
-    num_positions = architecture_of(model).num_positions
+    num_positions = min(architecture_of(model).num_positions, max(LONGEST_PROOF, rows.row_length))
     held_out = torch.cat([torch.from_numpy(rows.tokens(row_id)) for row_id in range(min(64, len(rows)))])
     whole = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
     half = num_positions // 2

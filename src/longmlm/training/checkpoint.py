@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from longmlm.data.config import Masking
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import PARTIAL, partial_of, seal, verify, write_json
+from longmlm.model.generated import stock_state
 from longmlm.model.loading import PROVENANCE
 from longmlm.training.config import RecipeConfig
 from longmlm.training.schedule import is_constant
@@ -73,7 +74,7 @@ def save(
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         try:
-            model.save_pretrained(partial)
+            model.save_pretrained(partial, state_dict=stock_state(model))
             torch.save(optimizer.state_dict(), partial / "optimizer.pt")
         except Exception as error:  # safetensors and torch raise types of their own when the disk is full
             shutil.rmtree(partial, ignore_errors=True)

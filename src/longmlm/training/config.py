@@ -7,7 +7,7 @@ from typing import Literal
 from longmlm.data.config import Masking
 from longmlm.evaluation.config import HeldOut
 
-Precision = Literal["no", "bf16"]
+Precision = Literal["auto", "no", "bf16"]
 Schedule = Literal["linear", "cosine", "constant-then-decay"]
 
 
@@ -21,6 +21,8 @@ class Start:
     """Folder or hub name of a model with an MLM head."""
     revision: str | None = None
     """Branch, tag or commit of a checkpoint on the hub."""
+    new_head: bool = False
+    """Whether a checkpoint without an MLM head gets a new, untrained one."""
     architecture: str | None = None
     """A transformers config.json, for an untrained model."""
     tokenizer: str | None = None
@@ -63,8 +65,8 @@ class RecipeConfig:
     """Gradients of a larger norm are scaled down to it."""
     dropout: float | None = None
     """Probability of every dropout; absent for what the checkpoint says."""
-    precision: Precision = "bf16"
-    """Autocast: no (fp32) or bf16. Parameters and optimizer are fp32."""
+    precision: Precision = "auto"
+    """Autocast: no (fp32), bf16, or auto for bf16 where the hardware has it. Parameters and optimizer are fp32."""
     seed: int = 42
     """Seed of the order, the masks and dropout."""
     masking: Masking = field(default_factory=Masking)
@@ -101,6 +103,10 @@ class RuntimeConfig:
     """CPU threads of each process where there is no GPU; absent for a fair share of the cores."""
     num_loader_workers: int = 0
     """Processes that make batches ahead, for each training process; 0 makes them in it."""
+    activation_checkpointing: bool = False
+    """Whether activations are computed again in the backward pass: a third more work, a fraction of the memory."""
+    peak_flops: float | None = None
+    """FLOP/s in bf16 that a GPU can reach, for MFU; absent for what its data sheet says, if it is a known one."""
     log_every_steps: int = 10
     """Steps between two lines of metrics.jsonl."""
     evaluate_every_steps: int = 100
@@ -124,6 +130,28 @@ class RuntimeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tracking:
+    """Where a run is shown besides metrics.jsonl, which has every figure."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    tracker: Literal["wandb", "tensorboard"] | None = None
+    """Weights & Biases, offline unless its client is logged in, or TensorBoard; absent for neither."""
+    project: str = "longmlm"
+    """Project at W&B."""
+    entity: str | None = None
+    """User or team at W&B; absent for the client's own."""
+    name: str | None = None
+    """Name of the run at W&B; absent for the last two parts of its folder."""
+    num_examples: int = 3
+    """Held-out rows of which each evaluation shows what the model fills in near the end."""
+
+    def __post_init__(self) -> None:
+        if self.num_examples < 0:
+            raise ValueError("num_examples must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainConfig:
     """Rows and a checkpoint to checkpoints of a trained model; the same command goes on after any end."""
 
@@ -141,3 +169,7 @@ class PretrainConfig:
     """How fast, and what is kept."""
     held_out: HeldOut = field(default_factory=HeldOut)
     """The evaluation in the run."""
+    tracking: Tracking = field(default_factory=Tracking)
+    """Where the run is shown."""
+    dry_run: bool = False
+    """Whether all is checked, a step is made and what the run would do is told, and nothing is written."""

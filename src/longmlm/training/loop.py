@@ -18,9 +18,11 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from longmlm.errors import TrainingError
+from longmlm.evaluation.examples import filled_masks
 from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure, whole
 from longmlm.folders import PARTIAL, write_json
 from longmlm.model.batches import MlmBatch, StepBatches
+from longmlm.model.cost import Cost
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.processes import ignore_stop_signals
@@ -45,6 +47,9 @@ class Run:
     recipe: RecipeConfig
     runtime: RuntimeConfig
     record: checkpoint.RunRecord
+    cost: Cost
+    peak_flops: float | None
+    num_examples: int = 0
 
     @property
     def inner(self) -> MlmObjective:
@@ -161,9 +166,20 @@ def evaluated(run: Run, state: TrainState) -> TrainState:
     """Returns the state with the held-out accuracy at full length, which is written down."""
     measured = measure(run.inner, run.held_out, whole, run.block, run.accelerator, "evaluate")
     state = state.after_evaluation(measured.whole.accuracy)
+    line = evaluation_line(state, measured) | _examples(run)
     if run.accelerator.is_main_process:
-        tracking.append(run.folder, evaluation_line(state, measured))
+        tracking.append(run.folder, line)
     return state
+
+
+def _examples(run: Run) -> dict[str, object]:
+    """Returns what the model fills in near the end of some rows; every process asks it, as a shared model wants."""
+    if not run.num_examples:
+        return {}
+    model, here = run.inner.model, run.accelerator.device
+    with run.accelerator.autocast():
+        found = filled_masks(model, run.record.tokenizer, run.held_out, run.num_examples, here)
+    return {"examples": [asdict(example) for example in found]}
 
 
 def evaluation_line(state: TrainState, measured: Measured) -> dict[str, object]:
@@ -272,5 +288,8 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], ba
             "gradient_norm": updates[-1].gradient_norm,
             "tokens_per_second": speed,
             "elapsed_seconds": state.training_seconds,
+            "memory_bytes": peak_memory_bytes(),
         }
+        if run.peak_flops:
+            line["mfu"] = speed * run.cost.flop_per_token / (run.peak_flops * run.accelerator.num_processes)
         tracking.append(run.folder, line)

@@ -1,0 +1,103 @@
+"""A model and the shape of its batches to FLOP, MFU and memory."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from longmlm.model.architecture import architecture_of
+
+# dense bf16 FLOP/s with fp32 accumulation, from NVIDIA's data sheets; the first name that fits counts
+PEAKS = {
+    "B200": 2250e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "H800": 989e12,
+    "H20": 148e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "A40": 150e12,
+    "A30": 165e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "RTX 5090": 209e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+}
+BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
+BYTES_PER_SAVED_PARAMETER = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What training costs: FLOP a token, and bytes that weights, gradients and optimizer, a row, a checkpoint take."""
+
+    flop_per_token: float
+    state_bytes: int
+    row_bytes: int
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How a model is trained: tokens a row, share of them selected, bf16 or fp32, activations kept or computed again."""
+
+    row_length: int
+    selected_fraction: float
+    is_bf16: bool
+    is_checkpointed: bool = False
+
+
+def cost_of(model: PreTrainedModel, work: Work) -> Cost:
+    """Returns the cost of training the model.
+
+    FLOP as Kaplan et al. (2020) and Chowdhery et al. (2022, appendix B) count them: 6 a weight and token in matrices,
+    12 * length * width a layer for attention, nothing for recomputation; the head sees the selected tokens alone.
+    """
+    parts = architecture_of(model)
+    repeated = _matrices(parts.layers)
+    once = _matrices(parts.encoder) - repeated
+    head = parts.head_transform.weight.numel() + model.get_output_embeddings().weight.numel()
+    attention = 12 * model.config.num_hidden_layers * work.row_length * model.config.hidden_size
+    flop = 6 * (once + repeated * parts.layer_repeats + work.selected_fraction * head) + attention
+    num_parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return Cost(
+        flop_per_token=flop,
+        state_bytes=BYTES_PER_PARAMETER * num_parameters,
+        row_bytes=round(work.row_length * _saved_bytes_per_token(model, work)),
+        checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
+    )
+
+
+def peak_flops() -> float | None:
+    """Returns the bf16 FLOP/s that this GPU can reach; none where it is not known."""
+    if not torch.cuda.is_available():
+        return None
+    name = torch.cuda.get_device_name()
+    return next((peak for part, peak in PEAKS.items() if part in name), None)
+
+
+def _matrices(module: nn.Module) -> int:
+    return sum(one.weight.numel() for one in module.modules() if isinstance(one, nn.Linear))
+
+
+def _saved_bytes_per_token(model: PreTrainedModel, work: Work) -> float:
+    """Returns what autograd keeps of a token until the backward pass.
+
+    Counted on RoBERTa, BERT and ALBERT layers with torch's saved_tensors_hooks: 27 bytes a unit of width and 4 a unit
+    of the feed-forward layer under bf16 autocast, 36 and 8 in fp32. Without a GPU attention with dropout keeps 12 more
+    for each pair of tokens and head. With activation checkpointing a layer keeps its input, one layer is whole.
+    """
+    config, parts = model.config, architecture_of(model)
+    wide = max(one.out_features for one in parts.layers.modules() if isinstance(one, nn.Linear))
+    layer = 27 * config.hidden_size + 4 * wide if work.is_bf16 else 36 * config.hidden_size + 8 * wide
+    if not torch.cuda.is_available() and any(one.p for one in parts.layers.modules() if isinstance(one, nn.Dropout)):
+        layer += 12 * work.row_length * config.num_attention_heads
+    layers = config.num_hidden_layers * layer
+    if work.is_checkpointed:
+        layers = config.num_hidden_layers * 4 * config.hidden_size + layer
+    return layers + 12 * work.selected_fraction * config.vocab_size
