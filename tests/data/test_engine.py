@@ -15,13 +15,12 @@ from datasets import Dataset
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.corpus import is_held_out
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows import Split, open_rows
+from longmlm.data.rows import SPLITS, Split, open_rows
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.folders import MANIFEST, partial_of, verify
 
-SPLITS: tuple[Split, ...] = ("train", "held_out")
 SPELT = "She wrote <s> and <mask> and </s> into her letter. "
 
 

@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,7 @@ from datasets import Dataset
 from longmlm.data import engine
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
-from longmlm.data.packing import PackedRow
-from longmlm.data.rows import open_rows, write_shard
+from longmlm.data.rows import Shard, open_rows, open_shard
 from longmlm.data.vocabulary import PIECE_CHARACTERS, Vocabulary, vocabulary_of
 from longmlm.errors import DataError
 from longmlm.folders import partial_of, verify
@@ -40,17 +40,19 @@ def config(tmp_path: Path, english_texts: list[str]) -> PrepareConfig:
     )
 
 
-def write_until_killed(path: Path, rows: Iterable[PackedRow], vocabulary_size: int) -> int:
-    if path.stem != KILLED_AT:
-        return write_shard(path, rows, vocabulary_size)
-    path.with_name(f"{KILLED_AT}-123.partial").write_bytes(b"half a shard")
-    raise RuntimeError("killed")
+@contextmanager
+def open_until_killed(path: Path, vocabulary_size: int) -> Iterator[Shard]:
+    if path.stem == KILLED_AT:
+        path.with_name(f"{KILLED_AT}-123.partial").write_bytes(b"half a shard")
+        raise RuntimeError("killed")
+    with open_shard(path, vocabulary_size) as shard:
+        yield shard
 
 
 def interrupt(config: PrepareConfig, vocabulary: Vocabulary) -> Path:
     """Runs the stage until it is killed in the middle of a slice; returns the folder that it was writing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "write_shard", write_until_killed)
+        patch.setattr(engine, "open_shard", open_until_killed)
         with pytest.raises(RuntimeError, match="killed"):
             prepare_rows(config, vocabulary)
     assert not Path(config.output).exists()

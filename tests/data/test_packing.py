@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.data.config import PackingMode
-from longmlm.data.packing import PackedRow, pack, sentences_of
-from longmlm.data.vocabulary import SpecialTokens, TokenizedDocument
+from longmlm.data.packing import PackedRow, TokenizedDocument, pack
+from longmlm.data.vocabulary import SpecialTokens
 
 CLS, SEP, FIRST = 0, 2, 10
 SPECIAL = SpecialTokens(cls=CLS, sep=SEP, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
@@ -22,10 +22,10 @@ def corpus_of(sizes: list[list[int]]) -> list[TokenizedDocument]:
     """Returns documents with sentences of these sizes, no two of whose tokens are the same."""
     documents, first = [], FIRST
     for number, of_document in enumerate(sizes):
-        starts = [0, *accumulate(of_document)][: max(1, len(of_document))]
-        ids = np.arange(first, first + sum(of_document), dtype=np.uint32)
-        documents.append(TokenizedDocument(ids, np.array(starts, dtype=np.int64), source=number))
-        first += len(ids)
+        ends = [*accumulate(of_document, initial=first)]
+        sentences = [np.arange(begin, end, dtype=np.uint32) for begin, end in pairwise(ends) if end > begin]
+        documents.append(TokenizedDocument(sentences, source=number))
+        first = ends[-1]
     return documents
 
 
@@ -52,7 +52,7 @@ def reference_rows(sizes: list[list[int]], capacity: int) -> list[list[int]]:
     units = [
         (number, sentence[begin : begin + capacity])
         for number, document in enumerate(corpus_of(sizes))
-        for sentence in [ids.tolist() for ids in sentences_of(document)]
+        for sentence in [ids.tolist() for ids in document.sentences]
         for begin in range(0, len(sentence), capacity)
     ]
     rows = []
@@ -119,7 +119,7 @@ def test_a_sentence_that_fits_a_row_is_never_cut(sizes: list[list[int]], row_len
     rows = packed(sizes, row_length, mode)
     row_of = {token: number for number, content in enumerate(contents(rows)) for token in content}
     for document in corpus_of(sizes):
-        for sentence in sentences_of(document):
+        for sentence in document.sentences:
             num_rows = len({row_of[token] for token in sentence.tolist()})
             assert num_rows == -(-len(sentence) // (row_length - 2))
 
@@ -128,7 +128,7 @@ def test_a_sentence_that_fits_a_row_is_never_cut(sizes: list[list[int]], row_len
 @given(CORPORA, ROW_LENGTHS)
 def test_a_row_ends_only_where_the_next_sentence_would_not_have_fitted(sizes: list[list[int]], row_length: int) -> None:
     rows = packed(sizes, row_length)
-    sentences = [(document.source, ids) for document in corpus_of(sizes) for ids in sentences_of(document)]
+    sentences = [(document.source, ids) for document in corpus_of(sizes) for ids in document.sentences]
     opened_by = {int(ids[0]): (source, len(ids)) for source, ids in sentences}
     for row, following in pairwise(rows):
         first = int(following.input_ids[1])
@@ -160,7 +160,12 @@ def test_doc_sentences_packs_each_document_as_if_it_were_alone(sizes: list[list[
 def test_document_starts_and_sources_tell_every_token_its_document(
     sizes: list[list[int]], row_length: int, mode: PackingMode
 ) -> None:
-    source_of = {token: document.source for document in corpus_of(sizes) for token in document.input_ids.tolist()}
+    source_of = {
+        token: document.source
+        for document in corpus_of(sizes)
+        for sentence in document.sentences
+        for token in sentence.tolist()
+    }
     told = {
         token: source
         for row in packed(sizes, row_length, mode)

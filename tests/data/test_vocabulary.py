@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from longmlm.data import vocabulary as vocabulary_module
 from longmlm.data.sentences import sentence_starts
-from longmlm.data.vocabulary import TokenizedDocument, encode, load_vocabulary, vocabulary_of
+from longmlm.data.vocabulary import encode, load_vocabulary, vocabulary_of
 from longmlm.errors import DataError
 
 Spans = list[tuple[int, int]]
@@ -55,9 +57,23 @@ def encoded_spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
     return spans
 
 
-def encoded(tokenizer: Tokenizer, text: str, language: str = "en") -> TokenizedDocument:
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of a text, and the index of the first token of each sentence that has any."""
+
+    input_ids: np.ndarray
+    sentence_starts: np.ndarray
+
+
+def joined(sentences: Iterable[np.ndarray]) -> Encoded:
+    found = [np.zeros(0, dtype=np.uint32), *sentences]
+    starts = np.cumsum([0, *map(len, found[1:])])[: max(1, len(found) - 1)]
+    return Encoded(np.concatenate(found), starts)
+
+
+def encoded(tokenizer: Tokenizer, text: str, language: str = "en") -> Encoded:
     known = vocabulary_of(tokenizer, "tiny").tokenizer
-    return encode(known, text, sentence_starts(text, language), source=0)
+    return joined(encode(known, text, sentence_starts(text, language)))
 
 
 def whole(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -188,9 +204,9 @@ def test_special_tokens_that_a_text_spells_out_are_plain_text(tokenizer: Tokeniz
 def test_a_copy_of_a_vocabulary_takes_special_tokens_for_text_as_well(tokenizer: Tokenizer) -> None:
     vocabulary = vocabulary_of(tokenizer, "tiny")
     starts = np.zeros(1, dtype=np.int64)
-    expected = encode(vocabulary.tokenizer, SPELT, starts, 0).input_ids.tolist()
+    expected = joined(encode(vocabulary.tokenizer, SPELT, starts)).input_ids.tolist()
     for copied in (copy.deepcopy(vocabulary), pickle.loads(pickle.dumps(vocabulary))):
-        assert encode(copied.tokenizer, SPELT, starts, 0).input_ids.tolist() == expected
+        assert joined(encode(copied.tokenizer, SPELT, starts)).input_ids.tolist() == expected
 
 
 def test_texts_without_spelt_special_tokens_keep_the_ids_of_the_pretrained_tokenizer(tokenizer: Tokenizer) -> None:

@@ -8,20 +8,32 @@ PackingMode = Literal["full-sentences", "doc-sentences"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Files of one kind, read in the order of their names."""
+    """Files, read in the order of their names, or a split of a data set."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
-    files: tuple[str, ...]
-    """Paths or globs of .txt (one document a file) and .jsonl (one a line) files, also .gz and .zst."""
+    files: tuple[str, ...] = ()
+    """Paths or globs of .txt (one document a file), .jsonl and .csv (also .gz, .zst) and .parquet (one a record)."""
+    dataset: str | None = None
+    """Instead of files: a data set of the Hugging Face hub, owner/name, or the folder of one."""
+    subset: str | None = None
+    """Configuration of the data set, where it has several."""
+    split: str | None = None
+    """Split of the data set to read, such as train."""
+    revision: str | None = None
+    """Commit, tag or branch of the data set; the commit that it means at the first run is kept. Absent: main."""
     text_field: str = "text"
-    """Field of a JSON line that holds the text."""
+    """Field or column that holds the text."""
     language: str = "en"
     """ISO 639-1 code, which chooses the rules of sentence splitting."""
 
     def __post_init__(self) -> None:
-        if not self.files:
-            raise ValueError("a source needs at least one path in `files`")
+        if bool(self.files) == bool(self.dataset):
+            raise ValueError("a source needs either at least one path in `files` or a `dataset`")
+        if self.dataset and not self.split:
+            raise ValueError("a `dataset` needs the `split` to read, such as train")
+        if not self.dataset and (self.subset or self.split or self.revision):
+            raise ValueError("subset, split and revision belong to a `dataset`; these are files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

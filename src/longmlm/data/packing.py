@@ -5,13 +5,20 @@ With room for 10 tokens a row, sentences of 5 4 1 7 20 3 1 2 tokens give [5 4 1]
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Int32, UInt16, UInt32
 
 from longmlm.data.config import PackingMode
-from longmlm.data.vocabulary import SpecialTokens, TokenizedDocument
+from longmlm.data.vocabulary import SpecialTokens
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedDocument:
+    """The tokens of each sentence of a document that has any, in order, as they are asked for."""
+
+    sentences: Iterable[UInt32[np.ndarray, "_"]]
+    source: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +80,21 @@ def pack(
     """
     row = OpenRow(row_length - 2, special)
     for document in documents:
-        opens_document = True
-        for sentence in sentences_of(document):
-            if row.length and not row.has_room(len(sentence), opens_document):
-                yield row.close()
-            for begin in range(0, len(sentence), row.capacity):
-                row.add(sentence[begin : begin + row.capacity], document.source, opens_document)
-                opens_document = False
-                if begin + row.capacity < len(sentence):
-                    yield row.close()
-        if mode == "doc-sentences" and row.length:
-            yield row.close()
+        yield from pack_document(row, document, mode)
     if row.length:
         yield row.close()
 
 
-def sentences_of(document: TokenizedDocument) -> Iterator[UInt32[np.ndarray, " tokens"]]:
-    """Yields the tokens of each sentence that has any."""
-    borders = [0, *document.sentence_starts[1:].tolist(), len(document.input_ids)]
-    for begin, end in pairwise(borders):
-        if end > begin:
-            yield document.input_ids[begin:end]
+def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) -> Iterator[PackedRow]:
+    """Fills the open row and others with the document's sentences, and yields those that are full."""
+    opens_document = True
+    for sentence in document.sentences:
+        if row.length and not row.has_room(len(sentence), opens_document):
+            yield row.close()
+        for begin in range(0, len(sentence), row.capacity):
+            row.add(sentence[begin : begin + row.capacity], document.source, opens_document)
+            opens_document = False
+            if begin + row.capacity < len(sentence):
+                yield row.close()
+    if mode == "doc-sentences" and row.length:
+        yield row.close()

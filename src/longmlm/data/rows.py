@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -13,12 +14,13 @@ from jaxtyping import Int64
 
 from longmlm.data.packing import PackedRow
 from longmlm.errors import DataError
-from longmlm.folders import PARTIAL, read_manifest, verify
+from longmlm.folders import PARTIAL, read_manifest, sync, verify
 
 FORMAT = 1
 ROWS_PER_RECORD_BATCH = 512
 
 Split = Literal["train", "held_out"]
+SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,37 @@ def write_shard(path: Path, rows: Iterable[PackedRow], vocabulary_size: int) -> 
 
     The file appears under its name when it is complete.
     """
+    with open_shard(path, vocabulary_size) as shard:
+        for row in rows:
+            shard.add(row)
+    return shard.num_rows
+
+
+class Shard:
+    """An Arrow stream of rows that is being written, a record batch at a time."""
+
+    def __init__(self, writer: pa.ipc.RecordBatchStreamWriter, schema: pa.Schema) -> None:
+        self.writer, self.schema = writer, schema
+        self.num_rows, self._waiting = 0, []
+
+    def add(self, row: PackedRow) -> None:
+        """Appends a row."""
+        self._waiting.append(row)
+        self.num_rows += 1
+        if len(self._waiting) == ROWS_PER_RECORD_BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the rows that wait for a record batch to be full."""
+        if self._waiting:
+            columns = {name: [getattr(row, name) for row in self._waiting] for name in self.schema.names}
+            self.writer.write_batch(pa.record_batch(columns, schema=self.schema))
+            self._waiting = []
+
+
+@contextmanager
+def open_shard(path: Path, vocabulary_size: int) -> Iterator[Shard]:
+    """Yields the shard to write rows into; its file appears under its name when the block ends well."""
     id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
     schema = pa.schema(
         {
@@ -77,22 +110,13 @@ def write_shard(path: Path, rows: Iterable[PackedRow], vocabulary_size: int) -> 
         }
     )
     aside = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
-    num_rows = 0
-    with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        for batch in _batches(rows):
-            columns = {name: [getattr(row, name) for row in batch] for name in schema.names}
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-            num_rows += len(batch)
-    aside.replace(path)
-    return num_rows
-
-
-def _batches(rows: Iterable[PackedRow]) -> Iterator[list[PackedRow]]:
-    batch: list[PackedRow] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == ROWS_PER_RECORD_BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    try:
+        with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+            shard = Shard(writer, schema)
+            yield shard
+            shard.flush()
+        sync(aside)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise

@@ -1,9 +1,9 @@
-"""Text to tokens: a pretrained tokenizer, its special tokens, and documents encoded whole."""
+"""Text to tokens: a pretrained tokenizer, its special tokens, and texts encoded whole."""
 
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,10 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt32
 from tokenizers import Tokenizer
 
+from longmlm.data.texts import Text
 from longmlm.errors import DataError
+
+Tokens = UInt32[np.ndarray, " tokens"]
 
 PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000
@@ -66,15 +69,6 @@ class Vocabulary:
         is_maskable[list(self.tokenizer.get_vocab(with_added_tokens=True).values())] = True  # ids may have gaps
         is_maskable[list(self.special.all)] = False
         return Maskable(is_maskable, np.flatnonzero(is_maskable), self.special.mask)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedDocument:
-    """The tokens of a whole document, and the index of the first token of each of its sentences."""
-
-    input_ids: UInt32[np.ndarray, " tokens"]
-    sentence_starts: Int64[np.ndarray, " sentences"]
-    source: int
 
 
 def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
@@ -140,57 +134,69 @@ def _unspelt(tokenizer: Tokenizer, special: Sequence[int]) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(described))
 
 
-def encode(tokenizer: Tokenizer, text: str, starts: Int64[np.ndarray, " sentences"], source: int) -> TokenizedDocument:
-    """Returns the tokens of the text encoded whole, cut where the sentences begin (character offsets `starts`)."""
+def encode(tokenizer: Tokenizer, text: Text, starts: Int64[np.ndarray, " sentences"]) -> Iterator[Tokens]:
+    """Yields the tokens of each sentence that has any: those of the text encoded whole, cut at the offsets `starts`."""
     tokenizer.encode_special_tokens = True  # said here, because a copy or a pickle of a tokenizer forgets it
-    input_ids, offsets = _encode_piecewise(tokenizer, text)
-    return TokenizedDocument(input_ids, np.searchsorted(offsets, starts).astype(np.int64), source)
+    first, parts = 1, []
+    for ids, offsets, cut in _encode_piecewise(tokenizer, text):
+        following = int(np.searchsorted(starts, cut, side="right"))
+        *ended, opened = np.split(ids, np.searchsorted(offsets, starts[first:following]))
+        for part in ended:
+            if len(sentence := np.concatenate([*parts, part])):
+                yield sentence
+            parts = []
+        parts.append(opened)
+        first = max(first, following)
+    if len(sentence := np.concatenate(parts)):
+        yield sentence
 
 
-def _encode_piecewise(tokenizer: Tokenizer, text: str) -> tuple[UInt32[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    """Returns ids and character offsets as of one encoding of `text`, which a huge text would not fit.
+def _encode_piecewise(tokenizer: Tokenizer, text: Text) -> Iterator[tuple[Tokens, Int64[np.ndarray, " n"], int]]:
+    """Yields ids, character offsets and end of pieces, together those of one encoding, which a huge text would not fit.
 
     Neighbouring pieces are encoded with context on both sides; a cut holds where both encodings agree on the tokens
     around it, and pieces that do not agree are joined.
     """
     cuts = _cuts(text)
-    kept: list[tuple[np.ndarray, np.ndarray]] = []
-    begin, cut = 0, cuts[0]
+    begin, cut = 0, next(cuts)
     ids, offsets = _encode_span(tokenizer, text, begin, cut)
-    for end in cuts[1:]:
+    for end in cuts:
         next_ids, next_offsets = _encode_span(tokenizer, text, cut, end)
         if _agree((ids, offsets), (next_ids, next_offsets), cut):
             here = (begin <= offsets) & (offsets < cut)
-            kept.append((ids[here], offsets[here]))
+            yield ids[here], offsets[here], cut
             begin, ids, offsets = cut, next_ids, next_offsets
         else:
             ids, offsets = _encode_span(tokenizer, text, begin, end)
         cut = end
     here = begin <= offsets
-    kept.append((ids[here], offsets[here]))
-    return np.concatenate([ids for ids, _ in kept]), np.concatenate([offsets for _, offsets in kept])
+    yield ids[here], offsets[here], cut
 
 
-def _cuts(text: str) -> list[int]:
-    """Returns where pieces end, the last at the end of the text.
+def _cuts(text: Text) -> Iterator[int]:
+    """Yields where pieces end, the last at the end of the text.
 
     At white space if there is some, at the end of a sentence otherwise, never inside a word: there, two encodings may
     agree around a cut and both differ from that of the whole, because Unigram weighs a word from end to end.
     """
-    cuts: list[int] = []
-    last = len(text) - PIECE_CHARACTERS // 2
-    while border := _border(text, (cuts[-1] if cuts else 0) + PIECE_CHARACTERS, last):
-        cuts.append(border.start())
-    return [*cuts, len(text)]
+    cut, last = 0, len(text) - PIECE_CHARACTERS // 2
+    while border := _border(text, cut + PIECE_CHARACTERS, last):
+        cut = border
+        yield cut
+    yield len(text)
 
 
-def _border(text: str, at: int, last: int) -> re.Match[str] | None:
-    near = min(at + PIECE_CHARACTERS, last)
-    searches = (pattern.search(text, at, end) for end in (near, last) for pattern in (WORD_END, SENTENCE_END))
-    return next(filter(None, searches), None)
+def _border(text: Text, at: int, last: int) -> int | None:
+    """Returns the first place from `at` on where a piece may end: one that is near, else one before `last`."""
+    for end in (min(at + PIECE_CHARACTERS, last), last):
+        window = text[at - 1 : max(at, end)]
+        for pattern in (WORD_END, SENTENCE_END):
+            if found := pattern.search(window, 1):
+                return at - 1 + found.start()
+    return None
 
 
-def _encode_span(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+def _encode_span(tokenizer: Tokenizer, text: Text, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     first = max(0, begin - CONTEXT_CHARACTERS)
     encoding = tokenizer.encode(text[first : end + CONTEXT_CHARACTERS], add_special_tokens=False)
     offsets = np.fromiter((start for start, _ in encoding.offsets), dtype=np.int64, count=len(encoding.ids))

@@ -1,0 +1,56 @@
+"""Settings, tokenizer and sources to all that the rows depend on: sources by the hash of their files, or a commit."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from longmlm.data.config import PrepareConfig, Source
+from longmlm.data.files import files_of
+from longmlm.data.hub import commit_of, is_local, source_files
+from longmlm.folders import MANIFEST, partial_of, sha256_of
+
+PLAN = "plan.json"
+ASKED = ("dataset", "subset", "split", "revision")
+
+
+def earlier_plan(output: Path) -> dict[str, Any]:
+    """Returns the plan of the rows in `output`, or of those that were begun there, and nothing where there is none."""
+    for path, key in ((output / MANIFEST, "plan"), (partial_of(output) / PLAN, None)):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return content[key] if key else content
+        except (OSError, ValueError, KeyError):
+            continue
+    return {}
+
+
+def pinned(sources: Sequence[Source], earlier: dict[str, Any]) -> tuple[Source, ...]:
+    """Returns the sources, those of the hub at a commit: the one of the earlier plan, else what the revision means."""
+    return tuple(
+        replace(source, revision=_commit(source, earlier)) if source.dataset and not is_local(source) else source
+        for source in sources
+    )
+
+
+def _commit(source: Source, earlier: dict[str, Any]) -> str:
+    known = (each for each in earlier.get("sources", ()) if all(each.get(key) == getattr(source, key) for key in ASKED))
+    return next((each["commit"] for each in known if "commit" in each), None) or commit_of(source)
+
+
+def plan_of(config: PrepareConfig, sources: Sequence[Source], tokenizer_fingerprint: str) -> dict[str, Any]:
+    """Returns all that the rows depend on; `sources` are those of `config`, pinned. Raises DataError for bad ones."""
+    settings = {key: value for key, value in asdict(config).items() if key not in ("output", "num_workers", "sources")}
+    described = [_described(asked, found) for asked, found in zip(config.sources, sources, strict=True)]
+    return json.loads(
+        json.dumps({"settings": settings, "sources": described, "tokenizer_fingerprint": tokenizer_fingerprint})
+    )
+
+
+def _described(asked: Source, found: Source) -> dict[str, Any]:
+    present = {key: value for key, value in asdict(asked).items() if value is not None and key != "files"}
+    if asked.dataset and not is_local(asked):
+        return {**present, "commit": found.revision}
+    paths = source_files(asked) if asked.dataset else files_of(asked.files)
+    return {**present, "files": [{"path": str(path), "sha256": sha256_of(path)} for path in paths]}
