@@ -84,7 +84,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 def _parts(model: Any) -> Architecture:
     config, encoder, offset, repeats = model.config, model.base_model, 0, 1
-    layers = encoder.transformer.layer if config.model_type == "distilbert" else getattr(encoder.encoder, "layer", None)
+    layers: Any = None if config.model_type in ("albert", "distilbert") else encoder.encoder.layer
     head: Callable[[Tensor], Tensor]
     match config.model_type:
         case "roberta" | "xlm-roberta" | "camembert":
@@ -98,7 +98,7 @@ def _parts(model: Any) -> Architecture:
             transform = model.generator_predictions.dense
             head = _in_turn(model.generator_predictions, model.generator_lm_head)
         case _:
-            transform = model.vocab_transform
+            layers, transform = encoder.transformer.layer, model.vocab_transform
             head = _in_turn(transform, model.activation, model.vocab_layer_norm, model.vocab_projector)
     return Architecture(config.model_type, encoder, encoder.embeddings, layers, repeats, head, transform, offset)
 

@@ -1,6 +1,7 @@
 """A model and the shape of its batches to FLOP, MFU and memory."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
@@ -61,7 +62,7 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     parts = architecture_of(model)
     repeated = _matrices(parts.layers)
     once = _matrices(parts.encoder) - repeated
-    head = parts.head_transform.weight.numel() + model.get_output_embeddings().weight.numel()
+    head = parts.head_transform.weight.numel() + cast(nn.Linear, model.get_output_embeddings()).weight.numel()
     attention = 12 * model.config.num_hidden_layers * work.row_length * model.config.hidden_size
     flop = 6 * (once + repeated * parts.layer_repeats + work.selected_fraction * head) + attention
     num_parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -1,0 +1,42 @@
+"""Training steps of a 6 x 384 BERT, 512 positions to 1536: generated positions against materialized ones, fp32."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from paired import Way, compare
+from transformers import BertConfig, BertForMaskedLM
+
+from longmlm.model.batches import MlmBatch
+from longmlm.model.generated import rebuild_positions
+from longmlm.model.mlm import MlmObjective, set_dropout
+
+BASE, LENGTH, NUM_STEPS, VOCABULARY = 512, 1536, 3, 30522
+SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+
+
+def steps(mode: str) -> Callable[[], int]:
+    """Returns steps on a row of 1536 tokens as the training loop makes them, after one to warm up."""
+    torch.manual_seed(0)
+    model = BertForMaskedLM(BertConfig(**SIZES, vocab_size=VOCABULARY, max_position_embeddings=LENGTH))
+    rebuild_positions(model, {"mode": mode, "base_positions": BASE, "initialisation": "hierarchical", "alpha": 0.4})
+    set_dropout(model, 0.0)
+    objective = MlmObjective(model.train())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    input_ids = torch.randint(5, VOCABULARY, (1, LENGTH))
+    selected = torch.randperm(LENGTH)[: round(0.15 * LENGTH)].sort().values
+    batch = MlmBatch(input_ids, None, selected, input_ids[0, selected])
+
+    def work(num_steps: int = NUM_STEPS) -> int:
+        for _ in range(num_steps):
+            (objective(batch).losses.sum() / len(batch.labels)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return num_steps * LENGTH
+
+    work(1)
+    return work
+
+
+if __name__ == "__main__":
+    compare("training step", *(Way(mode, partial(steps, mode)) for mode in ("generated", "materialized")))

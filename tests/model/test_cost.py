@@ -1,0 +1,117 @@
+"""What training costs, against counts that torch makes while it trains."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+
+from longmlm.model import cost
+from longmlm.model.batches import MlmBatch
+from longmlm.model.cost import Work, cost_of, peak_flops
+from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from tests.tiny import tiny_model
+
+SIZES = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 4, "vocab_size": 700, "pad_token_id": 0}
+WIDE = {"roberta": {"intermediate_size": 512}, "bert": {"intermediate_size": 256}, "distilbert": {"hidden_dim": 512}}
+
+
+def model_of(family: str) -> PreTrainedModel:
+    """Returns a model large enough that what does not grow with the tokens counts for little."""
+    config = AutoConfig.for_model(family, **SIZES, **WIDE[family], max_position_embeddings=600)
+    return AutoModelForMaskedLM.from_config(config)
+
+
+def batch_of(length: int, num_rows: int = 1) -> MlmBatch:
+    tokens = torch.randint(5, 290, (num_rows, length), generator=torch.Generator().manual_seed(length))
+    selected = torch.arange(0, num_rows * length, 8)
+    return MlmBatch(tokens, None, selected, tokens.flatten()[selected])
+
+
+def saved_bytes(objective: MlmObjective, batch: MlmBatch, is_bf16: bool) -> int:
+    """Returns the bytes that autograd keeps for the backward pass, parameters aside."""
+    owned = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in owned:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+        kept_alive = objective(batch).losses.sum()
+    assert kept_alive.isfinite()
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("length", [16, 40])
+def test_flop_are_those_that_torch_counts(kind: tuple[str, int], length: int) -> None:
+    model = tiny_model(*kind, num_positions=64).train()
+    set_dropout(model, 0.0)
+    model.set_attn_implementation("eager")
+    batch = batch_of(length, num_rows=2)
+    with FlopCounterMode(display=False) as counter:
+        MlmObjective(model)(batch).losses.sum().backward()
+    work = Work(length, len(batch.selected) / batch.input_ids.numel(), is_bf16=False)
+    expected = cost_of(model, work).flop_per_token * batch.input_ids.numel()
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("family", WIDE)
+def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: float, is_bf16: bool) -> None:
+    objective = MlmObjective(model_of(family)).train()
+    set_dropout(objective, dropout)
+    one, two = (saved_bytes(objective, batch_of(512, num_rows), is_bf16) for num_rows in (1, 2))
+    predicted = cost_of(objective.model, Work(512, 1 / 8, is_bf16)).row_bytes
+    assert predicted == pytest.approx(two - one, rel=0.2)
+
+
+def test_recomputed_activations_take_a_fraction_and_give_the_same_gradients(kind: tuple[str, int]) -> None:
+    kept, recomputed = (MlmObjective(tiny_model(*kind).train()) for _ in range(2))
+    checkpoint_activations(recomputed.model)
+    batch = batch_of(16, num_rows=4)
+    sizes, gradients = [], []
+    for objective in (kept, recomputed):
+        sizes.append(saved_bytes(objective, batch, is_bf16=False))
+        torch.manual_seed(3)
+        objective(batch).losses.sum().backward()
+        gradients.append({name: one.grad for name, one in objective.named_parameters() if one.grad is not None})
+    assert sizes[1] < sizes[0] / 2
+    assert gradients[0].keys() == gradients[1].keys()
+    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
+    work = {flag: Work(16, 1 / 8, is_bf16=False, is_checkpointed=flag) for flag in (False, True)}
+    row_bytes = {flag: cost_of(kept.model, one).row_bytes for flag, one in work.items()}
+    assert row_bytes[True] < row_bytes[False]
+    assert cost_of(kept.model, work[True]).flop_per_token == cost_of(kept.model, work[False]).flop_per_token
+
+
+def test_recomputing_changes_nothing_when_nothing_is_trained(kind: tuple[str, int]) -> None:
+    model = tiny_model(*kind)
+    tokens = batch_of(16).input_ids
+    with torch.inference_mode():
+        before = model(input_ids=tokens).logits
+        checkpoint_activations(model)
+        assert torch.equal(model(input_ids=tokens).logits, before)
+
+
+def test_state_is_sixteen_bytes_a_parameter() -> None:
+    model = tiny_model("bert", 0)
+    assert cost_of(model, Work(16, 0.15, False)).state_bytes == 16 * model.num_parameters()
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [("NVIDIA H200", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA A100-SXM4-40GB", 312e12), ("Riva 128", None)],
+)
+def test_peak_is_that_of_the_gpu_by_its_name(monkeypatch: pytest.MonkeyPatch, name: str, peak: float | None) -> None:
+    monkeypatch.setattr(cost.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cost.torch.cuda, "get_device_name", lambda: name)
+    assert peak_flops() == peak
+
+
+def test_a_cpu_has_no_peak_on_a_data_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost.torch.cuda, "is_available", lambda: False)
+    assert peak_flops() is None
