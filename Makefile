@@ -29,6 +29,7 @@ check: $(STAMP) ## style, imports, types, shipped settings: seconds
 	ruff format --check
 	lint-imports --no-logo
 	pyrefly check
+	hadolint docker/Dockerfile
 	pytest -q tests/architecture/test_configs.py
 
 test: $(STAMP) ## the tests, without the slow ones
