@@ -1,22 +1,33 @@
 """Models and held-out rows to accuracies, a picture and a page."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from longmlm.config import run_stage
+from longmlm.config import run_stage, to_toml
 from longmlm.evaluation.config import EvaluateConfig
+
+if TYPE_CHECKING:
+    from longmlm.data.rows import Rows
+    from longmlm.model.loading import LoadedModel
+
+VIEWS = (
+    {"base_cut": "cut", "base_windows": "windows"},
+    {"long_before": "whole"},
+    {"long_after": "whole", "long_after_cut": "cut"},
+)
+NUM_EXAMPLES = 8
 
 
 def evaluate(config: EvaluateConfig) -> None:
     """Measures the models on the same frozen masks, writes the results and prints their table."""
     from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of_pretrained
-    from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure, whole, windows
+    from longmlm.evaluation.examples import filled_masks
+    from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure_by_position, whole, windows
     from longmlm.evaluation.report import as_json, cells, write_evaluation
     from longmlm.model.architecture import architecture_of
-    from longmlm.model.batches import refuse_unreadable
-    from longmlm.model.loading import load_model
     from longmlm.model.mlm import MlmObjective
     from longmlm.pages import text_table
     from longmlm.runtime import launch
@@ -27,34 +38,43 @@ def evaluate(config: EvaluateConfig) -> None:
     rows = open_rows(Path(config.rows), "held_out")
     sources = sources_of(config, after)
     accelerator = launch(config.precision)
-    base = load_model(config.base)
-    vocabulary = vocabulary_of_pretrained(base.tokenizer, config.base)
-    num_positions = architecture_of(base.model).num_positions
-    refuse_unreadable(rows, vocabulary)
+    models = loaded(rows, config.base, [str(name) for name in (before, after) if name])
+    for note in (note for model in models for note in model.notes):
+        accelerator.print(note)
+    vocabulary = vocabulary_of_pretrained(models[0].tokenizer, config.base)
+    num_positions = architecture_of(models[0].model).num_positions
     frozen = FrozenRows(rows, config.held_out, vocabulary.maskable, vocabulary.special)
     shorter = {"num_positions": num_positions, "special": vocabulary.special}
     views = {"cut": partial(cut, **shorter), "windows": partial(windows, **shorter), "whole": whole}
 
     measured: dict[str, Measured] = {}
-    wanted = [
-        (config.base, {"base_cut": "cut", "base_windows": "windows"}),
-        (before, {"long_before": "whole"}),
-        *([(after, {"long_after": "whole", "long_after_cut": "cut"})] if after else []),
-    ]
-    for name, named_views in wanted:
-        loaded = base if name == config.base else load_model(str(name))
-        if "whole" in named_views.values():
-            refuse_unreadable(rows, vocabulary_of_pretrained(loaded.tokenizer, str(name)), loaded.model)
-        if loaded.notes and accelerator.is_main_process:
-            print("\n".join(loaded.notes))
-        objective = MlmObjective(loaded.model.to(accelerator.device))
+    for model, named_views in zip(models, VIEWS, strict=False):
+        objective = MlmObjective(model.model.to(accelerator.device))
         for result, view in named_views.items():
-            measured[result] = measure(objective, frozen, views[view], num_positions, accelerator, result)
+            measured[result] = measure_by_position(objective, frozen, views[view], num_positions, accelerator, result)
     if accelerator.is_main_process:
-        evaluation = as_json(measured, frozen, num_positions, sources, curve)
-        write_evaluation(evaluation, Path(config.output))
+        last = models[-1]
+        with accelerator.autocast():
+            examples = filled_masks(last.model, last.tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
+        evaluation = as_json(measured, frozen, num_positions, sources, curve, examples)
+        made_by = f"# python -m pipelines.evaluate settings.toml\n{to_toml(config)}"
+        write_evaluation(evaluation, Path(config.output), made_by)
         print(text_table(cells(evaluation)))
         print(f"page: {Path(config.output) / 'index.html'}")
+
+
+def loaded(rows: "Rows", base: str, long: Sequence[str]) -> "list[LoadedModel]":
+    """Returns the base model and the long ones, once all are known to read the rows; raises DataError else."""
+    from longmlm.data.vocabulary import vocabulary_of_pretrained
+    from longmlm.model.batches import refuse_unreadable
+    from longmlm.model.loading import load_model
+
+    models = []
+    for name in (base, *long):
+        model = load_model(name)
+        refuse_unreadable(rows, vocabulary_of_pretrained(model.tokenizer, name), model.model if models else None)
+        models.append(model)
+    return models
 
 
 def sources_of(config: EvaluateConfig, after: str | Path | None) -> dict[str, str]:

@@ -10,11 +10,23 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import AutoModelForMaskedLM
 
 from longmlm.data.masking import MaskedRow
 from longmlm.evaluation.config import HeldOut
-from longmlm.evaluation.held_out import Accuracy, FrozenRows, View, cut, measure, whole, windows
+from longmlm.evaluation.held_out import (
+    Accuracy,
+    FrozenRows,
+    View,
+    bin_starts,
+    cut,
+    measure,
+    measure_by_position,
+    whole,
+    windows,
+)
 from longmlm.model.batches import MlmBatch
 from longmlm.model.mlm import MlmObjective, Told
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_model
@@ -87,6 +99,57 @@ def test_measures_are_those_of_a_loop_over_rows_with_the_full_model(
             assert name == "cut"
     assert measured.whole.num_selected > 150
     assert model == "base" or 2 < measured.whole.accuracy < 50
+
+
+@pytest.mark.parametrize("name", ["whole", "windows"])
+def test_accuracy_by_position_is_that_of_the_tokens_there(
+    world: World, frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Only the tokens at positions that a multiple of 16 begins, to its middle, are told right."""
+    view, block = view_of(name, frozen), 2 * NUM_POSITIONS
+    shown = [one for row_id in frozen.row_ids for one in view(frozen.masked(row_id))]
+    right = iter(np.concatenate([one.places for one in shown]) % 16 < 8)
+    objective = MlmObjective(tiny_model("roberta", 1))
+
+    def told(batch: MlmBatch) -> Told:
+        hits = [bool(next(right)) for _ in batch.labels]
+        return Told(torch.ones(len(hits)), torch.tensor(hits))
+
+    monkeypatch.setattr(objective, "forward", told)
+    measured = measure_by_position(objective, frozen, view, block, accelerator)
+    places = np.concatenate([one.places for one in shown])
+    starts = bin_starts(block, LONG_POSITIONS)
+    assert starts == [0, 16, 32]
+    for start, end, one in zip(starts, [16, 32, LONG_POSITIONS], measured.positions, strict=True):
+        here = places[(start <= places) & (places < end)]
+        assert one.num_selected == len(here) > 20
+        assert one.accuracy == pytest.approx(100 * np.mean(here % 16 < 8))
+        assert one.standard_error > 0 or end == LONG_POSITIONS
+    assert [block.num_selected for block in measured.blocks] == [
+        measured.positions[0].num_selected + measured.positions[1].num_selected,
+        measured.positions[2].num_selected,
+    ]
+
+
+@settings(deadline=None, max_examples=100)
+@given(block=st.integers(2, 600), row_length=st.integers(2, 2_000))
+def test_bins_of_positions_are_equal_parts_of_blocks_wide_enough_to_mean_something(block: int, row_length: int) -> None:
+    starts = bin_starts(block, row_length)
+    assert starts[0] == 0
+    assert starts[-1] < row_length
+    assert set(range(0, row_length, block)) <= set(starts)
+    widths = np.diff([start for start in starts if start <= block] if row_length > block else [])
+    assert len(widths) == 0 or widths.max() - widths.min() <= 1
+    assert len(widths) <= 8
+    assert block < 16 or len(widths) == 0 or widths.min() >= 16
+
+
+def test_training_is_not_told_accuracy_by_position(world: World, frozen: FrozenRows, accelerator: Accelerator) -> None:
+    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
+    one, finer = (do(objective, frozen, whole, 32, accelerator) for do in (measure, measure_by_position))
+    assert one.positions == ()
+    assert len(finer.positions) == 3
+    assert replace(finer, positions=()) == one
 
 
 @pytest.mark.parametrize("rows_per_batch", [1, 5, 1_000])

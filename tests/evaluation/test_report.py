@@ -1,65 +1,67 @@
-"""Measures to files: evaluation.json, a table, pictures, and a page that needs nothing else."""
+"""Measures to files: evaluation.json, a table, pictures, and a page that tells all of it."""
 
-import base64
+import html
 import json
 import math
 import re
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, replace
 from functools import partial
-from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.image
 import pytest
 from accelerate import Accelerator
 
-from longmlm.evaluation.held_out import Accuracy, FrozenRows, Measured, cut, measure, whole, windows
+from longmlm.evaluation.examples import FilledMask
+from longmlm.evaluation.held_out import Accuracy, FrozenRows, Measured, cut, measure_by_position, whole, windows
 from longmlm.evaluation.report import NAMES, as_json, block_names, cells, explanation, write_evaluation
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World
+from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, with_fresh_process_state
 
 SOURCES = {"rows": "r", "base": "b", "before": "l", "after": "a & <b>", "after_sha256": "0" * 64}
-VOID = {"meta", "img", "br", "link"}
+MADE_BY = "# the command\nbase = 'b'\n"
+PICTURES = {"blocks.png", "positions.png", "recovery.png"}
+EXAMPLES = [
+    FilledMask(
+        7, 38, "He came to the", " of the king.", " house", ((" house", 0.75), (" <hut>", 0.125), (" inn", 0.0625))
+    ),
+    FilledMask(9, 37, "天下", "。", "人", (("事", 0.5), ("人", 0.25), ("家", 0.125))),
+]
 
 pytestmark = pytest.mark.parametrize("world", [("roberta", 1)], ids=["roberta"], indirect=True)
 
 
-class Reader(HTMLParser):
-    """Collects tags, links and text, and refuses an end without its beginning."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open, self.tags, self.links, self.cells = [], [], [], []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("td", "th"):
-            self.cells.append(data)
-
-
-@pytest.fixture
-def measured(world: World, frozen: FrozenRows, accelerator: Accelerator) -> dict[str, Measured]:
+@pytest.fixture(scope="module")
+def measured(world: World, frozen: FrozenRows) -> dict[str, Measured]:
+    with_fresh_process_state()
+    accelerator = Accelerator(cpu=True)
     shorter = {"num_positions": NUM_POSITIONS, "special": frozen.special}
     views = {"cut": partial(cut, **shorter), "windows": partial(windows, **shorter), "whole": whole}
     base, trained = (MlmObjective(load_model(str(folder)).model) for folder in (world.base, world.trained))
-    wanted = [(base, "base_cut", "cut"), (base, "base_windows", "windows"), (trained, "long_after", "whole")]
-    found = {name: measure(one, frozen, views[view], NUM_POSITIONS, accelerator) for one, name, view in wanted}
+    wanted = [(base, "base_cut", "cut"), (base, "base_windows", "windows")]
+    wanted += [(trained, "long_after", "whole"), (trained, "long_after_cut", "cut")]
+    found = {}
+    for one, name, view in wanted:
+        found[name] = measure_by_position(one, frozen, views[view], NUM_POSITIONS, accelerator)
+    with_fresh_process_state()
     return found | {"long_before": found["long_after"]}
+
+
+@pytest.fixture(scope="module")
+def written(measured: dict[str, Measured], frozen: FrozenRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an evaluation that has all there can be."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, curve(), EXAMPLES), folder, MADE_BY)
+    return folder
 
 
 def curve() -> list[dict]:
     def line(step: int, accuracy: float) -> dict:
         one = {"accuracy": accuracy, "standard_error": 0.5, "loss": 3.0, "num_selected": 100}
-        return {"step": step, "held_out": {"whole": one, "blocks": [one]}, "base_cut": 9.0}
+        about = {"base_cut": 9.0, "recovered_at_step": 20 if step == 20 else None, "recovered_at_tokens": 12_345}
+        return {"step": step, "held_out": {"whole": one, "blocks": [one]}, **about}
 
     return [line(0, 3.0), line(10, 8.0), line(20, 9.5)]
 
@@ -71,9 +73,8 @@ def strict(text: str) -> dict:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_file_holds_what_was_measured(measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path) -> None:
-    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, curve()), tmp_path)
-    found = strict((tmp_path / "evaluation.json").read_text())
+def test_file_holds_what_was_measured(measured: dict[str, Measured], frozen: FrozenRows, written: Path) -> None:
+    found = strict((written / "evaluation.json").read_text())
     expected = {
         "row_length": LONG_POSITIONS,
         "block": NUM_POSITIONS,
@@ -81,13 +82,15 @@ def test_file_holds_what_was_measured(measured: dict[str, Measured], frozen: Fro
         "mask_seed": 1789,
         "sources": SOURCES,
         "curve": curve(),
+        "examples": json.loads(json.dumps([asdict(example) for example in EXAMPLES])),
+        "position_starts": [0, 16, 32],
     }
     assert {name: found[name] for name in expected} == expected
     assert found.keys() - expected.keys() == {"measured", "gains"}
     assert found["measured"].keys() == measured.keys()
     for name, one in measured.items():
         assert found["measured"][name]["whole"] == asdict(one.whole)
-        assert len(found["measured"][name]["blocks"]) == 3
+        assert len(found["measured"][name]["blocks"]) == len(found["measured"][name]["positions"]) == 3
     unmeasured = found["measured"]["base_cut"]["blocks"][1]
     assert unmeasured == {"accuracy": None, "standard_error": None, "loss": None, "num_selected": 0}
 
@@ -97,29 +100,29 @@ def test_gains_are_differences_on_the_right_pairs(measured: dict[str, Measured],
         measured[name].whole.accuracy for name in ("long_after", "base_cut", "base_windows")
     )
     assert after > max(base_cut, base_windows)
-    gains = as_json(measured, frozen, NUM_POSITIONS, SOURCES, [])["gains"]
+    gains = as_json(measured, frozen, NUM_POSITIONS, SOURCES, [], [])["gains"]
     assert gains == {"recovered": True, "context": after - base_windows}
     swapped = measured | {"long_after": measured["base_windows"], "base_cut": measured["long_after"]}
-    assert as_json(swapped, frozen, NUM_POSITIONS, SOURCES, [])["gains"]["recovered"] is False
+    assert as_json(swapped, frozen, NUM_POSITIONS, SOURCES, [], [])["gains"]["recovered"] is False
     equal = measured | {"long_after": measured["base_cut"]}
-    assert as_json(equal, frozen, NUM_POSITIONS, SOURCES, [])["gains"]["recovered"] is True
+    assert as_json(equal, frozen, NUM_POSITIONS, SOURCES, [], [])["gains"]["recovered"] is True
     before = {name: one for name, one in measured.items() if name != "long_after"}
-    assert as_json(before, frozen, NUM_POSITIONS, SOURCES, [])["gains"] == {}
+    assert as_json(before, frozen, NUM_POSITIONS, SOURCES, [], [])["gains"] == {}
 
 
 def test_nothing_measured_is_said_in_strict_json(
     measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path
 ) -> None:
     nothing = Accuracy(math.nan, math.nan, math.nan, 0)
-    empty = measured | {"base_windows": Measured(nothing, (nothing,) * 3)}
-    write_evaluation(as_json(empty, frozen, NUM_POSITIONS, SOURCES, []), tmp_path)
+    empty = measured | {"base_windows": Measured(nothing, (nothing,) * 3, (nothing,) * 3)}
+    write_evaluation(as_json(empty, frozen, NUM_POSITIONS, SOURCES, [], []), tmp_path, MADE_BY)
     found = strict((tmp_path / "evaluation.json").read_text())
     assert found["gains"]["context"] is None
     assert found["measured"]["base_windows"]["whole"]["accuracy"] is None
 
 
 def test_table_has_a_line_for_whole_rows_and_each_block(measured: dict[str, Measured], frozen: FrozenRows) -> None:
-    evaluation = as_json(measured, frozen, NUM_POSITIONS, SOURCES, [])
+    evaluation = as_json(measured, frozen, NUM_POSITIONS, SOURCES, [], [])
     table = cells(evaluation)
     assert list(table.header) == ["accuracy in %", *NAMES]
     assert [line[0] for line in table.lines] == ["whole row", "0–15", "16–31", "32–39"]
@@ -134,51 +137,91 @@ def test_table_has_a_line_for_whole_rows_and_each_block(measured: dict[str, Meas
 
 
 def test_columns_that_were_not_measured_are_left_out(measured: dict[str, Measured], frozen: FrozenRows) -> None:
-    before = {name: one for name, one in measured.items() if name != "long_after"}
-    evaluation = as_json(before, frozen, NUM_POSITIONS, SOURCES, [])
+    before = {name: one for name, one in measured.items() if not name.startswith("long_after")}
+    evaluation = as_json(before, frozen, NUM_POSITIONS, SOURCES, [], [])
     assert list(cells(evaluation).header) == ["accuracy in %", *NAMES[:3]]
-    assert "long_after" not in explanation(evaluation)
+    assert "long_after:" not in explanation(evaluation)
 
 
-def test_page_is_whole_and_needs_nothing_else(
+def words(folder: Path) -> str:
+    """Returns what the page says, without its markup."""
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    return html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)))
+
+
+def test_page_tells_all_that_was_measured(measured: dict[str, Measured], written: Path) -> None:
+    evaluation = strict((written / "evaluation.json").read_text())
+    said = words(written)
+    after, base = (measured[name].whole.accuracy for name in ("long_after", "base_cut"))
+    assert f"from {NUM_POSITIONS} to {LONG_POSITIONS} positions" in said
+    assert f"✓ Recovered: on whole rows of {LONG_POSITIONS} tokens the long model tells {after:.2f} %" in said
+    assert f"the base model {base:.2f} %" in said
+    assert f"+{evaluation['gains']['context']:.2f} points" in said
+    for line in cells(evaluation).lines:
+        assert all(cell in said for cell in line)
+    assert all(name in said for name in NAMES)
+    axes = {"accuracy (%)", "held-out accuracy (%)", "step (optimizer updates)", "position in the row (tokens)"}
+    assert all(title in said for title in axes)
+    assert "back at step 20, after 12,345 tokens" in said
+    assert "row 7, position 38 of 40" in said and "He came to the house of the king." in said
+    assert "天下人。" in said and "✓ told" in said and "guess 2" in said
+    assert all(value in said for value in (*SOURCES.values(), MADE_BY))
+
+
+def test_page_of_a_model_that_did_not_recover_says_what_is_missing(
     measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path
 ) -> None:
-    evaluation = as_json(measured, frozen, NUM_POSITIONS, SOURCES, curve())
-    write_evaluation(evaluation, tmp_path)
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
-    reader = Reader()
-    reader.feed(text)
-    reader.close()
-    assert reader.open == []
-    assert {"html", "head", "title", "body", "h1", "h2", "table", "img", "style"} <= set(reader.tags)
-    assert not {"script", "link", "iframe"} & set(reader.tags)
-    table = cells(evaluation)
-    assert reader.cells == [cell for line in (table.header, *table.lines) for cell in line]
-    heading = "data:image/png;base64,"
-    assert not re.search(r"https?:|//\w|url\(|@import", re.sub(f'{heading}[^"]+', "", text))
-    assert all(link.startswith(heading) for link in reader.links)
-    embedded = [base64.b64decode(link.removeprefix(heading), validate=True) for link in reader.links]
-    assert embedded == [(tmp_path / name).read_bytes() for name in ("blocks.png", "recovery.png")]
+    swapped = measured | {"long_after": measured["base_windows"], "base_cut": measured["long_after"]}
+    write_evaluation(as_json(swapped, frozen, NUM_POSITIONS, SOURCES, [], []), tmp_path, MADE_BY)
+    missing = measured["long_after"].whole.accuracy - measured["base_windows"].whole.accuracy
+    assert "✗ Not recovered" in words(tmp_path) and f"{missing:.2f} points are missing" in words(tmp_path)
+    assert missing > 1
+    untrained = {name: one for name, one in measured.items() if not name.startswith("long_after")}
+    write_evaluation(as_json(untrained, frozen, NUM_POSITIONS, SOURCES, [], EXAMPLES), tmp_path, MADE_BY)
+    assert "Not trained yet" in words(tmp_path) and "as long_before fills it in" in words(tmp_path)
+    assert "Recovered" not in words(tmp_path) and "NaN" not in words(tmp_path)
 
 
-def test_pictures_show_something(measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path) -> None:
-    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, curve()), tmp_path)
-    for name in ("blocks.png", "recovery.png"):
-        picture = matplotlib.image.imread(tmp_path / name)
+def test_accuracy_by_position_is_drawn_finer_than_by_block(
+    world: World, frozen: FrozenRows, accelerator: Accelerator, tmp_path: Path
+) -> None:
+    objective = MlmObjective(load_model(str(world.trained)).model)
+    one = measure_by_position(objective, frozen, whole, 2 * NUM_POSITIONS, accelerator)
+    same = dict.fromkeys(("base_cut", "base_windows", "long_before"), one)
+    evaluation = as_json(same, frozen, 2 * NUM_POSITIONS, SOURCES, [], [])
+    assert (len(one.blocks), len(one.positions)) == (2, 3)
+    assert evaluation["position_starts"] == [0, 16, 32]
+    write_evaluation(evaluation, tmp_path, MADE_BY)
+    label = re.findall(r'aria-label="(Accuracy by position[^"]*)"', (tmp_path / "index.html").read_text())[0]
+    shares = [told.accuracy for told in one.positions]
+    assert f"long_before from {shares[0]:.4g} to {shares[-1]:.4g}" in label
+
+
+def test_nothing_of_a_text_is_taken_for_markup(
+    measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path
+) -> None:
+    evil = replace(EXAMPLES[0], before="<img src=x>", truth="<b>", guesses=(("<b>", 0.5),))
+    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, [], [evil]), tmp_path, MADE_BY)
+    text = (tmp_path / "index.html").read_text()
+    assert "<img src" not in text and "&lt;img src=x&gt;" in text
+
+
+def test_pictures_show_something(written: Path) -> None:
+    for name in PICTURES:
+        picture = matplotlib.image.imread(written / name)
         height, width = picture.shape[:2]
         assert width > height > 300
         assert len({tuple(pixel) for pixel in picture[::5, ::5, :3].reshape(-1, 3).round(1)}) > 4
 
 
-def test_earlier_result_is_replaced(measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path) -> None:
-    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, curve()), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "evaluation.json",
-        "index.html",
-        "blocks.png",
-        "recovery.png",
-    }
-    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, []), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"evaluation.json", "index.html", "blocks.png"}
+def test_earlier_result_is_replaced(
+    measured: dict[str, Measured], frozen: FrozenRows, written: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    files = {"evaluation.json", "index.html"} | PICTURES
+    assert {path.name for path in tmp_path.iterdir()} == files
+    assert "Recovery in training" in words(tmp_path) and "Masks near the end" in words(tmp_path)
+    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, [], []), tmp_path, MADE_BY)
+    assert {path.name for path in tmp_path.iterdir()} == files - {"recovery.png"}
     assert strict((tmp_path / "evaluation.json").read_text())["curve"] == []
-    assert (tmp_path / "index.html").read_text().count("<img") == 1
+    assert "Recovery in training" not in words(tmp_path) and "Masks near the end" not in words(tmp_path)

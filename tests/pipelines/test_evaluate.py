@@ -1,7 +1,10 @@
 """Models to accuracies, as a user asks for them: what is written, what is said, what is refused."""
 
+import html
 import json
+import re
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from pipelines.evaluate import evaluate
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, tiny_folder
 
 Run = Callable[..., tuple[int, str, str]]
-PICTURES = {"blocks.png", "recovery.png"}
+PICTURES = {"blocks.png", "positions.png", "recovery.png"}
 
 
 def settings(world: World, output: Path) -> dict[str, object]:
@@ -60,13 +63,39 @@ def test_table_is_printed_and_page_named(world: World, tmp_path: Path, run_here:
     assert code == 0
     assert "Traceback" not in warned
     lines = said.splitlines()
-    assert lines[0].split() == ["accuracy", "in", "%", "base_cut", "base_windows", "long_before", "long_after"]
+    assert lines[0].split() == [
+        "accuracy",
+        "in",
+        "%",
+        "base_cut",
+        "base_windows",
+        "long_before",
+        "long_after",
+        "long_after_cut",
+    ]
     assert [line.split("  ")[0] for line in lines[2:6]] == ["whole row", "0–15", "16–31", "32–39"]
     assert lines[-1] == f"page: {output / 'index.html'}"
     whole = read(output)["measured"]["long_after"]["whole"]
-    assert lines[2].endswith(f"{whole['accuracy']:.2f} ± {whole['standard_error']:.2f}")
+    assert f"  {whole['accuracy']:.2f} ± {whole['standard_error']:.2f}  " in lines[2]
     assert read(output)["num_rows"] == 10
-    assert {path.name for path in output.iterdir()} == {"evaluation.json", "index.html", "blocks.png"}
+    assert {path.name for path in output.iterdir()} == {"evaluation.json", "index.html", *PICTURES} - {"recovery.png"}
+
+
+def test_page_names_settings_that_make_it_again(world: World, evaluation: Path, tmp_path: Path, run_here: Run) -> None:
+    text = html.unescape(re.findall(r"<pre>(.*?)</pre>", (evaluation / "index.html").read_text(), re.DOTALL)[0])
+    again = tomllib.loads(text) | {"output": str(tmp_path / "again")}
+    assert text.startswith("# python -m pipelines.evaluate settings.toml\n")
+    assert run_here(EvaluateConfig, evaluate, again)[0] == 0
+    assert read(tmp_path / "again") == read(evaluation)
+
+
+def test_examples_are_filled_in_by_the_last_model(world: World, evaluation: Path) -> None:
+    examples = read(evaluation)["examples"]
+    assert len(examples) == 8
+    assert all(example["place"] >= 0.9 * 0.9 * LONG_POSITIONS for example in examples)
+    answers = {example["guesses"][0][0] for example in examples}
+    assert len(answers) == 1, "the trained model answers one token everywhere"
+    assert all(example["guesses"][0][1] > 0.9 for example in examples)
 
 
 def test_long_model_can_be_looked_at_before_it_is_trained(world: World, tmp_path: Path, run_here: Run) -> None:
@@ -122,6 +151,8 @@ ERRORS = {
     "no base": ({"base": "nowhere"}, "neither a folder with a model nor one that the hub gives"),
     "other tokenizer": ({"base": "{other}"}, "made by another tokenizer"),
     "not extended": ({"long_before": "{base}"}, f"{NUM_POSITIONS}: extend it first"),
+    "before of another tokenizer": ({"long_before": "{other}"}, "made by another tokenizer"),
+    "no before": ({"long_before": "nowhere"}, "nowhere"),
     "after not extended": ({"long_after": "{base}"}, f"{NUM_POSITIONS}: extend it first"),
     "no after": ({"long_after": "nowhere"}, "nowhere is no folder with model.safetensors"),
     "empty run": ({"long_after": "{empty}"}, "has no sound checkpoint"),
@@ -137,7 +168,7 @@ def test_users_error_is_one_line_and_leaves_nothing(name: str, world: World, tmp
     spoilt, message = ERRORS[name]
     places = {"base": world.base, "long": world.long, "empty": tmp_path / "empty", "other": tmp_path / "other"}
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
-    if name == "other tokenizer":
+    if "other tokenizer" in name or "another tokenizer" in name:
         tiny_folder(tmp_path / "other", "roberta", 3)
     named = {key: value.format(**places) if isinstance(value, str) else value for key, value in spoilt.items()}
     code, said, warned = run_here(EvaluateConfig, evaluate, settings(world, tmp_path / "out") | named)
@@ -147,6 +178,7 @@ def test_users_error_is_one_line_and_leaves_nothing(name: str, world: World, tmp
     assert message in last
     assert warned.count("error: ") == 1
     assert "Traceback" not in warned
+    assert "row/s" not in warned, "nothing is measured before all is known to be right"
     assert not (tmp_path / "out").exists()
 
 

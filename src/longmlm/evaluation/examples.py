@@ -18,6 +18,7 @@ LATE = 0.9
 NUM_GUESSES = 3
 NEAR_TOKENS = 60
 CHARACTERS_BEFORE, CHARACTERS_AFTER = 120, 60
+LONGEST_WORD = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,14 @@ def _in_words(
         text, whole = decoded(earlier), decoded([*earlier, *token_ids])
         return whole.removeprefix(text) if whole.startswith(text) else decoded(token_ids)
 
-    before = following(head[:1], head[1:])[-CHARACTERS_BEFORE:]
-    after = following([*head, true_id], tail)[:CHARACTERS_AFTER]
+    before = _last_words(following(head[:1], head[1:]), CHARACTERS_BEFORE)
+    after = _last_words(following([*head, true_id], tail)[::-1], CHARACTERS_AFTER)[::-1]
     named = tuple((following(head, [token_id]), probability) for token_id, probability in guesses)
     return FilledMask(row_id, place, before, after, following(head, [true_id]), named)
+
+
+def _last_words(text: str, num_characters: int) -> str:
+    """Returns the end of a text, from the beginning of a word where words are parted by spaces."""
+    kept = text[-num_characters:]
+    half, space, rest = kept.partition(" ")
+    return rest if kept != text and space and len(half) < LONGEST_WORD else kept

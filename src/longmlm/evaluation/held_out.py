@@ -1,8 +1,8 @@
-"""Held-out rows and a model to accuracy and loss, whole and per block of positions."""
+"""Held-out rows and a model to accuracy and loss: whole, per block of positions, and finer."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,6 +18,9 @@ from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Maskable, SpecialTokens
 from longmlm.evaluation.config import HeldOut
 from longmlm.model.batches import collate
+
+BINS_PER_BLOCK = 8
+LEAST_BIN = 16
 
 
 class View(NamedTuple):
@@ -39,10 +42,11 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Accuracy on whole rows and in each block of positions."""
+    """Accuracy on whole rows, in each block of positions and, where asked for, in the bins of `bin_starts`."""
 
     whole: Accuracy
     blocks: tuple[Accuracy, ...]
+    positions: tuple[Accuracy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,18 @@ def windows(masked: MaskedRow, num_positions: int, special: SpecialTokens) -> li
     return views
 
 
+def bins_per_block(block: int) -> int:
+    """Returns into how many parts a block is cut for accuracy by position: as many as leave each wide enough."""
+    return max(1, min(BINS_PER_BLOCK, block // LEAST_BIN))
+
+
+def bin_starts(block: int, row_length: int) -> list[int]:
+    """Returns the first position of each bin of a row; bins are equal parts of a block, to a position."""
+    parts = bins_per_block(block)
+    starts = (begin - -part * block // parts for begin in range(0, row_length, block) for part in range(parts))
+    return [start for start in starts if start < row_length]
+
+
 def measure(
     objective: nn.Module,
     frozen: FrozenRows,
@@ -106,9 +122,21 @@ def measure(
     Sums, not means of means: rows are shared out over the processes, hits and losses added up per row and block. The
     model is put back into the mode that it was in.
     """
+    return replace(measure_by_position(objective, frozen, view, block, accelerator, name), positions=())
+
+
+def measure_by_position(
+    objective: nn.Module,
+    frozen: FrozenRows,
+    view: Callable[[MaskedRow], list[View]],
+    block: int,
+    accelerator: Accelerator,
+    name: str = "",
+) -> Measured:
+    """Returns what `measure` does, and the accuracy in each bin of positions."""
     row_ids = frozen.row_ids
-    num_blocks = math.ceil(frozen.rows.row_length / block)
-    sums = np.zeros((3, len(row_ids), num_blocks))
+    parts = bins_per_block(block)
+    sums = np.zeros((3, len(row_ids), math.ceil(frozen.rows.row_length / block) * parts))
     mine = range(accelerator.process_index, len(row_ids), accelerator.num_processes)
     shown = tqdm(mine, desc=name, unit="row", leave=False, disable=not (name and accelerator.is_main_process))
     was_training = objective.training
@@ -119,22 +147,19 @@ def measure(
             batch = collate([one.masked for _, one in some], frozen.special.pad).to(accelerator.device)
             told = objective(batch)
             at_row = np.repeat([place for place, _ in some], [len(one.places) for _, one in some])
-            at_block = np.concatenate([one.places for _, one in some]) // block
+            at_bin = np.concatenate([one.places for _, one in some]) * parts // block
             for total, values in zip(sums, (None, told.hits, told.losses), strict=True):
                 added = 1.0 if values is None else values.double().cpu().numpy()
-                np.add.at(total, (at_row, at_block), added)
+                np.add.at(total, (at_row, at_bin), added)
     objective.train(was_training)
-    summed = accelerator.reduce(torch.from_numpy(sums).to(accelerator.device), "sum").cpu().numpy()
-    return _measured(*summed)
+    sums = accelerator.reduce(torch.from_numpy(sums).to(accelerator.device), "sum").cpu().numpy()
+    in_blocks = sums.reshape(3, len(row_ids), -1, parts).sum(-1)
+    num_bins = len(bin_starts(block, frozen.rows.row_length))
+    return Measured(_accuracy(*sums.sum(-1)), _each(in_blocks), _each(sums[..., :num_bins]))
 
 
-def _measured(
-    counts: Float64[np.ndarray, "rows blocks"],
-    hits: Float64[np.ndarray, "rows blocks"],
-    losses: Float64[np.ndarray, "rows blocks"],
-) -> Measured:
-    whole_row = _accuracy(counts.sum(1), hits.sum(1), losses.sum(1))
-    return Measured(whole_row, tuple(_accuracy(*column) for column in zip(counts.T, hits.T, losses.T, strict=True)))
+def _each(sums: Float64[np.ndarray, "3 rows spans"]) -> tuple[Accuracy, ...]:
+    return tuple(_accuracy(*column) for column in np.moveaxis(sums, 2, 0))
 
 
 def _accuracy(

@@ -1,0 +1,76 @@
+"""A manifest to the packing report: the numbers that were counted, and no more than was counted."""
+
+import html
+import re
+from typing import Any
+
+import pytest
+
+from longmlm.data.report import packing_page, packing_report, packing_table
+
+BASE = {"documents": 10, "sentences": 2_000, "tokens": 64_000, "rows": 130, "separators": 9, "cut_sentences": 3}
+
+
+def manifest(**of_each_split: object) -> dict[str, Any]:
+    split = {**BASE, "fill_rate": 0.925, **of_each_split}
+    report = {"train": split, "held_out": {**split, "documents": 2, "rows": 20, "fill_rate": 0.5}}
+    report |= {"set_aside": {"no <text>": 7}, "tokens_per_second": 1000.0, "elapsed_seconds": 2.0}
+    files = [{"path": f"/somewhere/deep/novels-{number}.jsonl", "sha256": ""} for number in range(5)]
+    sources = [{"files": files, "language": "en"}, {"dataset": "somebody/laws", "split": "train", "language": "zh"}]
+    return {"row_length": 512, "report": report, "plan": {"sources": sources}}
+
+
+FULL = {
+    "tokens_per_source": [48_000, 16_000],
+    "document_lengths": [0, 0, 0, 0, 1, 2, 3, 4],
+    "fills": [0] * 15 + [1, 4, 10, 15, 100],
+}
+
+
+def words(page: str) -> str:
+    text = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", "|", text))
+
+
+def test_page_shows_lengths_fill_cut_sentences_and_sources() -> None:
+    page = packing_page(manifest(**FULL), "the command")
+    said = words(page)
+    for part in ("150 ", "of 512", "128 k", "86.8%", "no <text>", "7", "the command"):
+        assert f"|{part}|" in said, part
+    assert "|6 |of 4,000|" in said, "sentences that were cut"
+    for titles in ("tokens in a document, from … to twice that", "documents (%)", "share of a row that is filled (%)"):
+        assert said.count(f"|{titles}|") == 2
+    assert "novels-0.jsonl, novels-1.jsonl, novels-2.jsonl and 2 more files" in said
+    assert "somebody/laws, train" in said
+    assert "|75.0%|" in said and "|25.0%|" in said
+    assert "/somewhere" not in said
+
+
+def test_bars_are_shares_of_each_split_and_empty_ends_are_left_out() -> None:
+    labels = re.findall(r'aria-label="([^"]*)"', packing_page(manifest(**FULL), ""))
+    lengths, fills = (next(label for label in labels if label.startswith(name)) for name in ("Document", "Fill"))
+    assert "training from 10 to 40 (least 10, most 40); held-out from 10 to 40" in lengths
+    assert f"training from {100 / 130:.4g} to {10_000 / 130:.4g}" in fills
+
+
+def test_splits_may_have_documents_of_different_lengths() -> None:
+    known = manifest(**FULL)
+    known["report"]["held_out"]["document_lengths"] = [0, 0, 2]
+    label = next(one for one in re.findall(r'aria-label="([^"]*)"', packing_page(known, "")) if "Document" in one)
+    assert "training from 0 to 40" in label
+    assert "held-out from 100 to 0" in label
+
+
+def test_what_an_older_manifest_does_not_tell_is_left_out() -> None:
+    page = packing_page(manifest(), "")
+    assert "<svg" not in page
+    assert "Where the tokens come from" not in page
+    assert "|128 k|" in words(page)
+    assert packing_page(manifest(**FULL), "").count("<svg") == 4
+
+
+@pytest.mark.parametrize("more", [{}, FULL])
+def test_text_and_table_are_the_same_with_and_without_the_lists(more: dict) -> None:
+    report = manifest(**more)["report"]
+    assert [line[0] for line in packing_table(report).lines][-2:] == ["cut sentences", "fill rate"]
+    assert packing_report(report).splitlines()[-2:] == ["records set aside: 7 x no <text>", "1,000 tokens/s in 2.0 s"]
