@@ -104,7 +104,7 @@ def _drawn(chart: Chart, size: tuple[float, float]) -> "Figure":
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     if chart.ticks:
         is_slanted = len(chart.ticks) > MOST_TICKS[size]
-        look = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
+        look: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
         axes.set_xticks(range(len(chart.ticks)), chart.ticks, **look)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS[size], integer=True))
