@@ -2,12 +2,15 @@
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from wandb.proto.wandb_internal_pb2 import Record
 
 from longmlm.errors import TrainingError
-from longmlm.training import loop, tracking
+from longmlm.training import loop, tracker, tracking
 from longmlm.training.config import PretrainConfig, Tracking
 
 BLOCK = 32768
@@ -30,8 +33,8 @@ def stranger(monkeypatch, tmp_path) -> None:
     (tmp_path / "home").mkdir()
 
 
-def tracked_by(tracker: str, settings: PretrainConfig) -> PretrainConfig:
-    return replace(settings, tracking=Tracking(tracker=tracker))
+def tracked_by(name: str, settings: PretrainConfig) -> PretrainConfig:
+    return replace(settings, tracking=Tracking(tracker=name))
 
 
 def stand_in(monkeypatch, folder: Path, code: str) -> None:
@@ -52,10 +55,12 @@ class Run:
     def log(self, line): self.lines += 1
 
 def login(**_): return True
-def setup(): return types.SimpleNamespace(settings=types.SimpleNamespace(mode="online"))
+def setup():
+    return types.SimpleNamespace(settings=types.SimpleNamespace(mode="online", base_url="https://example.org"))
 def init(**_): return Run()
 def teardown(): pass
 Settings = Table = dict
+Error = OSError
 """
 FAULTS = {
     "import": "{}\n",
@@ -103,7 +108,7 @@ def whole_history(start: list[Record]) -> list[dict]:
 
 def expected(run: Path, after: int = -1) -> list[dict]:
     lines = [line for line in tracking.read(run) if line["step"] > after]
-    return [{"step": line["step"], **tracking.figures(line)} for line in lines]
+    return [{"step": line["step"], **tracker.figures(line)} for line in lines]
 
 
 def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
@@ -172,7 +177,7 @@ def test_a_run_keeps_its_id_and_counts_on_after_a_crash(settings, train, monkeyp
     assert [line["step"] for line in history(first) if "train/loss" in line] == [1, 2, 3, 4, 5, 6]
     assert history(second) == expected(run, after=4)
     ids = {one.run.run_id for start in (first, second) for one in start if one.HasField("run")}
-    assert ids == {json.loads((run / tracking.TRACKER).read_text())["id"]}
+    assert ids == {json.loads((run / tracker.IDENTITY).read_text())["id"]}
     assert [[one.exit.exit_code for one in start if one.HasField("exit")] for start in (first, second)] == [[1], [0]]
 
 
@@ -267,46 +272,111 @@ def test_training_goes_on_while_its_tracker_fails_or_hangs(fault, settings, trai
     assert [line["step"] for line in tracking.read(run) if "loss" in line] == list(range(1, 13))
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "tensorboard"])
-def test_a_tracker_that_is_not_installed_is_named_with_its_extra_before_training(tracker, settings, train, monkeypatch):
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_a_tracker_that_is_not_installed_is_named_with_its_extra_before_training(name, settings, train, monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", lambda _: None)
-    with pytest.raises(TrainingError, match=rf"pip install 'longmlm\[{tracker}\]'"):
-        train(tracked_by(tracker, settings))
+    with pytest.raises(TrainingError, match=rf"pip install 'longmlm\[{name}\]'"):
+        train(tracked_by(name, settings))
     assert not Path(settings.run).exists()
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "tensorboard"])
-def test_planted_secrets_reach_neither_a_file_nor_the_terminal(tracker, settings, train, tmp_path, monkeypatch, capfd):
+@pytest.fixture
+def asked() -> Iterator[tuple[int, list[str]]]:
+    """A service at a port of this machine that refuses every key, and the keys that it was shown."""
+    keys = []
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            keys.append(self.headers["Authorization"])
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, keys
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_planted_secrets_reach_neither_a_file_nor_the_terminal(name, settings, train, tmp_path, asked, request):
+    monkeypatch, capfd = request.getfixturevalue("monkeypatch"), request.getfixturevalue("capfd")
+    port, keys = asked
     secrets = {
         "WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567",
         "HF_TOKEN": "hf_plantedtokenplantedtoken",
         "DATABASE_PASSWORD": "planted-password",
         "HTTPS_PROXY": "http://somebody:planted-proxy@127.0.0.1:9",
     }
-    for name, value in secrets.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WANDB_MODE", "offline")
+    for variable, value in secrets.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setattr(sys, "argv", ["pretrain.py", "planted-argument"])
     repository = tmp_path / "repository"
     remote = "https://somebody:planted-remote@example.org/it.git"
     for command in (["init", "-q", str(repository)], ["-C", str(repository), "remote", "add", "origin", remote]):
         subprocess.run(["git", *command], check=True)
     monkeypatch.chdir(repository)
-    run = train(tracked_by(tracker, replace(settings, recipe=replace(settings.recipe, num_steps=2))))
+    run = train(tracked_by(name, replace(settings, recipe=replace(settings.recipe, num_steps=2))))
 
     planted = [value.encode() for value in secrets.values()]
     planted += [b"planted-argument", b"planted-remote", b"planted-proxy"]
     out, err = capfd.readouterr()
+    assert bool(keys) == (name == "wandb")
     files = [path for folder in (run, tmp_path / "home") for path in folder.rglob("*") if path.is_file()]
     contents = {str(path): path.read_bytes() for path in files} | {"terminal": (out + err).encode()}
-    assert any(b"held_out/block_0" in content for name, content in contents.items() if tracker in name)
-    assert f"{tracker}: " in out
-    assert {name for name, content in contents.items() if any(secret in content for secret in planted)} == set()
+    assert any(b"held_out/block_0" in content for path, content in contents.items() if name in path)
+    assert f"{name}: " in out
+    assert {path for path, content in contents.items() if any(secret in content for secret in planted)} == set()
+
+
+KILLED = """
+import os, pathlib, signal, sys, time
+from longmlm.training import tracking
+run, note = map(pathlib.Path, sys.argv[1:3])
+tracking.PATIENCE_SECONDS = 1.0
+with tracking.tracked(run, "wandb", -1):
+    tracking.append(run, {"step": 1, "loss": 1.5})
+    while not note.exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_tracker_of_a_killed_training_tells_its_failure_and_ends_even_if_it_hangs(record, tmp_path, monkeypatch):
+    note = tmp_path / "note"
+    hang = f"""
+import os
+def log(self, line): open({str(note)!r}, "a").write(f"{{os.getpid()}} ")
+def finish(self, exit_code): open({str(note)!r}, "a").write(f"{{exit_code}}"); time.sleep(600)
+Run.log, Run.finish = log, finish
+"""
+    stand_in(monkeypatch, tmp_path, WORKING + hang)
+    command = [sys.executable, "-c", KILLED, str(record), str(note)]
+    killed = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    process = Path("/proc", note.read_text().split()[0])
+    ends = time.monotonic() + 30
+    while process.exists() and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert not process.exists()
+    assert note.read_text().split()[1] == "1"
+
+
+def test_an_address_with_a_password_which_the_client_would_log_is_refused(record, monkeypatch, capfd):
+    monkeypatch.setenv("WANDB_BASE_URL", "http://somebody:planted@127.0.0.1:9")
+    with tracking.tracked(record, "wandb", -1):
+        tracking.append(record, {"step": 1, "loss": 1.5})
+    assert "wandb failed (ValueError: W&B's client would log the password" in capfd.readouterr().out
+    files = [path.read_bytes() for path in record.rglob("*") if path.is_file()]
+    assert files and not any(b"planted" in content for content in files)
 
 
 def test_what_a_tracker_complains_of_is_told_without_secrets(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "planted-key")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    told = tracking.blotted("planted-key is false\nat https://me:planted@example.org/x" + 999 * ".")
+    told = tracker.blotted("planted-key is false\nat https://me:planted@example.org/x" + 999 * ".")
     assert told.startswith("*** is false at https://example.org/x")
     assert len(told) == 300

@@ -1,0 +1,221 @@
+"""A run's metrics.jsonl to Weights & Biases or TensorBoard, in a process of its own: `tracked` starts it.
+
+It reads the record as it grows. So when it fails, hangs or waits for a network, training neither fails nor waits, and
+what it shows is what the record says.
+"""
+
+import json
+import math
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from longmlm.folders import write_json
+from longmlm.processes import ignore_stop_signals
+from longmlm.training.tracking import DONE, METRICS, SETTINGS
+
+IDENTITY = "tracker.json"
+POLL_SECONDS = 1.0
+SECRET_NAME = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
+SECRET_LENGTH = 8  # shorter values are words like `true`
+USER_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def figures(line: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers of a line of metrics under the names that trackers show them by; `step` is left out."""
+    if "held_out" not in line:
+        named = {f"train/{key}": value for key, value in line.items() if key != "step"}
+    else:
+        whole, blocks = line["held_out"]["whole"], line["held_out"]["blocks"]
+        others = {key: line.get(key) for key in ("base_cut", "recovered_at_step", "recovered_at_tokens")}
+        named = {f"held_out/{key}": value for key, value in {**whole, **others}.items()}
+        named |= {f"held_out/block_{index}": block["accuracy"] for index, block in enumerate(blocks)}
+    return {key: float(value) for key, value in named.items() if value is not None and math.isfinite(value)}
+
+
+def predictions(line: Mapping[str, Any]) -> list[dict[str, str | float]]:
+    """Returns a row of a table for each masked place in a line of metrics: context, truth, guesses in percent."""
+    rows = []
+    for example in line.get("examples", ()):
+        row: dict[str, str | float] = {"row": str(example["row_id"]), "place": str(example["place"])}
+        row |= {key: example[key] for key in ("before", "truth", "after")}
+        for rank, (guess, probability) in enumerate(example["guesses"], 1):
+            row |= {f"guess {rank}": guess, f"percent {rank}": 100 * probability}
+        rows.append(row)
+    return rows
+
+
+class WandbRun:
+    """A run at Weights & Biases with the same id after every resume; offline without a login or a connection."""
+
+    def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
+        """Starts it; what the client would note about machine, code and environment is switched off."""
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        os.environ.setdefault("WANDB_DATA_DIR", str(run / "wandb"))
+        os.environ.setdefault("WANDB_CACHE_DIR", str(run))
+        import wandb
+
+        self.client = wandb
+        chosen = settings["tracking"]
+        self.run = wandb.init(
+            config=_without_tracking(settings),
+            settings=wandb.Settings(
+                mode=self._mode(),
+                root_dir=str(run),
+                project=chosen["project"],
+                entity=chosen.get("entity"),
+                run_name=chosen.get("name", "/".join(run.absolute().parts[-2:])),
+                run_id=_run_id(run),
+                resume="allow",
+                silent=True,
+                console="off",
+                save_code=False,
+                disable_code=True,
+                disable_git=True,
+                label_disable=True,
+                x_disable_machine_info=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_save_requirements=False,
+            ),
+        )
+        self.run.define_metric("*", step_metric="step")
+
+    def _mode(self) -> Any:
+        """Returns the mode of the user's own settings, but offline where the service does not know or answer them."""
+        own = self.client.setup().settings
+        if USER_IN_ADDRESS.search(own.base_url):
+            raise ValueError("W&B's client would log the password in its base_url: leave it out")
+        with suppress(self.client.Error):
+            return own.mode if own.mode != "online" or self.client.login(prompt=False) else "offline"
+        return "offline"
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        """Shows a line of metrics; W&B's own step counts lines, ours is the axis of every curve."""
+        shown: dict[str, Any] = {"step": line["step"], **figures(line)}
+        if rows := predictions(line):
+            shown["predictions"] = self.client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+        self.run.log(shown)
+
+    def finish(self, went_well: bool) -> str:
+        """Ends it, and returns where it is."""
+        self.run.finish(exit_code=0 if went_well else 1)
+        self.client.teardown()
+        if self.run.offline:
+            return f"wandb: offline; `wandb sync {Path(self.run.dir).parent}` uploads what is new"
+        return f"wandb: {self.run.url}"
+
+
+class TensorBoardRun:
+    """A folder of TensorBoard's events; those beyond the step that a run resumes from are hidden."""
+
+    def __init__(self, run: Path, settings: Mapping[str, Any], after: int) -> None:
+        """Opens it."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.folder = run / "tensorboard"
+        self.writer = SummaryWriter(str(self.folder), purge_step=after + 1)
+        content = json.dumps(_without_tracking(settings), indent=4)
+        self.writer.add_text("settings", "".join(f"    {line}\n" for line in content.splitlines()), after + 1)
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        """Shows a line of metrics, predictions as text."""
+        for name, value in figures(line).items():
+            self.writer.add_scalar(name, value, line["step"])
+        if rows := predictions(line):
+            table = [list(rows[0]), ["---"] * len(rows[0])]
+            table += [
+                [f"{x:.1f}" if isinstance(x, float) else " ".join(x.split()) for x in row.values()] for row in rows
+            ]
+            cells = ("".join(f"| {cell.replace('|', '&#124;')} " for cell in row) + "|" for row in table)
+            self.writer.add_text("predictions", "\n".join(cells), line["step"])
+        self.writer.flush()
+
+    def finish(self, _went_well: bool) -> str:
+        """Closes it, and returns how to look at it."""
+        self.writer.close()
+        return f"tensorboard: `tensorboard --logdir {self.folder}` shows this run"
+
+
+def _without_tracking(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != "tracking"}
+
+
+def _run_id(run: Path) -> str:
+    """Returns the id that a run keeps in its folder for life."""
+    with suppress(OSError, ValueError, KeyError):
+        return json.loads((run / IDENTITY).read_text(encoding="utf-8"))["id"]
+    new = secrets.token_hex(4)
+    write_json(run / IDENTITY, {"id": new})
+    return new
+
+
+class End:
+    """The end of training as standard input tells it: with a word after a good end, closed in any case."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        """Waits for it aside; a process that has not ended itself `patience_seconds` later is ended."""
+        self.came, self.went_well, self.patience_seconds = threading.Event(), False, patience_seconds
+        threading.Thread(target=self._await, daemon=True).start()
+
+    def _await(self) -> None:
+        self.went_well = sys.stdin.buffer.read() == DONE
+        self.came.set()
+        time.sleep(self.patience_seconds)
+        os._exit(1)
+
+
+def follow(run: Path, after: int, end: threading.Event) -> Iterator[dict[str, Any]]:
+    """Yields the lines beyond step `after` as they come, up to the last one at the end."""
+    rest, is_last = b"", False
+    with (run / METRICS).open("rb") as file:
+        while not is_last:
+            is_last = end.wait(POLL_SECONDS)
+            *lines, rest = (rest + file.read()).split(b"\n")
+            yield from (line for line in map(json.loads, lines) if line["step"] > after)
+
+
+def show(run: Path, after: int, end: End) -> str:
+    """Shows the run in the tracker of its settings until training ends; returns where, or nothing without a line."""
+    settings = tomllib.loads((run / SETTINGS).read_text(encoding="utf-8"))
+    tracker: WandbRun | TensorBoardRun | None = None
+    for line in follow(run, after, end.came):
+        if tracker is None:
+            is_wandb = settings["tracking"]["tracker"] == "wandb"
+            tracker = WandbRun(run, settings) if is_wandb else TensorBoardRun(run, settings, after)
+        tracker.show(line)
+    return tracker.finish(end.went_well) if tracker else ""
+
+
+def blotted(text: str) -> str:
+    """Returns the text without line breaks, the values of secret variables, and names and passwords in addresses."""
+    for name, value in os.environ.items():
+        if SECRET_NAME.search(name) and len(value) >= SECRET_LENGTH:
+            text = text.replace(value, "***")
+    return USER_IN_ADDRESS.sub("", " ".join(text.split()))[:300]
+
+
+def main() -> None:
+    """Runs the tracker's process; only its last line reaches the terminal, not what libraries print."""
+    ignore_stop_signals()
+    sys.stdout.flush()
+    terminal = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        line = show(Path(sys.argv[1]), int(sys.argv[2]), End(float(sys.argv[3])))
+    except Exception as error:  # noqa: BLE001 - whatever a tracker raises, training goes on
+        os.write(terminal, blotted(f"{type(error).__name__}: {error}").encode())
+        os._exit(1)  # no hook of the tracker's client may hold the process
+    os.write(terminal, blotted(line).encode())
+
+
+if __name__ == "__main__":
+    main()
