@@ -103,7 +103,7 @@ def save(
 def newest_sound(run: Path) -> Sound:
     """Returns the newest checkpoint whose every file is as its manifest says."""
     skipped = []
-    for folder in sorted(_checkpoints(run), reverse=True):
+    for folder in reversed(folders(run)):
         try:
             verify(folder)
         except FolderError as error:
@@ -121,7 +121,7 @@ def best(run: Path) -> Path:
     newest = newest_sound(run).folder
     if newest is None:
         raise CheckpointError(f"{run} has no sound checkpoint: let pretrain.py save one first")
-    ranked = sorted(_evaluated(run), reverse=True)
+    ranked = sorted(evaluated(run), reverse=True)
     for _, folder in ranked:
         try:
             verify(folder)
@@ -185,8 +185,8 @@ def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
     Later ones were skipped as unsound on resume: they count for nothing, and are replaced when their step comes.
     Returns what was removed.
     """
-    reached = [folder for folder in sorted(_checkpoints(run)) if folder <= saved]
-    ranked = sorted((pair for pair in _evaluated(run) if pair[1] <= saved), reverse=True)
+    reached = [folder for folder in folders(run) if folder <= saved]
+    ranked = sorted((pair for pair in evaluated(run) if pair[1] <= saved), reverse=True)
     kept = {*reached[-num_kept:], *(folder for _, folder in ranked[:1])}
     removed = [folder for folder in reached if folder not in kept]
     for folder in removed:
@@ -208,13 +208,15 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
     return found
 
 
-def _checkpoints(run: Path) -> list[Path]:
-    folders = (run / "checkpoints").glob("step-*")
-    return [folder for folder in folders if folder.is_dir() and folder.suffix != PARTIAL]
+def folders(run: Path) -> list[Path]:
+    """Returns the folders of a run's checkpoints, sound or not, the oldest first."""
+    found = (run / "checkpoints").glob("step-*")
+    return sorted(folder for folder in found if folder.is_dir() and folder.suffix != PARTIAL)
 
 
-def _evaluated(run: Path) -> Iterator[tuple[float, Path]]:
-    for folder in _checkpoints(run):
+def evaluated(run: Path) -> Iterator[tuple[float, Path]]:
+    """Yields held-out accuracy and folder of each checkpoint that was saved when it was measured."""
+    for folder in folders(run):
         try:
             state, _ = read_state(folder)
         except (OSError, ValueError, KeyError, TypeError):

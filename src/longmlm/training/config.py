@@ -173,3 +173,23 @@ class PretrainConfig:
     """Where the run is shown."""
     dry_run: bool = False
     """Whether all is checked, a step is made and what the run would do is told, and nothing is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsConfig:
+    """A run's checkpoints: listed, verified, one of them exported."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    run: str
+    """Run folder."""
+    action: Literal["list", "verify", "export"] = "list"
+    """list; verify: read every file and compare it with its manifest; export: write one as a stock model."""
+    step: int | None = None
+    """Step of the checkpoint to export; absent for the best."""
+    output: str | None = None
+    """Folder to export to."""
+
+    def __post_init__(self) -> None:
+        if (self.action == "export") != (self.output is not None):
+            raise ValueError("export needs output, the folder to write; list and verify need none")
