@@ -26,7 +26,8 @@ BLOCK = 32768
 
 @pytest.fixture(autouse=True)
 def stranger(monkeypatch, tmp_path) -> None:
-    """Nobody is logged in at W&B, and what a client leaves at home lies below tmp_path."""
+    """Nobody is logged in at W&B, what a client leaves at home lies below tmp_path, and a busy machine may be slow."""
+    monkeypatch.setattr(tracking, "PATIENCE_SECONDS", 120.0)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -267,9 +268,9 @@ def test_an_error_of_training_passes_through(record, tmp_path, monkeypatch):
 def test_training_goes_on_while_its_tracker_fails_or_hangs(fault, settings, train, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING + FAULTS["init"].format(fault))
     monkeypatch.setattr(tracking, "PATIENCE_SECONDS", 0.7)
-    run = train(tracked_by("wandb", settings))
+    run = train(tracked_by("wandb", replace(settings, recipe=replace(settings.recipe, num_steps=2))))
     assert len([line for line in capfd.readouterr().out.splitlines() if line.startswith("wandb failed (")]) == 1
-    assert [line["step"] for line in tracking.read(run) if "loss" in line] == list(range(1, 13))
+    assert [line["step"] for line in tracking.read(run)] == [0, 1, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
@@ -363,6 +364,22 @@ Run.log, Run.finish = log, finish
         time.sleep(0.05)
     assert not process.exists()
     assert note.read_text().split()[1] == "1"
+
+
+def test_numbers_have_the_names_of_the_curves_and_what_is_none_is_left_out():
+    learnt = {"step": 3, "loss": 1.5, "mfu": None, "memory_bytes": 7, "device": "cpu", "gradient_norm": float("inf")}
+    assert tracker.figures(learnt) == {"train/loss": 1.5, "train/memory_bytes": 7.0}
+    block = {"accuracy": 40.0, "standard_error": 1.0, "loss": 3.0, "num_selected": 9}
+    empty = {"accuracy": float("nan"), "standard_error": float("nan"), "loss": float("nan"), "num_selected": 0}
+    line = {"step": 3, "tokens": 9, "held_out": {"whole": block, "blocks": [block, empty]}, "base_cut": 41.0}
+    assert tracker.figures({**line, "recovered_at_step": None}) == {
+        "held_out/accuracy": 40.0,
+        "held_out/standard_error": 1.0,
+        "held_out/loss": 3.0,
+        "held_out/num_selected": 9.0,
+        "held_out/base_cut": 41.0,
+        "held_out/block_0": 40.0,
+    }
 
 
 def test_an_address_with_a_password_which_the_client_would_log_is_refused(record, monkeypatch, capfd):

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -38,7 +39,8 @@ def figures(line: Mapping[str, Any]) -> dict[str, float]:
         others = {key: line.get(key) for key in ("base_cut", "recovered_at_step", "recovered_at_tokens")}
         named = {f"held_out/{key}": value for key, value in {**whole, **others}.items()}
         named |= {f"held_out/block_{index}": block["accuracy"] for index, block in enumerate(blocks)}
-    return {key: float(value) for key, value in named.items() if value is not None and math.isfinite(value)}
+    numbers = {key: float(value) for key, value in named.items() if isinstance(value, int | float)}
+    return {key: value for key, value in numbers.items() if math.isfinite(value)}
 
 
 def predictions(line: Mapping[str, Any]) -> list[dict[str, str | float]]:
@@ -75,6 +77,7 @@ class WandbRun:
                 run_name=chosen.get("name", "/".join(run.absolute().parts[-2:])),
                 run_id=_run_id(run),
                 resume="allow",
+                allow_val_change=True,
                 silent=True,
                 console="off",
                 save_code=False,
@@ -170,7 +173,7 @@ class End:
         self.went_well = sys.stdin.buffer.read() == DONE
         self.came.set()
         time.sleep(self.patience_seconds)
-        os._exit(1)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def follow(run: Path, after: int, end: threading.Event) -> Iterator[dict[str, Any]]:
