@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.evaluation.config import HeldOut
+from longmlm.training import tracking
 from longmlm.training.config import PretrainConfig, RecipeConfig, RuntimeConfig, Start
 from pipelines.pretrain import pretrain
 
@@ -81,3 +83,13 @@ def train() -> Callable[[PretrainConfig], Path]:
         return Path(config.run)
 
     return run
+
+
+@pytest.fixture
+def stranger(monkeypatch, tmp_path) -> None:
+    """Nobody is logged in at W&B, what a client leaves at home lies below tmp_path, and a busy machine may be slow."""
+    monkeypatch.setattr(tracking, "PATIENCE_SECONDS", 120.0)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
