@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from longmlm.data.rows import Rows
     from longmlm.data.vocabulary import Vocabulary
     from longmlm.model.loading import LoadedModel
-    from longmlm.training.loop import Run
+    from longmlm.training.run import Run
 
 
 def pretrain(config: PretrainConfig) -> None:
     """Trains until the last step, or until it is asked to stop, from the newest sound checkpoint on."""
     from longmlm.processes import alone
-    from longmlm.runtime import launch, leave, stop_on_signal
+    from longmlm.runtime import end_when_hanging, launch, leave, stop_on_signal
     from longmlm.training.loop import begin, conclude, train
     from longmlm.training.rehearsal import rehearse
     from longmlm.training.tracking import require, tracked
 
     require(config.tracking.tracker)
-    accelerator = launch(config.recipe.precision, config.runtime.num_processes, config.runtime.num_threads)
+    runtime = config.runtime
+    accelerator = launch(config.recipe.precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds)
     run, resumed_from = open_run(config, accelerator)
     if config.dry_run:
         rehearsed = rehearse(run, resumed_from)
@@ -38,7 +39,11 @@ def pretrain(config: PretrainConfig) -> None:
         del run
         leave(accelerator)
         return
-    with alone(run.folder) if accelerator.is_main_process else nullcontext(), stop_on_signal() as stop:
+    with (
+        alone(run.folder) if accelerator.is_main_process else nullcontext(),
+        end_when_hanging(runtime.hang_seconds, accelerator.process_index),
+        stop_on_signal() as stop,
+    ):
         state = begin(run, resumed_from)
         tracker = config.tracking.tracker if accelerator.is_main_process else None
         with tracked(run.folder, tracker, after=-1 if resumed_from is None else state.step):
@@ -62,8 +67,8 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
     from longmlm.runtime import seed_process
     from longmlm.training import checkpoint
-    from longmlm.training.loop import Run
     from longmlm.training.optimizer import new_optimizer
+    from longmlm.training.run import Run
 
     folder = Path(config.run)
     sound = checkpoint.newest_sound(folder)

@@ -10,7 +10,7 @@ from longmlm.runtime import resolved_precision
 
 def machine(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, has_bf16: bool) -> None:
     """Lets torch believe that it runs on such a machine."""
-    gpu = SimpleNamespace(is_available=lambda: has_gpu, is_bf16_supported=lambda including_emulation: has_bf16)
+    gpu = SimpleNamespace(is_available=lambda: has_gpu, is_bf16_supported=lambda **_: has_bf16)
     mkldnn = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: has_bf16)
     monkeypatch.setattr(runtime.torch, "cuda", gpu)
     monkeypatch.setattr(runtime.torch, "ops", SimpleNamespace(mkldnn=mkldnn))

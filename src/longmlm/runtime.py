@@ -3,16 +3,23 @@
 import gc
 import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import psutil
 import torch
 from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
 
 from longmlm.errors import TrainingError
 from longmlm.processes import end_with_parent
+
+_latest_beat = [0.0]
 
 
 @dataclass(slots=True)
@@ -39,12 +46,19 @@ def resolved_precision(precision: str) -> str:
     return "bf16" if has_bf16 else "no"
 
 
-def launch(precision: str, num_processes: int | None = None, num_threads: int | None = None) -> Accelerator:
+def launch(
+    precision: str, num_processes: int | None = None, num_threads: int | None = None, hang_seconds: float | None = None
+) -> Accelerator:
     """Returns the Accelerator of this launch; without a GPU `num_threads` are used, or a fair share of the cores.
 
     Raises TrainingError when the processes that were started do not know of each other, or are not `num_processes`.
     """
-    accelerator = Accelerator(mixed_precision=resolved_precision(precision), cpu=not torch.cuda.is_available())
+    patience = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # end_when_hanging comes first
+    accelerator = Accelerator(
+        mixed_precision=resolved_precision(precision),
+        cpu=not torch.cuda.is_available(),
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=patience)] if patience else None,
+    )
     if "ACCELERATE_MIXED_PRECISION" in os.environ:
         end_with_parent(signal.SIGTERM)  # `accelerate launch` with one process does not pass a signal on
     started = int(os.environ.get("WORLD_SIZE", "1"))
@@ -75,6 +89,38 @@ def _processes_here() -> int:
 def seed_process(seed: int, process_index: int) -> None:
     """Seeds dropout, differently in each process; nothing else in a run draws from the global generators."""
     torch.manual_seed(seed + process_index)
+
+
+def beat() -> None:
+    """Says that this process is at work."""
+    _latest_beat[0] = time.monotonic()
+
+
+@contextmanager
+def end_when_hanging(seconds: float, process_index: int) -> Iterator[None]:
+    """Ends this process with exit code 1 and one line when there was no beat for `seconds` while the block runs.
+
+    A process waits for its fellows in each step, so all end that wait for one that hangs; the launcher ends that one.
+    """
+    over = threading.Event()
+    beat()
+
+    def watch() -> None:
+        while not over.wait(min(1.0, seconds / 4)):
+            if time.monotonic() - _latest_beat[0] > seconds:
+                said = (
+                    f"error: process {process_index} waited {seconds:.0f} s for its fellows or for a device: one hangs"
+                )
+                print(f"\n{said}; the same command goes on from the last checkpoint", file=sys.stderr, flush=True)
+                os._exit(1)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 @contextmanager

@@ -54,8 +54,6 @@ def _rows_per_step(run: Path) -> int:
 
 
 def test_epochs_and_tokens_are_those_of_the_run(settings, dry_run, train):
-    from longmlm.data.rows import open_rows
-
     recipe = replace(settings.recipe, num_steps=400)
     said = dry_run(replace(settings, recipe=recipe))["ahead"]
     state, _ = checkpoint.read_state(checkpoint.best(train(settings)))
@@ -108,9 +106,6 @@ def test_too_small_a_disk_is_told_before_a_step_is_made(settings, dry_run, monke
 
 
 def test_a_checkpoint_takes_the_room_that_was_foreseen(settings, train):
-    from longmlm.model.cost import Work, cost_of
-    from longmlm.model.loading import load_model
-
     folder = checkpoint.best(train(settings))
     weights = [folder / "model.safetensors", folder / "optimizer.pt"]
     foreseen = cost_of(load_model(str(folder)).model, Work(32, 0.15, False)).checkpoint_bytes

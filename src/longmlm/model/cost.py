@@ -45,7 +45,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How a model is trained: tokens a row, share of them selected, bf16 or fp32, activations kept or computed again."""
+    """How a model is trained: tokens a row, share of them selected, bf16 or not, activations recomputed or not."""
 
     row_length: int
     selected_fraction: float

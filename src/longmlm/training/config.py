@@ -101,6 +101,8 @@ class RuntimeConfig:
     """Processes that the launch must have; absent for any number."""
     num_threads: int | None = None
     """CPU threads of each process where there is no GPU; absent for a fair share of the cores."""
+    hang_seconds: float = 1800.0
+    """Seconds without a forward pass after which a process takes its fellows for hung, and ends."""
     num_loader_workers: int = 0
     """Processes that make batches ahead, for each training process; 0 makes them in it."""
     activation_checkpointing: bool = False
@@ -123,6 +125,8 @@ class RuntimeConfig:
             raise ValueError("rows_per_micro_batch and the numbers of steps between events must be at least 1")
         if self.checkpoints_kept < 2:
             raise ValueError("checkpoints_kept must be at least 2: the newest may turn out damaged")
+        if not 0 < self.hang_seconds < math.inf:
+            raise ValueError("hang_seconds must be positive")
         if self.num_loader_workers < 0:
             raise ValueError("num_loader_workers must not be negative")
         if (self.num_threads or 1) < 1 or (self.num_processes or 1) < 1:

@@ -14,8 +14,9 @@ import transformers
 from longmlm.errors import TrainingError
 from longmlm.runtime import free_memory_bytes, peak_memory_bytes
 from longmlm.training import checkpoint
-from longmlm.training.loop import Run, one_update
+from longmlm.training.run import Run
 from longmlm.training.state import TrainState
+from longmlm.training.update import one_update
 
 GB = 1e9
 

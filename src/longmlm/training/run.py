@@ -1,0 +1,40 @@
+"""All that a run works with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from longmlm.evaluation.held_out import FrozenRows
+from longmlm.model.batches import StepBatches
+from longmlm.model.cost import Cost
+from longmlm.model.mlm import MlmObjective
+from longmlm.training import checkpoint
+from longmlm.training.config import RecipeConfig, RuntimeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that a run works with; `objective` is wrapped for data parallelism, `block` the base model's length."""
+
+    folder: Path
+    accelerator: Accelerator
+    objective: nn.Module
+    optimizer: torch.optim.Optimizer
+    batches: StepBatches
+    held_out: FrozenRows
+    block: int
+    recipe: RecipeConfig
+    runtime: RuntimeConfig
+    record: checkpoint.RunRecord
+    cost: Cost
+    peak_flops: float | None
+    num_examples: int = 0
+
+    @property
+    def inner(self) -> MlmObjective:
+        """The objective without its wrapping."""
+        return cast(MlmObjective, self.accelerator.unwrap_model(self.objective, keep_fp32_wrapper=True))
