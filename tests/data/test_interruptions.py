@@ -68,7 +68,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_rows_of_an_undisturbed_one(
     config: PrepareConfig, vocabulary: Vocabulary
 ) -> None:
     partial = interrupt(config, vocabulary)
-    finished = {path.name: path.stat() for path in (partial / "train").glob("*.arrow")}
+    finished = {path.name: path.stat() for path in (partial / "whole" / "train").glob("*.arrow")}
     assert sorted(finished) == ["slice-00000.arrow", "slice-00001.arrow"]
     manifest = prepare_rows(config, vocabulary)
 

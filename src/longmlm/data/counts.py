@@ -67,10 +67,10 @@ def _sums(left: Iterable[int], right: Iterable[int]) -> list[int]:
     return [one + other for one, other in zip_longest(left, right, fillvalue=0)]
 
 
-def merged(partial: Path, row_length: int, num_sources: int) -> dict[str, Any]:
-    """Returns what all slices counted, added up by split, and how many records were set aside for which reason."""
+def merged(reports: Path, row_length: int, num_sources: int) -> dict[str, Any]:
+    """Returns what all slices counted, added up by split."""
     counts = {split: Counts(tokens_per_source=[0] * num_sources) for split in SPLITS}
-    for path in sorted((partial / "reports").glob("slice-*.json")):
+    for path in sorted(reports.glob("slice-*.json")):
         of_slice = json.loads(path.read_text(encoding="utf-8"))
         for split in SPLITS:
             counts[split] += Counts(**of_slice[split])
@@ -78,15 +78,19 @@ def merged(partial: Path, row_length: int, num_sources: int) -> dict[str, Any]:
     for split, count in counts.items():
         filled = count.tokens + count.separators + 2 * count.rows
         report[split] = {**asdict(count), "fill_rate": filled / max(1, count.rows * row_length)}
-    set_aside: Counter[str] = Counter()
-    for path in (partial / "set_aside").glob("slice-*.jsonl"):
-        with path.open(encoding="utf-8") as lines:
-            set_aside.update(json.loads(line)["reason"] for line in lines)
-    return {**report, "set_aside": dict(sorted(set_aside.items()))}
+    return report
 
 
-def tokens_of(partial: Path, ranks: Sequence[int]) -> int:
+def tokens_of(reports: Path, ranks: Sequence[int]) -> int:
     """Returns how many tokens the slices of these numbers gave."""
-    paths = (partial / "reports" / f"slice-{rank:05d}.json" for rank in ranks)
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    return sum(report[split]["tokens"] for report in reports for split in SPLITS)
+    slices = [json.loads((reports / f"slice-{rank:05d}.json").read_text(encoding="utf-8")) for rank in ranks]
+    return sum(of_slice[split]["tokens"] for of_slice in slices for split in SPLITS)
+
+
+def reasons_in(set_aside: Path) -> dict[str, int]:
+    """Returns how many records were set aside for which reason."""
+    reasons: Counter[str] = Counter()
+    for path in set_aside.glob("slice-*.jsonl"):
+        with path.open(encoding="utf-8") as lines:
+            reasons.update(json.loads(line)["reason"] for line in lines)
+    return dict(sorted(reasons.items()))

@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.corpus import Document, SetAside, Slice, is_held_out, plan_slices, read_slice
-from longmlm.data.counts import Counts, merged, tokens_of
+from longmlm.data.counts import Counts, merged, reasons_in, tokens_of
 from longmlm.data.languages import check_language
 from longmlm.data.packing import OpenRow, PackedRow, TokenizedDocument, pack_document
 from longmlm.data.plan import PLAN, earlier_plan, pinned, plan_of
@@ -35,6 +35,7 @@ from longmlm.folders import PARTIAL, partial_of, read_manifest, seal, write_json
 from longmlm.processes import alone, end_with_parent
 
 LOCK = ".lock"  # what processes.alone holds
+WHOLE = "whole"  # the folder that becomes the output; beside it lies what only the work needs
 Steps = list[Callable[..., Any] | PipelineStep]
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEXT_BYTES_PER_TOKEN = 4  # of English; a text that gives more tokens is found out by a full disk
@@ -51,7 +52,7 @@ class ReadSlice(PipelineStep):
 
     def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         """Yields documents of our own kind, because a text may be too long for a string."""
-        path = self.folder / "set_aside" / f"slice-{rank:05d}.jsonl"
+        path = self.folder / WHOLE / "set_aside" / f"slice-{rank:05d}.jsonl"
         aside = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
         with aside.open("w", encoding="utf-8") as set_aside:
             for record in read_slice(self.slices[rank], self.sources):
@@ -104,7 +105,7 @@ class PackSlice(PipelineStep):
             for document in data or ():
                 split: Split = "held_out" if is_held_out(document.text, self.config.held_out_fraction) else "train"
                 if split not in sides:
-                    path = self.folder / split / f"slice-{rank:05d}.arrow"
+                    path = self.folder / WHOLE / split / f"slice-{rank:05d}.arrow"
                     shard = shards.enter_context(open_shard(path, self.vocabulary.size))
                     row = OpenRow(self.config.row_length - 2, self.vocabulary.special)
                     sides[split] = Side(self.config, shard, row)
@@ -127,21 +128,25 @@ class QuietExecutor(LocalPipelineExecutor):
         """Runs every task that is not completed; raises DataError when a worker is killed or the disk is full."""
         ranks = self.get_incomplete_ranks()
         shown = {"desc": "prepare", "unit": "slice", "total": self.tasks, "initial": self.tasks - len(ranks)}
-        try:
-            if self.workers == 1:
-                for rank in tqdm(ranks, **shown):
-                    self._run_for_rank(rank)
-                return
-            context = multiprocessing.get_context("forkserver")
-            options = {"mp_context": context, "initializer": end_with_parent, "initargs": (signal.SIGKILL,)}
-            with ProcessPoolExecutor(self.workers, **options) as pool:
-                for _ in tqdm(pool.map(self._run_for_rank, ranks), **shown):
-                    pass
-        except BrokenProcessPool:
-            raise DataError(
-                "a worker was killed, perhaps for want of memory: run the same command again with fewer num_workers; "
-                "finished slices are kept"
-            ) from None
+        if self.workers == 1:
+            for rank in tqdm(ranks, **shown):
+                self._run_for_rank(rank)
+            return
+        context = multiprocessing.get_context("forkserver")
+        options = {"mp_context": context, "initializer": end_with_parent, "initargs": (signal.SIGKILL,)}
+        with ProcessPoolExecutor(self.workers, **options) as pool:
+            tasks = [pool.submit(self._run_for_rank, rank) for rank in ranks]
+            try:
+                for task in tqdm(as_completed(tasks), **shown):
+                    task.result()
+            except BrokenProcessPool:  # nothing is cancelled, because a broken pool may not survive that
+                raise DataError(
+                    "a worker was killed, perhaps for want of memory: run the same command again with fewer "
+                    "num_workers; finished slices are kept"
+                ) from None
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _run_for_rank(self, rank: int, local_rank: int = 0, node_rank: int = -1) -> PipelineStats:
         logger.disable("datatrove")
@@ -155,25 +160,34 @@ def prepare_rows(config: PrepareConfig, vocabulary: Vocabulary) -> dict[str, Any
     DataError when the folder holds something else, when there is no text, when no document was held out, or when the
     disk is full, and FolderError while another process writes the same rows.
     """
-    output = Path(config.output)
-    partial = partial_of(output)
     for source in config.sources:
         check_language(source.language)
+    output = Path(config.output)
     sources = pinned(config.sources, earlier_plan(output))
     plan = plan_of(config, sources, vocabulary.fingerprint)
-    if output.exists():
-        return _finished(output, plan)
-    slices = tuple(plan_slices(sources, config.slice_bytes))
-    if not slices:
-        raise DataError("the sources hold no text: every file is empty")
+    if not output.exists():
+        slices = tuple(plan_slices(sources, config.slice_bytes))
+        if not slices:
+            raise DataError("the sources hold no text: every file is empty")
+        with alone(partial_of(output)):
+            if not output.exists():
+                _write(config, vocabulary, slices, plan)
+    shutil.rmtree(partial_of(output), ignore_errors=True)
+    manifest = read_manifest(output)
+    if manifest.get("plan") != plan:
+        raise DataError(f"{output} was made from other text or settings: remove it or name another output")
+    return manifest
+
+
+def _write(config: PrepareConfig, vocabulary: Vocabulary, slices: Sequence[Slice], plan: dict[str, Any]) -> None:
+    """Packs what is not packed yet and seals the folder, which keeps finished slices until it is renamed."""
+    output, partial = Path(config.output), partial_of(Path(config.output))
     try:
-        with alone(partial):
-            _open_partial(partial, plan)
-            report = _packed(config, vocabulary, slices, partial)
-            _refuse_empty(report, partial)
-            _clear(partial)
-            about = {"format": FORMAT, "kind": "rows", "row_length": config.row_length, "plan": plan, "report": report}
-            seal(partial, output, about)
+        _open_partial(partial, plan)
+        report = _packed(config, vocabulary, slices, partial)
+        _refuse_empty(report, partial)
+        about = {"format": FORMAT, "kind": "rows", "row_length": config.row_length, "plan": plan, "report": report}
+        seal(partial / WHOLE, output, about)
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -181,7 +195,6 @@ def prepare_rows(config: PrepareConfig, vocabulary: Vocabulary) -> dict[str, Any
             f"the disk is full, or a file larger than allowed ({partial}): free some space and run the same command "
             "again; finished slices are kept"
         ) from error
-    return _finished(output, plan)
 
 
 def _packed(config: PrepareConfig, vocabulary: Vocabulary, slices: Sequence[Slice], partial: Path) -> dict[str, Any]:
@@ -196,9 +209,10 @@ def _packed(config: PrepareConfig, vocabulary: Vocabulary, slices: Sequence[Slic
     executor.run()
     elapsed_seconds = time.monotonic() - started
     return {
-        **merged(partial, config.row_length, len(config.sources)),
+        **merged(partial / "reports", config.row_length, len(config.sources)),
+        "set_aside": reasons_in(partial / WHOLE / "set_aside"),
         "elapsed_seconds": elapsed_seconds,
-        "tokens_per_second": tokens_of(partial, ranks) / elapsed_seconds,
+        "tokens_per_second": tokens_of(partial / "reports", ranks) / elapsed_seconds,
     }
 
 
@@ -209,16 +223,9 @@ def _refuse_full_disk(partial: Path, slices: Sequence[Slice], token_bytes: int) 
         if not list((partial / "reports").iterdir()):
             shutil.rmtree(partial)
         raise DataError(
-            f"the rows need about {needed / 1e9:,.2f} GB and {free / 1e9:,.2f} GB are free for {partial}: "
+            f"the rows need about {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free for {partial}: "
             "free some space or name another output"
         )
-
-
-def _finished(output: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    manifest = read_manifest(output)
-    if manifest.get("plan") != plan:
-        raise DataError(f"{output} was made from other text or settings: remove it or name another output")
-    return manifest
 
 
 def _open_partial(partial: Path, plan: dict[str, Any]) -> None:
@@ -231,17 +238,9 @@ def _open_partial(partial: Path, plan: dict[str, Any]) -> None:
                 path.unlink()
     for leftover in partial.rglob(f"*{PARTIAL}"):
         leftover.unlink()
-    for name in (*SPLITS, "set_aside", "reports", "work"):
+    for name in ("reports", "work", *(f"{WHOLE}/{name}" for name in (*SPLITS, "set_aside"))):
         (partial / name).mkdir(parents=True, exist_ok=True)
     write_json(kept, plan)
-
-
-def _clear(partial: Path) -> None:
-    """Removes what only the work needed."""
-    for name in ("reports", "work"):
-        shutil.rmtree(partial / name)
-    for leftover in (partial / PLAN, partial / LOCK, *partial.rglob(f"*{PARTIAL}")):
-        leftover.unlink()
 
 
 def _refuse_empty(report: dict[str, Any], partial: Path) -> None:

@@ -23,9 +23,15 @@ def commit_of(source: Source) -> str:
     if source.revision and COMMIT.fullmatch(source.revision):
         return source.revision
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     with _one_line(source):
-        return cast(str, HfApi().dataset_info(cast(str, source.dataset), revision=source.revision).sha)
+        try:
+            return cast(str, HfApi().dataset_info(cast(str, source.dataset), revision=source.revision).sha)
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            raise
+        except Exception as error:  # of the client below, which is no dependency of ours
+            raise ConnectionError(_said(error)) from error
 
 
 def source_files(source: Source) -> list[Path]:

@@ -1,0 +1,175 @@
+"""Parquet and CSV files: a document a record, whatever the slices, and what is bad set aside with a reason."""
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longmlm.data.config import Source
+from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
+from longmlm.errors import DataError
+
+WHOLE = 1 << 40
+TEXTS = [
+    "The lake was calm.",
+    "湖水像一面镜子。",
+    "one\ntwo\r\nthree",
+    'She said: "No, never".',
+    "a,b;c\td",
+    "  spaced  ",
+]
+
+
+def records_of(path: Path, slice_bytes: int = WHOLE, text_field: str = "text") -> list[Document | SetAside]:
+    sources = [Source(files=(str(path),), text_field=text_field)]
+    return [record for spans in plan_slices(sources, slice_bytes) for record in read_slice(spans, sources)]
+
+
+def told(records: list[Document | SetAside]) -> list:
+    return [record.text if isinstance(record, Document) else (record.reason,) for record in records]
+
+
+def csv_bytes(rows: list[list[str]], end: str = "\r\n", quoted: bool = False) -> bytes:
+    file = io.StringIO(newline="")
+    csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL).writerows(rows)
+    return file.getvalue().encode()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_each_record_of_a_csv_file_is_a_document_with_the_line_ends_of_its_text(
+    tmp_path: Path, ending: str, end: str
+) -> None:
+    content = b"\xef\xbb\xbf" + csv_bytes([["id", "body"], *([str(i), text] for i, text in enumerate(TEXTS))], end)
+    path = tmp_path / f"texts.csv{ending}"
+    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[ending]
+    path.write_bytes(pack(content))
+    records = records_of(path, text_field="body")
+    assert told(records) == TEXTS
+    assert records[0].origin == f"{path}:{content.index(b'0,The')}"
+    assert records_of(path, 1, "body") == records
+    assert len(plan_slices([Source(files=(str(path),), text_field="body")], 1)) >= len(TEXTS)
+
+
+def test_bad_csv_records_are_set_aside_with_their_place_and_their_neighbours_survive(tmp_path: Path) -> None:
+    lines = {
+        b"1,good": "good",
+        b"2": ("broken CSV",),
+        b"3,too,many": ("broken CSV",),
+        b'4,"quoted" and not': ("broken CSV",),
+        b"5,": ("empty",),
+        b"6,bad \xff byte": ("bad UTF-8",),
+        b'7,a 5" pipe': 'a 5" pipe',
+        b'8,"two\nlines"': "two\nlines",
+        b"": None,
+        b"9,last": "last",
+    }
+    path = tmp_path / "bad.csv"
+    path.write_bytes(b"n,text\n" + b"\n".join(lines))
+    for slice_bytes in (WHOLE, 1, 20, 33):
+        records = records_of(path, slice_bytes)
+        assert told(records) == [value for value in lines.values() if value]
+        begins = [path.read_bytes().index(line) for line, value in lines.items() if value]
+        assert [record.origin for record in records] == [f"{path}:{begin}" for begin in begins]
+
+
+def test_a_quote_that_is_never_closed_costs_what_follows_it_and_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "open.csv"
+    path.write_bytes(b'text\ngood\n"open\nmore\n')
+    assert told(records_of(path)) == ["good", ("broken CSV",)]
+
+
+CELLS = st.text(st.sampled_from("ab湖é\", \n\r\t'0"), min_size=0, max_size=12)
+
+
+@settings(deadline=None, max_examples=25)
+@given(cells=st.lists(st.tuples(CELLS, CELLS), max_size=12), slice_bytes=st.integers(1, 60))
+def test_csv_records_are_those_of_the_whole_file_wherever_slices_begin(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[tuple[str, str]], slice_bytes: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    path.write_bytes(csv_bytes([["other", "text"], *([*row] for row in cells)], "\n", quoted=True))
+    expected = [text if text.strip() else ("empty",) for _, text in cells]
+    assert told(records_of(path, slice_bytes)) == expected
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.parquet"
+    values = [*TEXTS, None, "", *(f"Line {number}. " * 20 for number in range(500))]
+    table = pa.table({"n": range(len(values)), "text": values, "more": ["x"] * len(values)})
+    pq.write_table(table, path, row_group_size=120, data_page_size=1_000)
+    return path
+
+
+def test_each_record_of_a_parquet_file_is_a_document(parquet: Path) -> None:
+    records = records_of(parquet)
+    assert told(records) == [*TEXTS, ("null",), ("empty",), *(f"Line {number}. " * 20 for number in range(500))]
+    assert [record.origin for record in records] == [f"{parquet}:{place}" for place in range(508)]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 700, 5_000, 30_000])
+def test_parquet_records_do_not_depend_on_slices_that_cut_within_row_groups(parquet: Path, slice_bytes: int) -> None:
+    slices = plan_slices([Source(files=(str(parquet),))], slice_bytes)
+    assert len(slices) > 2
+    assert records_of(parquet, slice_bytes) == records_of(parquet)
+    sizes = [sum(span.size for span in spans) for spans in slices[:-1]]
+    assert all(slice_bytes <= size < slice_bytes + 1_000 for size in sizes)
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_type_of_text_column_is_read(tmp_path: Path, kind: pa.DataType) -> None:
+    pq.write_table(pa.table({"text": pa.array(TEXTS).cast(kind)}), tmp_path / "texts.parquet")
+    assert told(records_of(tmp_path / "texts.parquet")) == TEXTS
+
+
+def test_parquet_bytes_that_are_no_utf8_are_set_aside(tmp_path: Path) -> None:
+    raw = pa.array([b"good", b"\xff\xfe"], pa.binary())
+    pq.write_table(pa.table({"text": raw.view(pa.string())}), tmp_path / "texts.parquet")
+    assert told(records_of(tmp_path / "texts.parquet")) == ["good", ("bad UTF-8",)]
+
+
+def test_a_missing_column_is_an_error_that_names_those_there_are(parquet: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_bytes(b"n,body\n1,x\n")
+    with pytest.raises(DataError, match="has no column 'body': name one in text_field; there are n, text, more"):
+        records_of(parquet, text_field="body")
+    with pytest.raises(DataError, match="has no column 'text': name one in text_field; there are n, body"):
+        records_of(tmp_path / "texts.csv")
+    (tmp_path / "empty.csv").write_bytes(b"")
+    with pytest.raises(DataError, match="there are none"):
+        records_of(tmp_path / "empty.csv")
+
+
+def test_a_column_of_numbers_is_an_error_that_tells_its_type(parquet: Path) -> None:
+    with pytest.raises(DataError, match="column 'n' holds int64, no text"):
+        records_of(parquet, text_field="n")
+
+
+def test_a_damaged_parquet_file_is_an_error_that_names_it(parquet: Path, tmp_path: Path) -> None:
+    content = parquet.read_bytes()
+    middle = len(content) // 3
+    broken = {
+        "cut.parquet": content[:-9],
+        "no.parquet": b"text",
+        "page.parquet": content[:middle] + b"\xff" * 600 + content[middle + 600 :],
+    }
+    for name, damaged in broken.items():
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(DataError, match=f"{name} is damaged, or no Parquet file"):
+            records_of(tmp_path / name)
+
+
+def test_records_of_all_kinds_share_slices(parquet: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Calm.", encoding="utf-8")
+    (tmp_path / "z.csv").write_bytes(csv_bytes([["text"], *([text] for text in TEXTS)]))
+    sources = [Source(files=(f"{tmp_path}/*",))]
+    (spans,) = plan_slices(sources, WHOLE)
+    assert told(list(read_slice(spans, sources))) == ["Calm.", *told(records_of(parquet)), *TEXTS]
+    assert len(plan_slices(sources, 20_000)) > 3

@@ -1,0 +1,157 @@
+"""Long texts: what is decoded piece by piece is what a string would have been, and is refused where it would be."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from longmlm.data import sentences as sentences_module
+from longmlm.data import texts, vocabulary
+from longmlm.data.config import Source
+from longmlm.data.corpus import Document, SetAside, is_held_out, plan_slices, read_slice
+from longmlm.data.sentences import sentence_starts
+from longmlm.data.texts import LongText, json_of, pieces_of, text_of
+from longmlm.data.vocabulary import encode, vocabulary_of
+
+STRETCHES = st.lists(
+    st.sampled_from(
+        [
+            "It rained. ",
+            "湖水像一面镜子。",
+            "他说：“好。”",
+            "😀é\u0301",
+            '\\ \\\\ " / ',
+            "\r\n",
+            "\t\u2028",
+            "\\u0041",
+            "a" * 30,
+            "\x00",
+        ]
+    ),
+    max_size=60,
+).map("".join)
+
+
+@pytest.fixture(autouse=True)
+def short_pieces() -> Iterator[None]:
+    """Makes texts long from a few bytes on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(texts, "LONG_BYTES", 40)
+        patch.setattr(texts, "PIECE_BYTES", 16)
+        yield
+
+
+def joined(text: texts.Text) -> str:
+    return "".join(pieces_of(text))
+
+
+@settings(deadline=None, max_examples=60)
+@given(text=STRETCHES, places=st.lists(st.integers(0, 900), min_size=2, max_size=2))
+def test_a_long_text_has_the_length_and_the_slices_of_the_string(text: str, places: list[int]) -> None:
+    long, (begin, end) = text_of(text.encode()), places
+    assert isinstance(long, LongText) == (len(text.encode()) > 40)
+    assert (len(long), joined(long), long[begin:end]) == (len(text), text, text[begin:end])
+
+
+@settings(deadline=None, max_examples=60)
+@given(text=STRETCHES, plain=st.booleans(), other=STRETCHES)
+def test_a_long_json_line_gives_the_values_that_a_parser_gives(text: str, plain: bool, other: str) -> None:
+    value = {"id": 7, "text": text, "of": {"deep": [other, None]}, "other": other, "tail": "end"}
+    line = json.dumps(value, ensure_ascii=plain).encode()
+    found = json_of(line)
+    assert found.keys() == value.keys()
+    assert (joined(found["text"]), joined(found["other"]), found["id"]) == (text, other, 7)
+    if len(line) > 40 and len(text) > 40:
+        assert isinstance(found["text"], LongText)
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    text=STRETCHES,
+    plain=st.booleans(),
+    place=st.floats(0, 1),
+    harm=st.sampled_from([b"", b'"', b"\\", b"\xff", b"\n", b"\\ud83d", b"\\q"]),
+)
+def test_a_harmed_json_line_is_refused_where_a_parser_refuses_it(
+    text: str, plain: bool, place: float, harm: bytes
+) -> None:
+    line = json.dumps({"text": text * 2, "other": text}, ensure_ascii=plain).encode()
+    at = int(place * len(line))
+    harmed = line[:at] + harm + line[at + 1 :]
+    try:
+        expected = orjson.loads(harmed)
+    except ValueError:
+        with pytest.raises((orjson.JSONDecodeError, UnicodeDecodeError)):
+            json_of(harmed)
+    else:
+        found = json_of(harmed)
+        assert found.keys() == expected.keys()
+        assert [joined(value) for value in found.values()] == list(expected.values())
+
+
+def test_escapes_and_characters_are_never_cut() -> None:
+    for text in ("\\" * 99, '"' * 99, "😀" * 99, "湖" * 99, "\\n" * 99, "a\\" * 99, "\ud7ff\ue000" * 50):
+        for plain in (True, False):
+            line = json.dumps({"text": text}, ensure_ascii=plain).encode()
+            assert len(list(pieces_of(text_of(line)))) > 5
+            assert joined(json_of(line)["text"]) == text
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 40, 41])
+def test_bytes_that_are_no_utf8_are_refused_wherever_they_stand(size: int) -> None:
+    for bad in (b"\xff", b"\xe6\xb9", b"\xf0\x9f\x98", b"\x80"):
+        for place in range(60):
+            with pytest.raises(UnicodeDecodeError):
+                text_of(b"a" * place + bad + b"b" * (60 - place))
+
+
+@settings(deadline=None, max_examples=60)
+@given(text=STRETCHES)
+def test_a_long_text_stands_on_the_side_of_the_string(text: str) -> None:
+    for fraction in (0.1, 0.5, 0.9):
+        assert is_held_out(text_of(text.encode()), fraction) == is_held_out(text, fraction)
+
+
+@settings(deadline=None, max_examples=30)
+@given(text=STRETCHES, language=st.sampled_from(["en", "zh", "de"]))
+def test_a_long_text_has_the_sentences_and_tokens_of_the_string(
+    text: str, language: str, tokenizers_by_kind: dict[str, Tokenizer]
+) -> None:
+    tokenizer = vocabulary_of(tokenizers_by_kind["word_piece"], "tiny").tokenizer
+    long = text_of((text * 4).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences_module, "PIECE_CHARACTERS", 50)
+        patch.setattr(vocabulary, "PIECE_CHARACTERS", 300)
+        patch.setattr(vocabulary, "CONTEXT_CHARACTERS", 150)
+        starts = sentence_starts(text * 4, language)
+        assert sentence_starts(long, language).tolist() == starts.tolist()
+        expected = [sentence.tolist() for sentence in encode(tokenizer, text * 4, starts)]
+        assert [sentence.tolist() for sentence in encode(tokenizer, long, starts)] == expected
+    assert np.concatenate([[], *expected]).tolist() == tokenizer.encode(text * 4, add_special_tokens=False).ids
+
+
+def test_long_records_are_documents_or_set_aside_as_short_ones_are(tmp_path: Path) -> None:
+    long = "Es regnet. " * 40
+    lines = {
+        json.dumps({"text": long}).encode(): long,
+        json.dumps({"id": long, "text": "short"}).encode(): "short",
+        json.dumps({"text": " \n" * 90}).encode(): "empty",
+        json.dumps({"body": long}).encode(): "no field 'text'",
+        json.dumps({"text": [long]}).encode(): "field 'text' is no text",
+        json.dumps({"text": long}).encode()[:-9]: "broken JSON",
+        b'{"text": "' + b"\xff" * 90 + b'"}': "bad UTF-8",
+        b'{"text": "' + b"\\ud800" * 90 + b'"}': "broken JSON",
+    }
+    (tmp_path / "long.jsonl").write_bytes(b"\n".join(lines))
+    (tmp_path / "long.txt").write_bytes(b"\xef\xbb\xbf" + long.encode())
+    sources = [Source(files=(f"{tmp_path}/long.*",))]
+    records = [record for spans in plan_slices(sources, 1_000) for record in read_slice(spans, sources)]
+    told = [record.reason if isinstance(record, SetAside) else joined(record.text) for record in records]
+    assert told == [*lines.values(), long]
+    assert isinstance(records[0], Document) and isinstance(records[0].text, LongText)
