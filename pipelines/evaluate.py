@@ -88,13 +88,14 @@ def sources_of(config: EvaluateConfig, after: str | Path | None) -> dict[str, st
 
 
 def curve_of(run: str | None) -> list[dict[str, Any]]:
-    """Returns the evaluations that a run wrote down; raises CheckpointError when the folder holds none."""
+    """Returns the evaluations that a run wrote down, without their examples; raises CheckpointError when the folder holds none."""
     from longmlm.errors import CheckpointError
     from longmlm.training import tracking
 
     if run is None:
         return []
-    curve = [line for line in tracking.read(Path(run)) if "held_out" in line]
+    lines = (line for line in tracking.read(Path(run)) if "held_out" in line)
+    curve = [{key: value for key, value in line.items() if key != "examples"} for line in lines]
     if not curve:
         raise CheckpointError(f"{run} holds no evaluations of a run: name the folder that pretrain.py wrote")
     return curve

@@ -95,7 +95,10 @@ def test_same_chart_is_drawn_the_same(chart: Chart) -> None:
 def test_many_ticks_are_slanted_where_they_would_meet() -> None:
     many = replace(BARS, ticks=[f"{512 * block}–{512 * block + 511}" for block in range(8)])
     assert "rotate(-45" in svg(many, NARROW)
+    assert all(tick in Reader(svg(many, NARROW)).said for tick in many.ticks)
     assert "rotate(-45" not in svg(many, WIDE)
+    too_many = replace(BARS, ticks=[f"{5 * part}–{5 * part + 5}" for part in range(20)])
+    assert 4 < sum(tick in Reader(svg(too_many, NARROW)).said for tick in too_many.ticks) <= 8
     assert "rotate(-45" not in svg(BARS, NARROW)
 
 

@@ -52,9 +52,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series on axes whose titles tell the unit; `ticks`, where given, name the places 0, 1, 2 ...
+    """Series on axes whose titles tell the unit.
 
-    `border` is a place at which something ends, with its name.
+    `ticks`, where given, name the places 0, 1, 2 ..., some of them where there is no room for all. `border` is a place
+    at which something ends, with its name.
     """
 
     title: str
@@ -105,7 +106,10 @@ def _drawn(chart: Chart, size: tuple[float, float]) -> "Figure":
     if chart.ticks:
         is_slanted = len(chart.ticks) > MOST_TICKS[size]
         look: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
-        axes.set_xticks(range(len(chart.ticks)), chart.ticks, **look)
+        every = -(-len(chart.ticks) // (2 * MOST_TICKS[size]))
+        named = [name if place % every == 0 else "" for place, name in enumerate(chart.ticks)]
+        axes.set_xticks(range(len(named)), named, **look)
+        axes.set_xlim(-0.6, len(named) - 0.4)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS[size], integer=True))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -119,7 +123,7 @@ def _drawn(chart: Chart, size: tuple[float, float]) -> "Figure":
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if len(axes.get_legend_handles_labels()[1]) > 1:
-        figure.legend(loc="outside lower center", ncols=4 if size == WIDE else 2, frameon=False)
+        figure.legend(loc="outside lower center", ncols=5 if size == WIDE else 2, frameon=False)
     return figure
 
 

@@ -17,7 +17,11 @@ def manifest(**of_each_split: object) -> dict[str, Any]:
     report |= {"set_aside": {"no <text>": 7}, "tokens_per_second": 1000.0, "elapsed_seconds": 2.0}
     files = [{"path": f"/somewhere/deep/novels-{number}.jsonl", "sha256": ""} for number in range(5)]
     sources = [{"files": files, "language": "en"}, {"dataset": "somebody/laws", "split": "train", "language": "zh"}]
-    return {"row_length": 512, "report": report, "plan": {"sources": sources}}
+    return {
+        "row_length": 512,
+        "report": report,
+        "plan": {"sources": sources, "settings": {"packing": "full-sentences"}},
+    }
 
 
 FULL = {
@@ -59,6 +63,13 @@ def test_splits_may_have_documents_of_different_lengths() -> None:
     label = next(one for one in re.findall(r'aria-label="([^"]*)"', packing_page(known, "")) if "Document" in one)
     assert "training from 0 to 40" in label
     assert "held-out from 100 to 0" in label
+
+
+def test_page_says_whether_rows_cross_documents() -> None:
+    known = manifest()
+    assert "A row may hold several documents" in words(packing_page(known, ""))
+    known["plan"]["settings"]["packing"] = "doc-sentences"
+    assert "No row holds parts of two documents" in words(packing_page(known, ""))
 
 
 def test_what_an_older_manifest_does_not_tell_is_left_out() -> None:

@@ -113,7 +113,8 @@ def test_run_folder_stands_for_its_best_checkpoint_and_gives_the_curve(
 ) -> None:
     whole = {"accuracy": 4.0, "standard_error": 0.5, "loss": 5.0, "num_selected": 100}
     for step in (0, 5):
-        tracking.append(run_folder, {"step": step, "held_out": {"whole": whole, "blocks": [whole]}, "base_cut": 3.0})
+        line = {"step": step, "held_out": {"whole": whole, "blocks": [whole]}, "base_cut": 3.0}
+        tracking.append(run_folder, line | {"examples": ["many"]})
         tracking.append(run_folder, {"step": step, "loss": 5.0})
     asked = settings(world, tmp_path / "out") | {"long_after": str(run_folder), "run": str(run_folder)}
     assert run_here(EvaluateConfig, evaluate, asked)[0] == 0
@@ -122,6 +123,7 @@ def test_run_folder_stands_for_its_best_checkpoint_and_gives_the_curve(
     assert found["sources"]["after_sha256"] == weights_sha256(run_folder / "checkpoints" / "step-00000001")
     assert found["sources"]["after_sha256"] == weights_sha256(world.trained) != weights_sha256(world.long)
     assert [line["step"] for line in found["curve"]] == [0, 5]
+    assert all("examples" not in line for line in found["curve"])
     assert {path.name for path in (tmp_path / "out").glob("*.png")} == PICTURES
 
 

@@ -4,12 +4,19 @@ from collections.abc import Mapping, Sequence
 from math import log2
 from typing import Any
 
+from longmlm.data.config import PackingMode
 from longmlm.figures import Chart, Colour, Series
 from longmlm.pages import Head, Section, Table, Tile, page, text_table
 
 SPLITS: dict[str, tuple[str, Colour]] = {"train": ("training", "blue"), "held_out": ("held-out", "amber")}
 COUNTS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 MOST_FILES = 3
+SENTENCES = "Whole sentences fill a row until the next would not fit; only one longer than a row is cut."
+FILL = "The fill rate counts separators and both special tokens."
+PACKING: dict[PackingMode, str] = {
+    "full-sentences": "A row may hold several documents, with a separator where two meet.",
+    "doc-sentences": "No row holds parts of two documents.",
+}
 
 
 def packing_table(report: Mapping[str, Any]) -> Table:
@@ -44,11 +51,8 @@ def packing_page(manifest: Mapping[str, Any], made_by: str) -> str:
         Tile("records set aside", f"{sum(report['set_aside'].values()):,}"),
     ]
     lead = f"{rows['train']:,} training rows and {rows['held_out']:,} held-out rows, of different documents."
-    text = (
-        "Whole sentences fill a row until the next would not fit; only one longer than a row is cut. A separator "
-        "stands where two documents meet inside a row. The fill rate counts separators and both special tokens."
-    )
-    sections = [Section("What the rows are made of", text, packing_table(report))]
+    text = PACKING[manifest["plan"]["settings"]["packing"]]
+    sections = [Section("What the rows are made of", f"{SENTENCES} {text} {FILL}", packing_table(report))]
     sections += _charts(report, row_length)
     if all("tokens_per_source" in report[split] for split in SPLITS):
         text = "Tokens of the text, without special ones."
