@@ -88,7 +88,7 @@ def sources_of(config: EvaluateConfig, after: str | Path | None) -> dict[str, st
 
 
 def curve_of(run: str | None) -> list[dict[str, Any]]:
-    """Returns the evaluations that a run wrote down, without their examples; raises CheckpointError when the folder holds none."""
+    """Returns the evaluations of a run, without their examples; raises CheckpointError when the folder holds none."""
     from longmlm.errors import CheckpointError
     from longmlm.training import tracking
 

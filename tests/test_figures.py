@@ -1,5 +1,6 @@
 """Charts to pictures: the same data as PNG and as SVG that takes the page's colours."""
 
+import functools
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,14 +14,18 @@ from longmlm.figures import COLOURS, NARROW, WIDE, Chart, Series, svg, write_png
 LINES = Chart(
     "Recovery",
     ("step (updates)", "accuracy (%)"),
-    [Series("base", "ink", [], [30.0]), Series("long", "blue", [0.0, 1000.0, 2000.0], [10.0, 25.0, 31.0], [1.0] * 3)],
+    (Series("base", "ink", (), (30.0,)), Series("long", "blue", (0.0, 1e3, 2e3), (10.0, 25.0, 31.0), (1.0,) * 3)),
     border=(1500.0, "half of it"),
 )
 POINTS = replace(LINES, look="points", ticks=("0–9", "10–19", "20–29"), border=None)
-POINTS = replace(POINTS, series=[Series(name, "pale", [0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [0.1] * 3) for name in "ab"])
+POINTS = replace(
+    POINTS, series=tuple(Series(name, "pale", (0.0, 1.0, 2.0), (1.0, 2.0, 3.0), (0.1,) * 3) for name in "ab")
+)
 BARS = replace(POINTS, look="bars")
 CHARTS = pytest.mark.parametrize("chart", [LINES, POINTS, BARS], ids=["lines", "points", "bars"])
 SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+
+drawn = functools.cache(svg)
 
 
 class Reader(HTMLParser):
@@ -56,12 +61,12 @@ class Reader(HTMLParser):
 @CHARTS
 @SIZES
 def test_axes_series_and_ticks_are_named_in_words_that_can_be_read(chart: Chart, size: tuple[float, float]) -> None:
-    drawn = Reader(svg(chart, size))
+    reader = Reader(drawn(chart, size))
     named = {*chart.axes_titles, *(series.name for series in chart.series), *chart.ticks}
-    assert named <= set(drawn.said)
-    assert chart.border is None or chart.border[1] in drawn.said
-    width = float(re.findall(r'viewBox="0 0 ([\d.]+)', svg(chart, size))[0])
-    assert min(drawn.sizes) * (358 if size == NARROW else 896) / width >= 11
+    assert named <= set(reader.said)
+    assert chart.border is None or chart.border[1] in reader.said
+    width = float(re.findall(r'viewBox="0 0 ([\d.]+)', drawn(chart, size))[0])
+    assert min(reader.sizes) * (358 if size == NARROW else 896) / width >= 11
 
 
 @CHARTS
@@ -69,7 +74,7 @@ def test_axes_series_and_ticks_are_named_in_words_that_can_be_read(chart: Chart,
 def test_drawing_takes_its_colours_from_the_page_and_nothing_from_elsewhere(
     chart: Chart, size: tuple[float, float]
 ) -> None:
-    text = svg(chart, size)
+    text = drawn(chart, size)
     assert not re.search(r"#[0-9a-f]{6}\b|rgb|https?:|<style|font-family", text)
     used = set(re.findall(r"var\(--(\w+)\)", text))
     assert {series.colour for series in chart.series} <= used <= COLOURS.keys()
@@ -78,8 +83,8 @@ def test_drawing_takes_its_colours_from_the_page_and_nothing_from_elsewhere(
 @CHARTS
 def test_drawings_of_one_page_do_not_take_each_others_parts(chart: Chart) -> None:
     """A browser takes the first element of a name, also when it is hidden, and then draws nothing."""
-    both = [Reader(svg(chart, size)) for size in (WIDE, NARROW)]
-    both.append(Reader(svg(replace(chart, title="Another"), WIDE)))
+    both = [Reader(drawn(chart, size)) for size in (WIDE, NARROW)]
+    both.append(Reader(drawn(replace(chart, title="Another"), WIDE)))
     for one in both:
         assert set(one.uses) <= set(one.ids)
         assert len(one.ids) == len(set(one.ids)) > 0
@@ -88,18 +93,18 @@ def test_drawings_of_one_page_do_not_take_each_others_parts(chart: Chart) -> Non
 
 @CHARTS
 def test_same_chart_is_drawn_the_same(chart: Chart) -> None:
-    assert svg(chart, WIDE) == svg(chart, WIDE)
-    assert svg(chart, WIDE) != svg(replace(chart, series=chart.series[:1]), WIDE)
+    assert svg(chart, WIDE) == drawn(chart, WIDE)
+    assert drawn(chart, WIDE) != svg(replace(chart, series=chart.series[:1]), WIDE)
 
 
 def test_many_ticks_are_slanted_where_they_would_meet() -> None:
-    many = replace(BARS, ticks=[f"{512 * block}–{512 * block + 511}" for block in range(8)])
-    assert "rotate(-45" in svg(many, NARROW)
-    assert all(tick in Reader(svg(many, NARROW)).said for tick in many.ticks)
-    assert "rotate(-45" not in svg(many, WIDE)
-    too_many = replace(BARS, ticks=[f"{5 * part}–{5 * part + 5}" for part in range(20)])
-    assert 4 < sum(tick in Reader(svg(too_many, NARROW)).said for tick in too_many.ticks) <= 8
-    assert "rotate(-45" not in svg(BARS, NARROW)
+    many = replace(BARS, ticks=tuple(f"{512 * block}–{512 * block + 511}" for block in range(8)))
+    assert "rotate(-45" in drawn(many, NARROW)
+    assert all(tick in Reader(drawn(many, NARROW)).said for tick in many.ticks)
+    assert "rotate(-45" not in drawn(many, WIDE)
+    too_many = replace(BARS, ticks=tuple(f"{5 * part}–{5 * part + 5}" for part in range(20)))
+    assert 4 < sum(tick in Reader(drawn(too_many, NARROW)).said for tick in too_many.ticks) <= 8
+    assert "rotate(-45" not in drawn(BARS, NARROW)
 
 
 @CHARTS

@@ -31,14 +31,19 @@ FULL = {
 }
 
 
+@pytest.fixture(scope="module")
+def full_page() -> str:
+    """The page of a manifest that tells all."""
+    return packing_page(manifest(**FULL), "the command")
+
+
 def words(page: str) -> str:
     text = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     return html.unescape(re.sub(r"<[^>]+>", "|", text))
 
 
-def test_page_shows_lengths_fill_cut_sentences_and_sources() -> None:
-    page = packing_page(manifest(**FULL), "the command")
-    said = words(page)
+def test_page_shows_lengths_fill_cut_sentences_and_sources(full_page: str) -> None:
+    said = words(full_page)
     for part in ("150 ", "of 512", "128 k", "86.8%", "no <text>", "7", "the command"):
         assert f"|{part}|" in said, part
     assert "|6 |of 4,000|" in said, "sentences that were cut"
@@ -50,8 +55,8 @@ def test_page_shows_lengths_fill_cut_sentences_and_sources() -> None:
     assert "/somewhere" not in said
 
 
-def test_bars_are_shares_of_each_split_and_empty_ends_are_left_out() -> None:
-    labels = re.findall(r'aria-label="([^"]*)"', packing_page(manifest(**FULL), ""))
+def test_bars_are_shares_of_each_split_and_empty_ends_are_left_out(full_page: str) -> None:
+    labels = re.findall(r'aria-label="([^"]*)"', full_page)
     lengths, fills = (next(label for label in labels if label.startswith(name)) for name in ("Document", "Fill"))
     assert "training from 10 to 40 (least 10, most 40); held-out from 10 to 40" in lengths
     assert f"training from {100 / 130:.4g} to {10_000 / 130:.4g}" in fills
@@ -72,12 +77,12 @@ def test_page_says_whether_rows_cross_documents() -> None:
     assert "No row holds parts of two documents" in words(packing_page(known, ""))
 
 
-def test_what_an_older_manifest_does_not_tell_is_left_out() -> None:
+def test_what_an_older_manifest_does_not_tell_is_left_out(full_page: str) -> None:
     page = packing_page(manifest(), "")
     assert "<svg" not in page
     assert "Where the tokens come from" not in page
     assert "|128 k|" in words(page)
-    assert packing_page(manifest(**FULL), "").count("<svg") == 4
+    assert full_page.count("<svg") == 4
 
 
 @pytest.mark.parametrize("more", [{}, FULL])

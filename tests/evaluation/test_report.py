@@ -5,7 +5,7 @@ import json
 import math
 import re
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -195,15 +195,6 @@ def test_accuracy_by_position_is_drawn_finer_than_by_block(
     label = re.findall(r'aria-label="(Accuracy by position[^"]*)"', (tmp_path / "index.html").read_text())[0]
     shares = [told.accuracy for told in one.positions]
     assert f"long_before from {shares[0]:.4g} to {shares[-1]:.4g}" in label
-
-
-def test_nothing_of_a_text_is_taken_for_markup(
-    measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path
-) -> None:
-    evil = replace(EXAMPLES[0], before="<img src=x>", truth="<b>", guesses=(("<b>", 0.5),))
-    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, [], [evil]), tmp_path, MADE_BY)
-    text = (tmp_path / "index.html").read_text()
-    assert "<img src" not in text and "&lt;img src=x&gt;" in text
 
 
 def test_pictures_show_something(written: Path) -> None:
