@@ -14,6 +14,7 @@ from longmlm.data.rows import open_rows
 from longmlm.data.sampling import global_batch
 from longmlm.errors import CheckpointError, DataError, TrainingError
 from longmlm.model.batches import rows_per_step
+from longmlm.model.loading import read_provenance
 from longmlm.training import checkpoint, loop, tracking
 from longmlm.training.checkpoint import folder_of
 
@@ -233,3 +234,13 @@ def test_rows_of_another_tokenizer_are_refused(settings, train, ground, tmp_path
     (folder / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match="another tokenizer"):
         train(replace(settings, start=replace(settings.start, tokenizer=str(folder))))
+
+
+def test_rows_from_a_hub_are_remembered_by_their_commit(settings, train, ground, tmp_path):
+    rows = Path(shutil.copytree(ground / "rows", tmp_path / "rows"))
+    manifest = json.loads((rows / "manifest.json").read_text())
+    manifest["plan"]["sources"] = [{"dataset": "owner/name", "split": "train", "commit": "c0ffee"}]
+    (rows / "manifest.json").write_text(json.dumps(manifest))
+    run = train(replace(settings, rows=str(rows), recipe=replace(settings.recipe, num_steps=4)))
+    trained = read_provenance(str(folder_of(run, 4)))["trained"]
+    assert (trained["dataset_commits"], trained["files_sha256"]) == (["c0ffee"], [])

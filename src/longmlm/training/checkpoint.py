@@ -90,7 +90,8 @@ def save(
             "steps": state.step,
             "tokens": state.tokens,
             "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
-            "files_sha256": [file["sha256"] for source in rows["sources"] for file in source["files"]],
+            "files_sha256": [file["sha256"] for source in rows["sources"] for file in source.get("files", ())],
+            "dataset_commits": [source["commit"] for source in rows["sources"] if "commit" in source],
         }
         write_json(partial / PROVENANCE, {**record.provenance, "trained": trained})
         (partial / "settings.toml").write_text(record.settings, encoding="utf-8")
