@@ -3,6 +3,7 @@
 import copy
 import gzip
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -149,6 +150,53 @@ def test_the_report_counts_what_the_rows_hold(prepared: tuple[Path, dict]) -> No
         assert open_rows(folder, split).mean_fill == report["fill_rate"]
         assert {source for row in rows for source in row["document_sources"]} == {0, 1}
         assert report["documents"] < report["sentences"] < report["tokens"]
+
+
+def test_the_report_tells_how_long_documents_are_how_full_rows_and_what_each_source_gave(
+    prepared: tuple[Path, dict], corpus: tuple[Source, ...], vocabulary: Vocabulary
+) -> None:
+    folder, manifest = prepared
+    texts = documents_of(corpus)
+    assert [text.startswith("第") for text in texts] == [False] * 36 + [True] * 30
+    tokenizer = copy.deepcopy(vocabulary.tokenizer)
+    tokenizer.encode_special_tokens = True
+    sizes = [len(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+    for split in SPLITS:
+        here = [
+            (place // 36, size)
+            for place, (text, size) in enumerate(zip(texts, sizes, strict=True))
+            if is_held_out(text, 0.2) == (split == "held_out")
+        ]
+        report = manifest["report"][split]
+        assert report["tokens_per_source"] == [
+            sum(size for source, size in here if source == number) for number in (0, 1)
+        ]
+        lengths = Counter(math.floor(math.log2(size)) for _, size in here)
+        assert report["document_lengths"] == [lengths[power] for power in range(max(lengths) + 1)]
+        lengths_of_rows = [len(row["input_ids"]) for shard in shards_of(folder, split) for row in shard]
+        fills = [
+            sum(number / 20 < length / 64 <= (number + 1) / 20 for length in lengths_of_rows) for number in range(20)
+        ]
+        assert report["fills"] == fills
+        assert sum(fills) == report["rows"]
+        assert fills[19] > sum(fills[:10])
+
+
+def test_line_ends_of_windows_stay_in_the_text_and_lose_nothing(
+    config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path, english_texts: list[str]
+) -> None:
+    texts = [text[:2_000].replace("\n", "\r\n") for text in english_texts[:12]]
+    assert all("\r\n\r\n" in text for text in texts)
+    for number, text in enumerate(texts[:6]):
+        (tmp_path / f"{number}.txt").write_bytes(text.encode())
+    (tmp_path / "rest.jsonl").write_bytes("".join(json.dumps({"text": text}) + "\r\n" for text in texts[6:]).encode())
+    source = Source(files=(f"{tmp_path}/*.txt", f"{tmp_path}/rest.jsonl"))
+    prepare_rows(replace(config, sources=(source,), held_out_fraction=0.5), vocabulary)
+    for split in SPLITS:
+        here = [text for text in texts if is_held_out(text, 0.5) == (split == "held_out")]
+        assert here
+        expected = [token for text in here for token in vocabulary.tokenizer.encode(text, add_special_tokens=False).ids]
+        assert contents(Path(config.output), split) == expected
 
 
 def test_records_that_were_set_aside_are_counted_and_written_down(

@@ -220,3 +220,17 @@ def test_a_folder_that_holds_no_data_set_is_an_error_of_one_line(tmp_path: Path)
     with pytest.raises(DataError, match="cannot be read as a data set") as raised:
         plan_slices([Source(dataset=str(tmp_path / "empty"), split="train")], 5_000)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "either at least one path in `files` or a `dataset`"),
+        ({"files": ("a.txt",), "dataset": NAME, "split": "train"}, "either at least one path"),
+        ({"dataset": NAME}, "needs the `split`"),
+        ({"files": ("a.txt",), "revision": "main"}, "belong to a `dataset`"),
+    ],
+)
+def test_a_source_is_files_or_a_split_of_a_data_set(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Source(**settings)

@@ -12,7 +12,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from multiprocessing import connection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from datatrove.executor import LocalPipelineExecutor
@@ -121,6 +123,18 @@ class PackSlice(PipelineStep):
         return TokenizedDocument(encode(self.vocabulary.tokenizer, document.text, starts), document.source)
 
 
+def _end_with_main() -> None:
+    """Lets this worker end with its parent, the fork server, and with the main process, which that one outlives."""
+    end_with_parent(signal.SIGKILL)
+    Thread(target=_wait_for_main, daemon=True).start()
+
+
+def _wait_for_main() -> None:
+    if main := multiprocessing.parent_process():
+        connection.wait([main.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class QuietExecutor(LocalPipelineExecutor):
     """datatrove's local executor on a pool that notices a killed worker, with a progress bar instead of a log."""
 
@@ -133,8 +147,7 @@ class QuietExecutor(LocalPipelineExecutor):
                 self._run_for_rank(rank)
             return
         context = multiprocessing.get_context("forkserver")
-        options = {"mp_context": context, "initializer": end_with_parent, "initargs": (signal.SIGKILL,)}
-        with ProcessPoolExecutor(self.workers, **options) as pool:
+        with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_end_with_main) as pool:
             tasks = [pool.submit(self._run_for_rank, rank) for rank in ranks]
             try:
                 for task in tqdm(as_completed(tasks), **shown):

@@ -1,0 +1,47 @@
+"""Codes of languages: what is none is refused with the nearest one."""
+
+import pytest
+
+from longmlm.data.config import PrepareConfig, Source
+from longmlm.data.engine import prepare_rows
+from longmlm.data.languages import CODES, NAMES, check_language
+from longmlm.data.vocabulary import Vocabulary
+from longmlm.errors import DataError
+
+
+def test_every_code_is_known_and_named_once() -> None:
+    assert len(CODES) == len(set(CODES)) > 350
+    assert {"en", "zh", "ja", "de", "sv", "yue", "pt-br", "zh-hant"} < set(CODES)
+    assert set(NAMES.values()) < set(CODES)
+    for code in CODES:
+        check_language(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "near"),
+    [
+        ("EN", "en"),
+        ("english", "en"),
+        ("Chinese", "zh"),
+        ("zh-Hant", "zh-hant"),
+        ("pt_BR", "pt-br"),
+        ("de-DE", "de"),
+        ("eng", "en"),
+        ("germna", "de"),
+    ],
+)
+def test_an_unknown_code_is_refused_with_the_nearest(code: str, near: str) -> None:
+    with pytest.raises(DataError, match=f"language '{code}' of a source is no ISO 639-1 code: did you mean '{near}'"):
+        check_language(code)
+
+
+@pytest.mark.parametrize("code", ["", "qqqq", "12"])
+def test_what_resembles_no_code_is_refused_with_examples(code: str) -> None:
+    with pytest.raises(DataError, match="for example 'en', 'zh' or 'de'"):
+        check_language(code)
+
+
+def test_prepare_refuses_an_unknown_language_before_it_reads(vocabulary: Vocabulary) -> None:
+    source = Source(files=("absent.txt",), language="klingon")
+    with pytest.raises(DataError, match="language 'klingon'"):
+        prepare_rows(PrepareConfig(output="absent", tokenizer="tiny", row_length=9, sources=(source,)), vocabulary)
