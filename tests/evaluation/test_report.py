@@ -22,7 +22,7 @@ from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, with_fresh_process_
 
 SOURCES = {"rows": "r", "base": "b", "before": "l", "after": "a & <b>", "after_sha256": "0" * 64}
 MADE_BY = "# the command\nbase = 'b'\n"
-PICTURES = {"blocks.png", "positions.png", "recovery.png"}
+PICTURES = {"blocks.png", "recovery.png"}
 EXAMPLES = [
     FilledMask(
         7, 38, "He came to the", " of the king.", " house", ((" house", 0.75), (" <hut>", 0.125), (" inn", 0.0625))

@@ -20,7 +20,7 @@ from pipelines.evaluate import evaluate
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, tiny_folder
 
 Run = Callable[..., tuple[int, str, str]]
-PICTURES = {"blocks.png", "positions.png", "recovery.png"}
+PICTURES = {"blocks.png", "recovery.png"}
 
 
 def settings(world: World, output: Path) -> dict[str, object]:

@@ -21,7 +21,7 @@ EXPLAINED = {
     "long_after_cut": "long model after training on what base_cut sees: what it has kept on short texts",
 }
 DRAWN: dict[str, Colour] = {"base_cut": "ink", "base_windows": "amber", "long_before": "pale", "long_after": "blue"}
-PICTURES = ("blocks.png", "positions.png", "recovery.png")
+PICTURES = ("blocks.png", "recovery.png")
 
 
 def as_json(
@@ -65,8 +65,7 @@ def write_evaluation(evaluation: Mapping[str, Any], folder: Path, made_by: str) 
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("evaluation.json", "index.html", *PICTURES):
         (folder / name).unlink(missing_ok=True)
-    blocks, positions = _blocks(evaluation), _positions(evaluation)
-    charts = {"blocks.png": blocks, "positions.png": positions}
+    charts = {"blocks.png": _blocks(evaluation)}
     text = (
         "Bars are two standard errors. The base model reads the first block; in windows it reads the others too, but "
         "not what came before them."
@@ -74,8 +73,8 @@ def write_evaluation(evaluation: Mapping[str, Any], folder: Path, made_by: str) 
     sections = [
         Section("Accuracy", _counted_in_words(evaluation), cells(evaluation)),
         Section("What the columns are", "", _explained(evaluation)),
-        Section("By block of positions", text, blocks),
-        Section("By position", "The same, finer. Shades are two standard errors.", positions),
+        Section("By block of positions", text, charts["blocks.png"]),
+        Section("By position", "The same, finer. Shades are two standard errors.", _positions(evaluation)),
     ]
     if evaluation["curve"]:
         charts["recovery.png"] = recovery = _recovery(evaluation)
