@@ -35,12 +35,9 @@ def check_language(code: str) -> None:
         return
     meant = code.lower().replace("_", "-")
     name = next(iter(difflib.get_close_matches(meant, NAMES, n=1, cutoff=0.75)), "")
-    candidates = (
-        meant,
-        NAMES.get(name),
-        meant.split("-")[0],
-        *difflib.get_close_matches(meant, CODES, n=1, cutoff=0.5),
-    )
+    short = meant[:2] if len(meant) == len("eng") else ""
+    close = difflib.get_close_matches(meant, CODES, n=1, cutoff=0.5)
+    candidates = (meant, NAMES.get(name), meant.split("-")[0], short, *close)
     near = next((candidate for candidate in candidates if candidate in CODES), None)
     hint = f"did you mean {near!r}?" if near else "for example 'en', 'zh' or 'de'"
     raise DataError(f"language {code!r} of a source is no ISO 639-1 code: {hint}")
