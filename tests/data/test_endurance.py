@@ -123,11 +123,12 @@ def test_a_full_disk_ends_prepare_in_a_line_and_keeps_finished_slices(tmp_path: 
     sizes = {name: about["bytes"] for name, about in expected["files"].items() if name.endswith(".arrow")}
     blocks = 1 + max(size for name, size in sizes.items() if "slice-00000" in name or "slice-00001" in name) // 512
     assert max(sizes.values()) > 512 * blocks
+    completions = partial_of(output) / "work" / "completions"
     prepare = shlex.join(command(output))
     begin = f"mount -t tmpfs -o size=1340k none {mount}; {prepare}" if mounted else f"(ulimit -f {blocks}; {prepare})"
     more = f"mount -o remount,size=90m {mount}; " if mounted else ""
     done = in_small_disk(
-        f"{begin}; echo code $?; ls -d {output}; ls {output}.partial/work/completions | wc -l; "
+        f"{begin}; echo code $?; ls -d {output}; ls {completions} | wc -l; "
         f"find {output}.partial -name '*.arrow.partial' -o -size 0 -name '*.arrow'; "
         f"echo again; {more}{prepare}; cp -r {output} {tmp_path / 'rows'}"
     )
