@@ -73,13 +73,14 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
             state = state.after_update(run.batches.recipe.rows_per_step, update.num_tokens, seconds)
             window.append((update, seconds))
             is_last, stopping = state.step == run.recipe.num_steps, _anyone(stop, run.accelerator)
-            if is_last or stopping or state.step % run.runtime.log_every_steps == 0:
+            is_saved = is_last or stopping or state.step % run.runtime.save_every_steps == 0
+            if is_saved or state.step % run.runtime.log_every_steps == 0:  # so that a resumed run logs the same means
                 _log(run, state, window, bar)
                 window = []
             if is_last or state.step % run.runtime.evaluate_every_steps == 0:
                 state = evaluated(run, state)
             ends = stopping or _is_enough(run, state)
-            if is_last or ends or state.step % run.runtime.save_every_steps == 0:
+            if is_saved or ends:
                 save(run, state)
             if ends:
                 break
