@@ -3,13 +3,13 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from longmlm.config import to_toml
@@ -33,24 +33,29 @@ TORCHRUN = (
 )
 
 
-def start(settings: PretrainConfig, folder: Path, launcher: tuple[str, ...], *script: str) -> subprocess.Popen[str]:
+def start(settings: PretrainConfig, folder: Path, launcher: tuple[str, ...], *script: str) -> subprocess.Popen[bytes]:
     """Starts training in a process group of its own."""
     file = folder / "settings.toml"
     file.write_text(to_toml(settings), encoding="utf-8")
     script = script or (str(ROOT / "pretrain.py"),)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([*launcher, *script, str(file)], cwd=ROOT, env=environment, start_new_session=True, **pipes)
+    (folder / "said.txt").unlink(missing_ok=True)
+    with (folder / "said.txt").open("w") as said:
+        command = [*launcher, *script, str(file)]
+        streams = {"stdout": said, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 300) -> tuple[int, str]:
-    """Returns exit code and output; a process that does not end in time is killed with its group."""
+def finish(process: subprocess.Popen[bytes], folder: Path, seconds: float = 600) -> tuple[int, str]:
+    """Returns exit code and output; a process that does not end in time is killed with all that it started."""
     try:
-        said, _ = process.communicate(timeout=seconds)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return process.returncode, said
+        for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            one.kill()
+        process.wait()
+        pytest.fail((folder / "said.txt").read_text(encoding="utf-8")[-3000:])
+    return process.returncode, (folder / "said.txt").read_text(encoding="utf-8")
 
 
 def faulty(fault: str, rank: int, step: int) -> tuple[str, ...]:
@@ -69,9 +74,9 @@ def test_when_a_process_hangs_the_others_end_in_time_with_a_line(settings, tmp_p
         time.sleep(0.5)
     began = time.monotonic()
     if fault == "stop":  # a stopped process does not hear the launcher's SIGTERM, but its SIGKILL half a minute later
-        code, said = finish(process, 120)
+        code, said = finish(process, tmp_path, 120)
     else:
-        code, said = finish(process, 60)
+        code, said = finish(process, tmp_path, 60)
     assert code != 0
     assert time.monotonic() - began < 100
     assert any("waited 15 s for its fellows" in line for line in told(said)), said
@@ -79,7 +84,7 @@ def test_when_a_process_hangs_the_others_end_in_time_with_a_line(settings, tmp_p
 
 
 def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_update(settings, tmp_path):
-    code, said = finish(start(settings, tmp_path, ACCELERATE, *faulty("nan", 1, 6)))
+    code, said = finish(start(settings, tmp_path, ACCELERATE, *faulty("nan", 1, 6)), tmp_path)
     run = Path(settings.run)
     assert code != 0
     assert "not finite in step 7" in told(said)[0]
@@ -93,8 +98,8 @@ def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_update(set
 
 def test_torchrun_starts_all_again_when_one_was_killed(settings, tmp_path):
     whole = replace(settings, run=str(tmp_path / "whole"))
-    assert finish(start(whole, tmp_path, ACCELERATE))[0] == 0
-    code, said = finish(start(settings, tmp_path, TORCHRUN, *faulty("die", 1, 6)))
+    assert finish(start(whole, tmp_path, ACCELERATE), tmp_path)[0] == 0
+    code, said = finish(start(settings, tmp_path, TORCHRUN, *faulty("die", 1, 6)), tmp_path)
     assert code == 0, said[-2000:]
     assert (Path(settings.run) / "died").exists()
     assert_same_model(Path(whole.run), Path(settings.run), 12)
@@ -112,7 +117,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_an_undisturbed_one(setting
         held_out=replace(settings.held_out, max_rows=6),
     )
     whole = replace(settings, run=str(tmp_path / "whole"))
-    assert finish(start(whole, tmp_path, ACCELERATE), 1200)[0] == 0
+    assert finish(start(whole, tmp_path, ACCELERATE), tmp_path, 1200)[0] == 0
     run, reached = Path(settings.run), []
     for _ in range(num_rounds):
         before = len(tracking.read(run))
@@ -120,24 +125,22 @@ def test_a_run_that_is_killed_again_and_again_ends_as_an_undisturbed_one(setting
         while process.poll() is None and len(tracking.read(run)) <= before:
             time.sleep(0.05)
         time.sleep(generator.uniform(0, 3))
-        kill(process, generator.choice(["one", "all"]), generator)
-        finish(process)
+        if process.poll() is None:
+            kill(process, generator.choice(["one", "all"]), generator)
+        finish(process, tmp_path)
         newest = checkpoint.newest_sound(run)
         reached.append(newest.folder)
         assert newest.skipped == ()
-    code, said = finish(start(settings, tmp_path, ACCELERATE), 1200)
+    code, said = finish(start(settings, tmp_path, ACCELERATE), tmp_path, 1200)
     assert code == 0, said[-2000:]
     assert len(set(reached)) > num_rounds // 2
     assert_same_model(Path(whole.run), run, steps)
     assert losses(Path(whole.run)) == losses(run)
 
 
-def kill(process: subprocess.Popen[str], which: str, generator: random.Random) -> None:
-    """Sends SIGKILL to the launcher with all its processes, or to one that trains."""
-    if which == "all":
-        os.killpg(process.pid, signal.SIGKILL)
-        return
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    trainers = [pid for pid in children if b"pretrain.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    if trainers:
-        os.kill(int(generator.choice(trainers)), signal.SIGKILL)
+def kill(process: subprocess.Popen[bytes], which: str, generator: random.Random) -> None:
+    """Sends SIGKILL to the launcher and all its processes at once, or to one that trains."""
+    every = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    trainers = [one for one in every[1:] if one.name() and any("pretrain.py" in part for part in one.cmdline())]
+    for doomed in every if which == "all" or not trainers else [generator.choice(trainers)]:
+        doomed.kill()
