@@ -24,6 +24,7 @@ def pretrain(config: PretrainConfig) -> None:
     """Trains until the last step, or until it is asked to stop, from the newest sound checkpoint on."""
     from longmlm.processes import alone
     from longmlm.runtime import end_when_hanging, launch, leave, stop_on_signal
+    from longmlm.training.checkpoint import refuse_newer
     from longmlm.training.loop import begin, conclude, train
     from longmlm.training.rehearsal import rehearse
     from longmlm.training.tracking import require, tracked
@@ -44,6 +45,8 @@ def pretrain(config: PretrainConfig) -> None:
         end_when_hanging(runtime.hang_seconds, accelerator.process_index),
         stop_on_signal() as stop,
     ):
+        if accelerator.is_main_process:
+            refuse_newer(run.folder, resumed_from)
         state = begin(run, resumed_from)
         tracker = config.tracking.tracker if accelerator.is_main_process else None
         with tracked(run.folder, tracker, after=-1 if resumed_from is None else state.step):

@@ -107,8 +107,11 @@ def test_an_override_reaches_into_one_table_of_an_array(base: str) -> None:
         ("output = 7", "output: Input should be a valid string"),
         ("packing = 'sentences'", "packing: Input should be 'full-sentences' or 'doc-sentences'"),
         ("[[sources]]\nfiles = 'a.txt'", "sources.0.files: "),
-        ("[[sources]]\nfiles = []", "sources.0: a source needs at least one path in `files`"),
-        ("[[sources]]\nlanguage = 'en'", "sources.0.files is missing"),
+        ("[[sources]]\nfiles = []", "sources.0: a source needs either at least one path in `files` or a `dataset`"),
+        (
+            "[[sources]]\nlanguage = 'en'",
+            "sources.0: a source needs either at least one path in `files` or a `dataset`",
+        ),
         ("[sources]\nfiles = ['a']", "sources: "),
         ("row_length = 2", "row_length must be at least 3"),
         ("held_out_fraction = 1", "held_out_fraction must lie between 0 and 1"),
@@ -221,7 +224,7 @@ def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str) -
             assert f"--sources.{number}.{item.name.replace('_', '-')} " in told
     for line in ("Tokens a row, both special tokens included. (default: 512)", "(default: roberta-base)"):
         assert line in told
-    assert "Field of a JSON line that holds the text." in told
+    assert "Field or column that holds the text." in told
     assert "(default: de)" in told
 
 
@@ -246,7 +249,7 @@ def test_a_users_error_is_one_line_and_exit_code_two(base: str) -> None:
         answer.stderr == "error: Error parsing PrepareConfig: row_length must be at least 3: "
         "two special tokens and one of text\n"
     )
-    silent = command("-m", "pipelines.prepare", base, "--row-length", "2", RANK="1")
+    silent = command("-m", "pipelines.prepare", base, "--row-length", "2", LOCAL_RANK="1")
     assert (silent.returncode, silent.stderr) == (2, "")
 
 
@@ -265,7 +268,7 @@ def test_a_stage_ends_on_an_error_of_the_user_without_a_traceback(
         raise error
 
     monkeypatch.setattr(sys, "argv", ["prepare", base])
-    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(SystemExit) as stopped:
         run_stage(PrepareConfig, stage)
     assert stopped.value.code == 2

@@ -1,11 +1,12 @@
 """What a launch finds: the precision that the hardware has."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from longmlm import runtime
-from longmlm.runtime import resolved_precision
+from longmlm.runtime import beat, end_when_hanging, resolved_precision, unwatched
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, has_bf16: bool) -> None:
@@ -28,3 +29,28 @@ def test_auto_is_bf16_where_the_hardware_computes_in_it(monkeypatch, has_gpu, ha
 def test_what_is_asked_for_is_taken(monkeypatch, asked, has_bf16):
     machine(monkeypatch, False, has_bf16)
     assert resolved_precision(asked) == asked
+
+
+def test_who_beats_or_is_busy_writing_does_not_hang_and_who_does_neither_does(monkeypatch, capsys):
+    ended = []
+    monkeypatch.setattr(runtime.os, "_exit", ended.append)
+    with end_when_hanging(0.4, 3):
+        for _ in range(12):
+            beat()
+            time.sleep(0.1)
+        with unwatched():
+            time.sleep(1.2)
+        assert ended == []
+        time.sleep(1.5)
+    assert ended and set(ended) == {1}
+    assert "process 3 waited 0 s for its fellows" in capsys.readouterr().err
+
+
+def test_a_process_that_was_stopped_for_a_while_does_not_hang(monkeypatch):
+    ended = []
+    monkeypatch.setattr(runtime.os, "_exit", ended.append)
+    clock = SimpleNamespace(monotonic=lambda: time.time() * 1e6)
+    monkeypatch.setattr(runtime, "time", clock)
+    with end_when_hanging(60.0, 0):
+        time.sleep(1.5)
+    assert ended == []

@@ -38,8 +38,8 @@ def run_stage(kind: type[Config], stage: Callable[[Config], None]) -> None:
 
 
 def fail(message: str) -> None:
-    """Prints one line to standard error, from the first process only, and exits with code 2."""
-    if os.environ.get("RANK", "0") == "0":
+    """Prints one line to standard error, from the first process of a machine only, and exits with code 2."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
 

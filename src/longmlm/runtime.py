@@ -1,6 +1,7 @@
 """The launch to one Accelerator: processes, device, precision, seeds, signals."""
 
 import gc
+import math
 import os
 import signal
 import sys
@@ -97,17 +98,30 @@ def beat() -> None:
 
 
 @contextmanager
+def unwatched() -> Iterator[None]:
+    """Lets what takes its time, such as writing to a slow disk, not count as hanging."""
+    _latest_beat[0] = math.inf
+    try:
+        yield
+    finally:
+        beat()
+
+
+@contextmanager
 def end_when_hanging(seconds: float, process_index: int) -> Iterator[None]:
     """Ends this process with exit code 1 and one line when there was no beat for `seconds` while the block runs.
 
     A process waits for its fellows in each step, so all end that wait for one that hangs; the launcher ends that one.
     """
-    over = threading.Event()
+    over, tick = threading.Event(), min(1.0, seconds / 4)
     beat()
 
     def watch() -> None:
-        while not over.wait(min(1.0, seconds / 4)):
-            if time.monotonic() - _latest_beat[0] > seconds:
+        seen, ticks = 0.0, 0  # ticks, not the clock: a process that was stopped for a while does not hang
+        while not over.wait(tick):
+            ticks = ticks + 1 if seen == _latest_beat[0] != math.inf else 0
+            seen = _latest_beat[0]
+            if ticks * tick > seconds:
                 said = (
                     f"error: process {process_index} waited {seconds:.0f} s for its fellows or for a device: one hangs"
                 )

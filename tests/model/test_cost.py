@@ -104,7 +104,13 @@ def test_state_is_sixteen_bytes_a_parameter() -> None:
 
 @pytest.mark.parametrize(
     ("name", "peak"),
-    [("NVIDIA H200", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA A100-SXM4-40GB", 312e12), ("Riva 128", None)],
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA RTX A4000", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+    ],
 )
 def test_peak_is_that_of_the_gpu_by_its_name(monkeypatch: pytest.MonkeyPatch, name: str, peak: float | None) -> None:
     monkeypatch.setattr(cost.torch.cuda, "is_available", lambda: True)

@@ -76,7 +76,9 @@ def test_base_model_is_named_where_it_is_on_a_hub_and_not_where_it_is_a_folder(
     provenance: dict, measured: dict, report: dict
 ) -> None:
     here = ModelCard(model_card(CONFIG, provenance, measured, report))
-    there = ModelCard(model_card(CONFIG, provenance | {"base": "somebody/roberta"}, measured, report))
+    there = ModelCard(
+        model_card(CONFIG, provenance | {"base": "somebody/roberta", "base_revision": "c0ffee"}, measured, report)
+    )
     assert here.data.base_model is None
     assert there.data.base_model == "somebody/roberta"
 
@@ -151,7 +153,10 @@ def test_folders_of_the_maker_are_not_told(provenance: dict, world: World) -> No
     told = public_provenance(provenance | {"started_from": str(world.long)})
     assert str(world.base.parent) not in json.dumps(told)
     assert (told["base"], told["started_from"]) == ("base", "long")
-    assert public_provenance({"base": "somebody/roberta"}) == {"base": "somebody/roberta"}
+    hub = {"base": "somebody/roberta", "base_revision": "c0ffee"}
+    assert public_provenance(hub) == hub
+    gone = public_provenance({"base": "/home/maker/secret/roberta", "base_revision": None})
+    assert gone["base"] == "roberta"
 
 
 def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, measured: dict, world: World) -> None:
@@ -184,3 +189,11 @@ def test_model_without_a_record_of_its_training_is_refused(world: World, provena
         with pytest.raises(ReleaseError, match="was not trained by longmlm"):
             refuse_untrained(read_provenance(str(folder)), str(folder))
     refuse_untrained(provenance, "trained")
+
+
+def test_lengths_at_which_nothing_was_measured_are_named(provenance: dict, measured: dict, report: dict) -> None:
+    trained = {**provenance, "mode": "generated"}
+    at = {number: model_card(CONFIG, trained | {"num_positions": number}, measured, report) for number in (20, 40, 99)}
+    assert "nothing was measured" not in at[40]
+    assert "at other lengths nothing was measured" in at[20] and "no text has passed" not in at[20]
+    assert "no text has passed them" in at[99]

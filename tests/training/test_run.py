@@ -17,6 +17,7 @@ from longmlm.model.batches import rows_per_step
 from longmlm.model.loading import read_provenance
 from longmlm.training import checkpoint, loop, tracking
 from longmlm.training.checkpoint import folder_of
+from longmlm.training.config import Start
 
 
 def losses(run: Path) -> list[float]:
@@ -244,3 +245,25 @@ def test_rows_from_a_hub_are_remembered_by_their_commit(settings, train, ground,
     run = train(replace(settings, rows=str(rows), recipe=replace(settings.recipe, num_steps=4)))
     trained = read_provenance(str(folder_of(run, 4)))["trained"]
     assert (trained["dataset_commits"], trained["files_sha256"]) == (["c0ffee"], [])
+
+
+def test_a_checkpoint_that_another_process_wrote_meanwhile_is_not_passed_over(settings, train):
+    run = train(settings)
+    newest, older = folder_of(run, 12), folder_of(run, 8)
+    checkpoint.refuse_newer(run, newest)
+    checkpoint.refuse_newer(run.parent / "new", None)
+    for stale in (None, older, folder_of(run, 2)):
+        with pytest.raises(CheckpointError, match="give the same command again"):
+            checkpoint.refuse_newer(run, stale)
+    (newest / "optimizer.pt").write_bytes(b"damaged")
+    checkpoint.refuse_newer(run, older)
+
+
+def test_a_local_base_model_that_is_gone_leaves_base_cut_unmeasured_and_says_so(settings, train, tmp_path, capsys):
+    first = train(settings)
+    start = Path(shutil.copytree(folder_of(first, 12), tmp_path / "released"))
+    about = read_provenance(str(start)) | {"base": "mybase", "base_revision": None, "base_positions": 16}
+    (start / "longmlm.json").write_text(json.dumps(about))
+    run = train(replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start))))
+    assert "mybase is not on this machine: base_cut is not measured" in capsys.readouterr().out
+    assert checkpoint.read_state(folder_of(run, 12))[0].base_cut is None

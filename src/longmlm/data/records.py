@@ -197,6 +197,8 @@ def _parquet_records(path: Path, start: int, end: int, field: str) -> Iterator[R
                     first, last = max(start - begin, 0), min(end - begin, len(batch))
                     yield from _column_records([batch.column(0)[first : max(first, last)]], begin + first)
                     begin += len(batch)
+                    if begin >= end:
+                        return
             begin = following
 
 

@@ -52,7 +52,7 @@ def as_json(
         "sources": dict(sources),
         "measured": {name: _without_nan(asdict(one)) for name, one in measured.items()},
         "gains": gains,
-        "curve": list(curve),
+        "curve": _without_nan(list(curve)),
         "examples": [asdict(example) for example in examples],
     }
 

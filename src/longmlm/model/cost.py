@@ -1,5 +1,6 @@
 """A model and the shape of its batches to FLOP, MFU and memory."""
 
+import re
 from dataclasses import dataclass
 from typing import cast
 
@@ -79,7 +80,9 @@ def peak_flops() -> float | None:
     if not torch.cuda.is_available():
         return None
     name = torch.cuda.get_device_name()
-    return next((peak for part, peak in PEAKS.items() if part in name), None)
+    if re.search(r"\b(MIG|Laptop|Ti)\b", name):
+        return None
+    return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
 
 
 def _matrices(module: nn.Module) -> int:

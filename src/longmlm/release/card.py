@@ -62,13 +62,13 @@ def model_card(
     config: ReleaseConfig, provenance: Mapping[str, Any], evaluation: Mapping[str, Any], report: Mapping[str, Any]
 ) -> str:
     """Returns README.md: metadata, how to load, what was measured, how it was made."""
-    base = provenance.get("base", provenance.get("started_from"))
+    key = "base" if "base" in provenance else "started_from"
     data = ModelCardData(
         language=list(config.languages),
         license=config.license,
         library_name="transformers",
         pipeline_tag="fill-mask",
-        base_model=base if base and not Path(base).exists() else None,
+        base_model=provenance[key] if provenance.get(f"{key}_revision") else None,
         tags=["masked-lm", "long-context"] if "base" in provenance else ["masked-lm"],
         model_name=config.title,
         eval_results=_results(config, evaluation, provenance) or None,
@@ -82,14 +82,15 @@ def model_card(
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
-def public_name(model: str) -> str:
-    """Returns a hub name as it is, and of a local folder its last part: where it lies is nobody's business."""
-    return Path(model).name if Path(model).exists() else model
+def public_name(provenance: Mapping[str, Any], key: str) -> str:
+    """Returns a model of the hub, which has a revision, as it is, and of a local folder the last part of its path."""
+    model = provenance[key]
+    return model if provenance.get(f"{key}_revision") else Path(model).name
 
 
 def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what longmlm.json of a release says: without the places of local folders."""
-    named = {key: public_name(provenance[key]) for key in ("base", "started_from") if key in provenance}
+    named = {key: public_name(provenance, key) for key in ("base", "started_from") if provenance.get(key)}
     return {**provenance, **named}
 
 
@@ -119,20 +120,28 @@ def _making(provenance: Mapping[str, Any]) -> str:
     if not {"base", "started_from"} & provenance.keys():
         return f"Pretrained from scratch with longmlm {on_rows}"
     if "base" not in provenance:
-        return f"`{public_name(provenance['started_from'])}`, pretrained further with longmlm {on_rows}"
+        return f"`{public_name(provenance, 'started_from')}`, pretrained further with longmlm {on_rows}"
     return (
-        f"`{public_name(provenance['base'])}` (revision {provenance['base_revision'] or 'local'}) with its table of "
+        f"`{public_name(provenance, 'base')}` (revision {provenance['base_revision'] or 'local'}) with its table of "
         f"{provenance['base_positions']} trained positions stretched to {provenance['num_positions']} by longmlm "
         f"({provenance['initialisation']}, alpha {provenance['alpha']}), then pretrained {on_rows}"
     )
 
 
 def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
-    length = provenance.get("num_positions", (provenance.get("trained") or {}).get("row_length"))
+    trained = (provenance.get("trained") or {}).get("row_length")
+    length = provenance.get("num_positions", trained)
+    beyond = ""
+    if length != trained:
+        beyond = f" It was trained and measured on rows of {trained} tokens; at other lengths nothing was measured."
+        if length > trained and provenance.get("mode") == "generated":
+            beyond += (
+                " Its positions beyond that follow from the base rows by the formula, and no text has passed them."
+            )
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         f'fill_mask = pipeline("fill-mask", model="{Path(config.output).name}")\n```\n\n'
-        f"A stock transformers checkpoint: no remote code. It reads up to {length} tokens."
+        f"A stock transformers checkpoint: no remote code. It reads up to {length} tokens.{beyond}"
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+LEAST_POSITIONS = 8
 WeightType = Literal["fp32", "bf16", "fp16"]
 
 
@@ -36,3 +37,7 @@ class ReleaseConfig:
     """Type of the stored weights."""
     allow_unrecovered: bool = False
     """Whether a long model may be released that tells fewer tokens than its base; the card then says so."""
+
+    def __post_init__(self) -> None:
+        if self.num_positions is not None and self.num_positions < LEAST_POSITIONS:
+            raise ValueError(f"num_positions must be at least {LEAST_POSITIONS}")

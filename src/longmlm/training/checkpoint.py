@@ -114,6 +114,14 @@ def newest_sound(run: Path) -> Sound:
     return Sound(None, tuple(skipped))
 
 
+def refuse_newer(run: Path, resumed_from: Path | None) -> None:
+    """Raises CheckpointError when another process has saved since `resumed_from` was chosen, and ended."""
+    found = folders(run)
+    moved = [folder for folder in found if resumed_from is None or folder > resumed_from]
+    if (moved or resumed_from not in (None, *found)) and newest_sound(run).folder != resumed_from:
+        raise CheckpointError(f"{run} was written to by another process just now: give the same command again")
+
+
 def best(run: Path) -> Path:
     """Returns the sound checkpoint with the best held-out accuracy, the newest where none was evaluated.
 

@@ -125,8 +125,10 @@ class RuntimeConfig:
             raise ValueError("rows_per_micro_batch and the numbers of steps between events must be at least 1")
         if self.checkpoints_kept < 2:
             raise ValueError("checkpoints_kept must be at least 2: the newest may turn out damaged")
-        if not 0 < self.hang_seconds < math.inf:
-            raise ValueError("hang_seconds must be positive")
+        if not 0 < self.hang_seconds <= 1e8:
+            raise ValueError("hang_seconds must be positive, and at most 1e8")
+        if self.peak_flops is not None and not 0 < self.peak_flops < math.inf:
+            raise ValueError("peak_flops must be positive")
         if self.num_loader_workers < 0:
             raise ValueError("num_loader_workers must not be negative")
         if (self.num_threads or 1) < 1 or (self.num_processes or 1) < 1:

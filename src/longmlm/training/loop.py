@@ -20,7 +20,7 @@ from longmlm.model.batches import MlmBatch
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.processes import ignore_stop_signals
-from longmlm.runtime import Stop, peak_memory_bytes
+from longmlm.runtime import Stop, beat, peak_memory_bytes, unwatched
 from longmlm.training import checkpoint, tracking
 from longmlm.training.run import Run
 from longmlm.training.state import TrainState
@@ -46,10 +46,14 @@ def begin(run: Run, resumed_from: Path | None) -> TrainState:
 
 
 def _base_cut(run: Run) -> float | None:
-    base = run.record.provenance.get("base")
+    base, revision = (run.record.provenance.get(key) for key in ("base", "base_revision"))
     if base is None:
         return None
-    model = load_model(base, run.record.provenance["base_revision"]).model.to(run.accelerator.device)
+    if revision is None and not Path(base).is_dir():  # a released model names a local base by its last part only
+        run.accelerator.print(f"the base model {base} is not on this machine: base_cut is not measured")
+        return None
+    model = load_model(base, revision).model.to(run.accelerator.device)
+    beat()
     view = partial(cut, num_positions=run.block, special=run.held_out.special)
     measured = measure(MlmObjective(model), run.held_out, view, run.block, run.accelerator, "base model")
     return measured.whole.accuracy
@@ -80,6 +84,8 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
             if is_last or state.step % run.runtime.evaluate_every_steps == 0:
                 state = evaluated(run, state)
             ends = stopping or _is_enough(run, state)
+            if ends and window:
+                _log(run, state, window, bar)
             if is_saved or ends:
                 save(run, state)
             if ends:
@@ -123,9 +129,10 @@ def evaluation_line(state: TrainState, measured: Measured) -> dict[str, object]:
 def save(run: Run, state: TrainState) -> None:
     """Writes the checkpoint of this step, then removes old ones."""
     parts = (run.inner.model, run.optimizer, run.record, run.accelerator)
-    saved = checkpoint.save(run.folder, state, *parts)
-    if run.accelerator.is_main_process:
-        checkpoint.prune(run.folder, saved, run.runtime.checkpoints_kept)
+    with unwatched():
+        saved = checkpoint.save(run.folder, state, *parts)
+        if run.accelerator.is_main_process:
+            checkpoint.prune(run.folder, saved, run.runtime.checkpoints_kept)
 
 
 def conclude(run: Run, state: TrainState) -> str:

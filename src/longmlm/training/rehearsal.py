@@ -98,7 +98,9 @@ def _two_steps(run: Run, state: TrainState) -> tuple[float, int]:
 
 
 def _memory_needed(run: Run) -> int:
-    return run.cost.state_bytes + run.batches.rows_per_micro_batch * run.cost.row_bytes
+    """Returns the bytes that come to the weights, which are there already: gradients, moments, a micro-batch."""
+    share = math.ceil(run.batches.recipe.rows_per_step / run.accelerator.num_processes)
+    return 3 * run.cost.state_bytes // 4 + min(run.batches.rows_per_micro_batch, share) * run.cost.row_bytes
 
 
 def _num_checkpoints(run: Run) -> int:
