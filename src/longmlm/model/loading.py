@@ -122,7 +122,10 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
 def read_provenance(name: str, revision: str | None = None) -> dict[str, Any]:
     """Returns what longmlm.json beside a long checkpoint, local or on the hub, says of it; empty for other models."""
     quietly = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
-    found = None if Path(name).is_file() else cached_file(name, PROVENANCE, revision=revision or "main", **quietly)
+    try:
+        found = cached_file(name, PROVENANCE, revision=revision or "main", **quietly)
+    except OSError:  # there is no such model, which is told where it is loaded
+        return {}
     if found is None:
         return {}
     path = Path(found)
