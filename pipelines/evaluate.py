@@ -25,7 +25,7 @@ def evaluate(config: EvaluateConfig) -> None:
     from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.evaluation.examples import filled_masks
-    from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure_by_position, whole, windows
+    from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure, whole, windows
     from longmlm.evaluation.report import as_json, cells, write_evaluation
     from longmlm.model.architecture import architecture_of
     from longmlm.model.mlm import MlmObjective
@@ -51,7 +51,7 @@ def evaluate(config: EvaluateConfig) -> None:
     for model, named_views in zip(models, VIEWS, strict=False):
         objective = MlmObjective(model.model.to(accelerator.device))
         for result, view in named_views.items():
-            measured[result] = measure_by_position(objective, frozen, views[view], num_positions, accelerator, result)
+            measured[result] = measure(objective, frozen, views[view], num_positions, accelerator, result)
     if accelerator.is_main_process:
         last = models[-1]
         with accelerator.autocast():

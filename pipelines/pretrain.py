@@ -66,7 +66,6 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.cost import Work, cost_of, peak_flops
     from longmlm.model.generated import rebuild_positions
-    from longmlm.model.loading import history_of, read_provenance
     from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
     from longmlm.runtime import seed_process
     from longmlm.training import checkpoint
@@ -75,13 +74,10 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
 
     folder = Path(config.run)
     sound = checkpoint.newest_sound(folder)
-    loaded = load_start(config, sound.folder)
+    loaded, provenance = load_start(config, sound.folder)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     rows = open_rows(Path(config.rows), "train", verified=accelerator.is_main_process)
     refuse_unreadable(rows, vocabulary, loaded.model)
-    provenance = (
-        read_provenance(str(sound.folder)) if sound.folder else history_of(config.start.checkpoint, loaded.revision)
-    )
     rebuild_positions(loaded.model, provenance)
     if config.recipe.dropout is not None:
         set_dropout(loaded.model, config.recipe.dropout)
@@ -121,15 +117,18 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     return run, sound.folder
 
 
-def load_start(config: PretrainConfig, resumed_from: Path | None) -> LoadedModel:
-    """Returns the model of the checkpoint to resume, else the one that the run starts with."""
-    from longmlm.model.loading import load_model, new_model
+def load_start(config: PretrainConfig, resumed_from: Path | None) -> tuple[LoadedModel, dict[str, Any]]:
+    """Returns the model of the checkpoint to resume, else the one that the run starts with, and its history."""
+    from longmlm.model.loading import history_of, load_model, new_model, read_provenance
+    from longmlm.training import checkpoint
 
     if resumed_from is not None:
-        return load_model(str(resumed_from))
-    if config.start.checkpoint is not None:
-        return load_model(config.start.checkpoint, config.start.revision, config.start.new_head, config.recipe.seed)
-    return new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed)
+        return load_model(str(resumed_from)), read_provenance(str(resumed_from))
+    if config.start.checkpoint is None:
+        return new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed), {}
+    source = str(checkpoint.model_folder(config.start.checkpoint))
+    loaded = load_model(source, config.start.revision, config.start.new_head, config.recipe.seed)
+    return loaded, history_of(source, loaded.revision)
 
 
 def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, accelerator: Accelerator) -> Any:

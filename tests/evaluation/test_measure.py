@@ -23,7 +23,6 @@ from longmlm.evaluation.held_out import (
     bin_starts,
     cut,
     measure,
-    measure_by_position,
     whole,
     windows,
 )
@@ -116,7 +115,7 @@ def test_accuracy_by_position_is_that_of_the_tokens_there(
         return Told(torch.ones(len(hits)), torch.tensor(hits))
 
     monkeypatch.setattr(objective, "forward", told)
-    measured = measure_by_position(objective, frozen, view, block, accelerator)
+    measured = measure(objective, frozen, view, block, accelerator)
     places = np.concatenate([one.places for one in shown])
     starts = bin_starts(block, LONG_POSITIONS)
     assert starts == [0, 16, 32]
@@ -142,14 +141,6 @@ def test_bins_of_positions_are_equal_parts_of_blocks_wide_enough_to_mean_somethi
     assert len(widths) == 0 or widths.max() - widths.min() <= 1
     assert len(widths) <= 8
     assert block < 16 or len(widths) == 0 or widths.min() >= 16
-
-
-def test_training_is_not_told_accuracy_by_position(world: World, frozen: FrozenRows, accelerator: Accelerator) -> None:
-    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
-    one, finer = (do(objective, frozen, whole, 32, accelerator) for do in (measure, measure_by_position))
-    assert one.positions == ()
-    assert len(finer.positions) == 3
-    assert replace(finer, positions=()) == one
 
 
 @pytest.mark.parametrize("rows_per_batch", [1, 5, 1_000])

@@ -14,7 +14,7 @@ import pytest
 from accelerate import Accelerator
 
 from longmlm.evaluation.examples import FilledMask
-from longmlm.evaluation.held_out import Accuracy, FrozenRows, Measured, cut, measure_by_position, whole, windows
+from longmlm.evaluation.held_out import Accuracy, FrozenRows, Measured, cut, measure, whole, windows
 from longmlm.evaluation.report import NAMES, as_json, block_names, cells, explanation, write_evaluation
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
@@ -44,7 +44,7 @@ def measured(world: World, frozen: FrozenRows) -> dict[str, Measured]:
     wanted += [(trained, "long_after", "whole"), (trained, "long_after_cut", "cut")]
     found = {}
     for one, name, view in wanted:
-        found[name] = measure_by_position(one, frozen, views[view], NUM_POSITIONS, accelerator)
+        found[name] = measure(one, frozen, views[view], NUM_POSITIONS, accelerator)
     with_fresh_process_state()
     return found | {"long_before": found["long_after"]}
 
@@ -186,7 +186,7 @@ def test_accuracy_by_position_is_drawn_finer_than_by_block(
     world: World, frozen: FrozenRows, accelerator: Accelerator, tmp_path: Path
 ) -> None:
     objective = MlmObjective(load_model(str(world.trained)).model)
-    one = measure_by_position(objective, frozen, whole, 2 * NUM_POSITIONS, accelerator)
+    one = measure(objective, frozen, whole, 2 * NUM_POSITIONS, accelerator)
     same = dict.fromkeys(("base_cut", "base_windows", "long_before"), one)
     evaluation = as_json(same, frozen, 2 * NUM_POSITIONS, SOURCES, [], [])
     assert (len(one.blocks), len(one.positions)) == (2, 3)

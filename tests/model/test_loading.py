@@ -264,7 +264,6 @@ def test_folder_without_weights_has_no_fingerprint(tmp_path: Path) -> None:
 
 
 def test_beginning_of_a_run_remembers_what_was_before(copy: Path) -> None:
-    assert history_of(None, None) == {}
     assert history_of(str(copy), "abc") == {
         "started_from": str(copy),
         "started_from_revision": "abc",

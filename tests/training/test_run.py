@@ -267,3 +267,22 @@ def test_a_local_base_model_that_is_gone_leaves_base_cut_unmeasured_and_says_so(
     run = train(replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start))))
     assert "mybase is not on this machine: base_cut is not measured" in capsys.readouterr().out
     assert checkpoint.read_state(folder_of(run, 12))[0].base_cut is None
+
+
+def test_the_record_holds_accuracy_by_block_and_nothing_finer(settings, train):
+    evaluations = [line["held_out"] for line in tracking.read(train(settings)) if "held_out" in line]
+    assert len(evaluations) == 4
+    for one in evaluations:
+        assert one.keys() == {"whole", "blocks"}
+        assert sum(block["num_selected"] for block in one["blocks"]) == one["whole"]["num_selected"] > 0
+
+
+def test_a_run_may_begin_with_the_best_weights_of_another_and_nothing_else_of_it(settings, train, tmp_path):
+    first = train(settings)
+    begin = Start(checkpoint=str(first))
+    other = train(replace(settings, run=str(tmp_path / "other"), start=begin))
+    chosen = checkpoint.best(first)
+    assert read_provenance(str(folder_of(other, 12)))["started_from"] == str(chosen)
+    assert [line["step"] for line in tracking.read(other) if "loss" in line] == list(range(1, 13))
+    same = train(replace(settings, run=str(tmp_path / "same"), start=Start(checkpoint=str(chosen))))
+    assert losses(other) == losses(same) != losses(first)

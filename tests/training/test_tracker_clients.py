@@ -14,8 +14,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto.wandb_internal_pb2 import Record
 
-from longmlm.training import loop, tracker, tracking
+from longmlm.training import tracker, tracking
 from longmlm.training.config import PretrainConfig, Tracking
+from tests.training.test_run import stop_after
 
 pytestmark = pytest.mark.usefixtures("stranger")
 BLOCK = 32768
@@ -80,17 +81,6 @@ def curves_of_record(run: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def die_after(monkeypatch, step: int) -> None:
-    update = loop.one_update
-
-    def dying(run, batches, state):
-        if state.step == step:
-            raise SystemExit
-        return update(run, batches, state)
-
-    monkeypatch.setattr(loop, "one_update", dying)
-
-
 def test_wandb_shows_every_figure_of_the_record_the_settings_and_predictions(settings, train, capfd):
     run = train(tracked_by("wandb", settings))
     [start] = offline_runs(run)
@@ -124,7 +114,7 @@ def test_wandb_shows_every_figure_of_the_record_the_settings_and_predictions(set
 def test_a_run_keeps_its_id_and_counts_on_after_a_crash(settings, train, monkeypatch):
     settings = tracked_by("wandb", settings)
     with monkeypatch.context() as patched:
-        die_after(patched, 6)
+        stop_after(patched, 6)
         with pytest.raises(SystemExit):
             train(settings)
     run = train(settings)
@@ -140,7 +130,7 @@ def test_tensorboard_shows_the_record_after_a_crash_and_training_is_as_without_i
     settings, train, tmp_path, monkeypatch
 ):
     with monkeypatch.context() as patched:
-        die_after(patched, 6)
+        stop_after(patched, 6)
         with pytest.raises(SystemExit):
             train(tracked_by("tensorboard", settings))
     assert len(curves(Path(settings.run))["train/loss"]) == 6

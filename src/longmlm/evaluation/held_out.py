@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -42,11 +42,11 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Accuracy on whole rows, in each block of positions and, where asked for, in the bins of `bin_starts`."""
+    """Accuracy on whole rows, in each block of positions and, finer, in the bins of `bin_starts`."""
 
     whole: Accuracy
     blocks: tuple[Accuracy, ...]
-    positions: tuple[Accuracy, ...] = ()
+    positions: tuple[Accuracy, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +119,9 @@ def measure(
 ) -> Measured:
     """Returns how well the model tells the selected tokens of each view; `block` is the length of a block.
 
-    Sums, not means of means: rows are shared out over the processes, hits and losses added up per row and block. The
-    model is put back into the mode that it was in.
+    Sums, not means of means: rows are shared out over the processes, hits and losses added up per row and bin of
+    positions. The model is put back into the mode that it was in.
     """
-    return replace(measure_by_position(objective, frozen, view, block, accelerator, name), positions=())
-
-
-def measure_by_position(
-    objective: nn.Module,
-    frozen: FrozenRows,
-    view: Callable[[MaskedRow], list[View]],
-    block: int,
-    accelerator: Accelerator,
-    name: str = "",
-) -> Measured:
-    """Returns what `measure` does, and the accuracy in each bin of positions."""
     row_ids = frozen.row_ids
     parts = bins_per_block(block)
     sums = np.zeros((3, len(row_ids), math.ceil(frozen.rows.row_length / block) * parts))

@@ -135,10 +135,8 @@ def read_provenance(name: str, revision: str | None = None) -> dict[str, Any]:
         raise ModelError(f"{path} is damaged: it is no JSON") from error
 
 
-def history_of(checkpoint: str | None, revision: str | None) -> dict[str, Any]:
-    """Returns what longmlm.json is to say of a run's beginning: empty for an untrained model."""
-    if checkpoint is None:
-        return {}
+def history_of(checkpoint: str, revision: str | None) -> dict[str, Any]:
+    """Returns what longmlm.json is to say of a run that begins with a checkpoint."""
     earlier = read_provenance(checkpoint, revision)
     before = [*earlier.get("trained_before", ()), *([earlier["trained"]] if earlier.get("trained") else ())]
     return {**earlier, "started_from": checkpoint, "started_from_revision": revision, "trained_before": before}

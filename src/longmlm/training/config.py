@@ -18,7 +18,7 @@ class Start:
     __pydantic_config__ = {"extra": "forbid"}
 
     checkpoint: str | None = None
-    """Folder or hub name of a model with an MLM head."""
+    """Folder or hub name of a model with an MLM head, or a run folder: its best weights, and nothing else of it."""
     revision: str | None = None
     """Branch, tag or commit of a checkpoint on the hub."""
     new_head: bool = False

@@ -115,11 +115,11 @@ def _examples(run: Run) -> dict[str, object]:
 
 
 def evaluation_line(state: TrainState, measured: Measured) -> dict[str, object]:
-    """Returns an evaluation as a line of metrics."""
+    """Returns an evaluation as a line of metrics, which holds blocks and nothing finer."""
     return {
         "step": state.step,
         "tokens": state.tokens,
-        "held_out": asdict(measured),
+        "held_out": {"whole": asdict(measured.whole), "blocks": [asdict(block) for block in measured.blocks]},
         "base_cut": state.base_cut,
         "recovered_at_step": state.recovered_at_step,
         "recovered_at_tokens": state.recovered_at_tokens,
