@@ -30,14 +30,15 @@ def evaluate(config: EvaluateConfig) -> None:
     from longmlm.model.architecture import architecture_of
     from longmlm.model.mlm import MlmObjective
     from longmlm.pages import text_table
-    from longmlm.runtime import launch
+    from longmlm.runtime import launch, resolved_precision
     from longmlm.training.checkpoint import model_folder
 
     curve = curve_of(config.run)
     before, after = model_folder(config.long_before), config.long_after and model_folder(config.long_after)
     rows = open_rows(Path(config.rows), "held_out")
     sources = sources_of(config, after)
-    accelerator = launch(config.precision)
+    is_bf16 = resolved_precision(config.precision) == "bf16"
+    accelerator = launch()
     models = loaded(rows, config.base, [str(name) for name in (before, after) if name])
     for note in (note for model in models for note in model.notes):
         accelerator.print(note)
@@ -48,14 +49,12 @@ def evaluate(config: EvaluateConfig) -> None:
     views = {"cut": partial(cut, **shorter), "windows": partial(windows, **shorter), "whole": whole}
 
     measured: dict[str, Measured] = {}
-    for model, named_views in zip(models, VIEWS, strict=False):
-        objective = MlmObjective(model.model.to(accelerator.device))
+    objectives = [MlmObjective(model.model.to(accelerator.device), is_bf16) for model in models]
+    for objective, named_views in zip(objectives, VIEWS, strict=False):
         for result, view in named_views.items():
             measured[result] = measure(objective, frozen, views[view], num_positions, accelerator, result)
     if accelerator.is_main_process:
-        last = models[-1]
-        with accelerator.autocast():
-            examples = filled_masks(last.model, last.tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
+        examples = filled_masks(objectives[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
         evaluation = as_json(measured, frozen, num_positions, sources, curve, examples)
         made_by = f"# python -m pipelines.evaluate settings.toml\n{to_toml(config)}"
         write_evaluation(evaluation, Path(config.output), made_by)

@@ -13,10 +13,12 @@ from longmlm.training.config import PretrainConfig
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from torch import nn
 
     from longmlm.data.rows import Rows
     from longmlm.data.vocabulary import Vocabulary
     from longmlm.model.loading import LoadedModel
+    from longmlm.training.checkpoint import Sound
     from longmlm.training.run import Run
 
 
@@ -28,10 +30,12 @@ def pretrain(config: PretrainConfig) -> None:
     from longmlm.training.loop import begin, conclude, train
     from longmlm.training.rehearsal import rehearse
     from longmlm.training.tracking import require, tracked
+    from longmlm.training.zero import plugin_of_launch
 
     require(config.tracking.tracker)
     runtime = config.runtime
-    accelerator = launch(config.recipe.precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds)
+    deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
+    accelerator = launch(runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
     run, resumed_from = open_run(config, accelerator)
     if config.dry_run:
         rehearsed = rehearse(run, resumed_from)
@@ -67,13 +71,14 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     from longmlm.model.cost import Work, cost_of, peak_flops
     from longmlm.model.generated import rebuild_positions
     from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
-    from longmlm.runtime import seed_process
+    from longmlm.runtime import resolved_precision, seed_process
     from longmlm.training import checkpoint
     from longmlm.training.optimizer import new_optimizer
     from longmlm.training.run import Run
+    from longmlm.training.zero import prepared
 
     folder = Path(config.run)
-    sound = checkpoint.newest_sound(folder)
+    sound = newest_seen_by_all(folder, accelerator)
     loaded, provenance = load_start(config, sound.folder)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     rows = open_rows(Path(config.rows), "train", verified=accelerator.is_main_process)
@@ -83,13 +88,18 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
         set_dropout(loaded.model, config.recipe.dropout)
     if config.runtime.activation_checkpointing:
         checkpoint_activations(loaded.model)
+    is_bf16 = resolved_precision(config.recipe.precision) == "bf16"
     work = Work(
-        rows.row_length,
-        config.recipe.masking.selected_fraction,
-        accelerator.mixed_precision == "bf16",
-        config.runtime.activation_checkpointing,
+        rows.row_length, config.recipe.masking.selected_fraction, is_bf16, config.runtime.activation_checkpointing
     )
-    objective = accelerator.prepare_model(MlmObjective(loaded.model).train())
+    cost = cost_of(loaded.model, work)
+    objective: nn.Module = MlmObjective(loaded.model, is_bf16).train()
+    optimizer = new_optimizer(objective, config.recipe)
+    parameters = tuple(parameter for group in optimizer.param_groups for parameter in group["params"])
+    if accelerator.deepspeed_plugin is None:
+        objective = accelerator.prepare_model(objective)
+    else:
+        objective, optimizer = prepared(accelerator, objective, optimizer)
     depends_on = {
         "recipe": asdict(config.recipe),
         "start": asdict(config.start),
@@ -100,14 +110,15 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
         folder=folder,
         accelerator=accelerator,
         objective=objective,
-        optimizer=new_optimizer(objective, config.recipe),
+        optimizer=optimizer,
+        parameters=parameters,
         batches=step_batches(config, rows, vocabulary, accelerator),
         held_out=frozen_rows(config, vocabulary),
         block=provenance.get("base_positions", rows.row_length),
         recipe=config.recipe,
         runtime=config.runtime,
         record=checkpoint.RunRecord(loaded.tokenizer, to_toml(config), as_json(depends_on), provenance),
-        cost=cost_of(loaded.model, work),
+        cost=cost,
         peak_flops=(config.runtime.peak_flops or peak_flops()) if work.is_bf16 else None,
         num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
     )
@@ -115,6 +126,25 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     if accelerator.is_main_process:
         print("\n".join([*loaded.notes, *sound.skipped]), end="\n" if loaded.notes or sound.skipped else "")
     return run, sound.folder
+
+
+def newest_seen_by_all(folder: Path, accelerator: Accelerator) -> Sound:
+    """Returns the newest sound checkpoint, which the main process verifies.
+
+    Raises TrainingError in a process that does not see it.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    from longmlm.errors import TrainingError
+    from longmlm.training import checkpoint
+
+    (sound,) = broadcast_object_list([checkpoint.newest_sound(folder) if accelerator.is_main_process else None])
+    if sound.folder is not None and not (sound.folder / "manifest.json").is_file():
+        raise TrainingError(
+            f"process {accelerator.process_index} does not see {sound.folder}: the run folder must lie on a disk that "
+            "all machines share"
+        )
+    return sound
 
 
 def load_start(config: PretrainConfig, resumed_from: Path | None) -> tuple[LoadedModel, dict[str, Any]]:

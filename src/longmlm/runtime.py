@@ -11,15 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs
+from accelerate.commands.config import default_config_file, load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
+from transformers.integrations import unset_hf_deepspeed_config
 
 from longmlm.errors import TrainingError
 from longmlm.processes import end_with_parent
 
+LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
 _latest_beat = [0.0]
 
 
@@ -48,34 +53,69 @@ def resolved_precision(precision: str) -> str:
 
 
 def launch(
-    precision: str, num_processes: int | None = None, num_threads: int | None = None, hang_seconds: float | None = None
+    num_processes: int | None = None,
+    num_threads: int | None = None,
+    hang_seconds: float | None = None,
+    deepspeed: DeepSpeedPlugin | None = None,
 ) -> Accelerator:
     """Returns the Accelerator of this launch; without a GPU `num_threads` are used, or a fair share of the cores.
 
-    Raises TrainingError when the processes that were started do not know of each other, or are not `num_processes`.
+    Raises TrainingError when the processes that were started do not know of each other, when they are fewer than the
+    launch was to start, or not `num_processes`.
     """
     patience = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # end_when_hanging comes first
+    is_cpu = not torch.cuda.is_available()
+    group = InitProcessGroupKwargs(backend="gloo" if is_cpu and deepspeed else None, timeout=patience)
     accelerator = Accelerator(
-        mixed_precision=resolved_precision(precision),
-        cpu=not torch.cuda.is_available(),
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=patience)] if patience else None,
+        mixed_precision="no",  # MlmObjective computes in what the recipe says
+        cpu=is_cpu and deepspeed is None,
+        deepspeed_plugin=deepspeed,
+        kwargs_handlers=[group],
     )
+    if deepspeed is not None:
+        unset_hf_deepspeed_config()  # models are loaded whole and shared out later
     if "ACCELERATE_MIXED_PRECISION" in os.environ:
         end_with_parent(signal.SIGTERM)  # `accelerate launch` with one process does not pass a signal on
-    started = int(os.environ.get("WORLD_SIZE", "1"))
+    started, wanted = int(os.environ.get("WORLD_SIZE", "1")), _processes_wanted()
     if accelerator.num_processes != started:
         raise TrainingError(
             f"{started} processes were started, but each believes that it is one of {accelerator.num_processes}: "
             "start them with `accelerate launch --config_file configs/accelerate/...yaml`"
+        )
+    if accelerator.num_processes < wanted:
+        raise TrainingError(
+            f"accelerate launch was to start {wanted} processes and started {accelerator.num_processes} alone: choose "
+            "a config of configs/accelerate, its distributed_type decides"
         )
     if num_processes is not None and accelerator.num_processes != num_processes:
         raise TrainingError(
             f"runtime.num_processes is {num_processes}, but {accelerator.num_processes} were started: "
             "choose the Accelerate config that starts as many"
         )
-    if not torch.cuda.is_available():
+    if is_cpu:
         torch.set_num_threads(num_threads or _fair_share_of_cores())
     return accelerator
+
+
+def _processes_wanted() -> int:
+    """Returns how many processes the `accelerate launch` that started this one was to start, 1 if there was none.
+
+    With some settings it starts one where several are asked for, and says nothing.
+    """
+    if "WORLD_SIZE" in os.environ:
+        return 1
+    try:
+        command = psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return 1
+    begins = [place + 1 for place, word in enumerate(command) if Path(word).name in LAUNCHERS]
+    if not begins:
+        return 1
+    arguments = command[begins[0] :]
+    asked, _ = launch_command_parser().parse_known_args(arguments[arguments[:1] == ["launch"] :])
+    file = Path(asked.config_file or default_config_file)
+    config = load_config_from_file(str(file)) if file.is_file() else None
+    return asked.num_processes or getattr(config, "num_processes", 1)
 
 
 def _fair_share_of_cores() -> int:

@@ -10,6 +10,7 @@ from longmlm.data.config import Masking
 from longmlm.evaluation.config import HeldOut
 from longmlm.evaluation.examples import FilledMask, filled_masks
 from longmlm.evaluation.held_out import FrozenRows
+from longmlm.model.mlm import MlmObjective
 from tests.tiny import LONG_POSITIONS, World
 
 CPU = torch.device("cpu")
@@ -23,7 +24,8 @@ def tokenizer(world: World):
 
 @pytest.fixture(scope="module")
 def filled(world: World, frozen: FrozenRows, tokenizer) -> list[FilledMask]:
-    found = filled_masks(AutoModelForMaskedLM.from_pretrained(world.trained), tokenizer, frozen, NUM_EXAMPLES, CPU)
+    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
+    found = filled_masks(objective, tokenizer, frozen, NUM_EXAMPLES, CPU)
     assert len(found) == NUM_EXAMPLES
     return found
 
@@ -71,25 +73,25 @@ def test_truth_reads_on_from_the_text_around_it(frozen: FrozenRows, tokenizer, f
 def test_a_guess_that_is_right_is_the_truth_to_the_letter(world: World, frozen: FrozenRows, tokenizer) -> None:
     """The model of this test answers the truth of the first example everywhere."""
     model = AutoModelForMaskedLM.from_pretrained(world.trained)
-    (first,) = filled_masks(model, tokenizer, frozen, 1, CPU)
+    (first,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
     answer = int(frozen.rows.tokens(first.row_id)[first.place])
     with torch.no_grad():
         model.get_output_embeddings().bias[answer] = 1_000.0
-    (told,) = filled_masks(model, tokenizer, frozen, 1, CPU)
+    (told,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
     assert told.guesses[0] == (told.truth, pytest.approx(1.0))
 
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_model_is_put_back_into_its_mode(world: World, frozen: FrozenRows, tokenizer, is_training: bool) -> None:
-    model = AutoModelForMaskedLM.from_pretrained(world.trained).train(is_training)
-    one, two = (filled_masks(model, tokenizer, frozen, 2, CPU) for _ in range(2))
+    objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained)).train(is_training)
+    one, two = (filled_masks(objective, tokenizer, frozen, 2, CPU) for _ in range(2))
     assert one == two != []
-    assert model.training is is_training
+    assert objective.training is objective.model.training is is_training
 
 
 def test_rows_without_a_mask_token_give_no_example(world: World, frozen: FrozenRows, tokenizer) -> None:
     shown = replace(frozen, config=HeldOut(masking=Masking(masked_share=0.0, random_share=0.0)))
     model = AutoModelForMaskedLM.from_pretrained(world.trained)
-    assert filled_masks(model, tokenizer, shown, 3, CPU) == []
+    assert filled_masks(MlmObjective(model), tokenizer, shown, 3, CPU) == []
     few = replace(frozen, config=HeldOut(max_rows=2))
-    assert len(filled_masks(model, tokenizer, few, 5, CPU)) <= 2
+    assert len(filled_masks(MlmObjective(model), tokenizer, few, 5, CPU)) <= 2

@@ -42,7 +42,7 @@ def test_a_dry_run_tells_what_the_run_will_do_and_writes_nothing(settings, dry_r
     assert not Path(settings.run).exists()
     assert said["ahead"].startswith("12 steps, 0.0 M tokens, ")
     assert {"environment", "processes", "model", "rows", "step", "from", "time", "memory", "disk"} <= said.keys()
-    assert "autocast: no" in said["processes"]
+    assert "computing in fp32" in said["processes"]
     assert said["dry run"] == "nothing was written"
     run = train(settings)
     assert said["step"].startswith(f"{_rows_per_step(run)} rows, 4 at a time")

@@ -7,12 +7,12 @@ from itertools import pairwise
 import numpy as np
 import torch
 from jaxtyping import Int64
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from longmlm.data.masking import MaskedRow
 from longmlm.evaluation.held_out import FrozenRows
 from longmlm.model.batches import collate
-from longmlm.model.mlm import selected_logits
+from longmlm.model.mlm import MlmObjective
 
 LATE = 0.9
 NUM_GUESSES = 3
@@ -38,7 +38,7 @@ class FilledMask:
 
 @torch.inference_mode()
 def filled_masks(
-    model: PreTrainedModel,
+    objective: MlmObjective,
     tokenizer: PreTrainedTokenizerBase,
     frozen: FrozenRows,
     num_examples: int,
@@ -49,17 +49,17 @@ def filled_masks(
     Each row is seen whole under its frozen mask. There are fewer examples where rows that serve are fewer. The model
     is put back into the mode that it was in.
     """
-    was_training = model.training
-    model.eval()
+    was_training = objective.training
+    objective.eval()
     found = []
     for row_id, masked, place in _late_masks(frozen, num_examples):
         tokens = frozen.rows.tokens(row_id)
         one = MaskedRow(masked.input_ids, np.array([place]), tokens[[place]])
-        logits = selected_logits(model, collate([one], frozen.special.pad).to(device))[0]
-        likeliest = logits.float().softmax(-1).topk(NUM_GUESSES)
+        logits = objective.logits(collate([one], frozen.special.pad).to(device))[0]
+        likeliest = logits.softmax(-1).topk(NUM_GUESSES)
         guesses = list(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True))
         found.append(_in_words(row_id, place, _around(tokens, place, frozen), guesses, tokenizer))
-    model.train(was_training)
+    objective.train(was_training)
     return found
 
 

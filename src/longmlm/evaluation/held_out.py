@@ -120,17 +120,20 @@ def measure(
     """Returns how well the model tells the selected tokens of each view; `block` is the length of a block.
 
     Sums, not means of means: rows are shared out over the processes, hits and losses added up per row and bin of
-    positions. The model is put back into the mode that it was in.
+    positions. Shares are equal, as a model whose parameters are shared out wants: some rows come up again, uncounted.
+    The model is put back into the mode that it was in.
     """
     row_ids = frozen.row_ids
     parts = bins_per_block(block)
-    sums = np.zeros((3, len(row_ids), math.ceil(frozen.rows.row_length / block) * parts))
-    mine = range(accelerator.process_index, len(row_ids), accelerator.num_processes)
+    num_places = math.ceil(len(row_ids) / accelerator.num_processes) * accelerator.num_processes
+    sums = np.zeros((3, num_places, math.ceil(frozen.rows.row_length / block) * parts))
+    mine = range(accelerator.process_index, num_places, accelerator.num_processes)
     shown = tqdm(mine, desc=name, unit="row", leave=False, disable=not (name and accelerator.is_main_process))
     was_training = objective.training
     objective.eval()
-    views = ((place, one) for place in shown for one in view(frozen.masked(row_ids[place])) if len(one.places))
-    with torch.inference_mode(), accelerator.autocast():
+    masked = ((place, frozen.masked(row_ids[place % len(row_ids)])) for place in shown)
+    views = ((place, one) for place, row in masked for one in view(row) if len(one.places))
+    with torch.inference_mode():
         while some := list(islice(views, frozen.config.rows_per_batch)):
             batch = collate([one.masked for _, one in some], frozen.special.pad).to(accelerator.device)
             told = objective(batch)
@@ -140,7 +143,7 @@ def measure(
                 added = 1.0 if values is None else values.double().cpu().numpy()
                 np.add.at(total, (at_row, at_bin), added)
     objective.train(was_training)
-    sums = accelerator.reduce(torch.from_numpy(sums).to(accelerator.device), "sum").cpu().numpy()
+    sums = accelerator.reduce(torch.from_numpy(sums).to(accelerator.device), "sum").cpu().numpy()[:, : len(row_ids)]
     in_blocks = sums.reshape(3, len(row_ids), -1, parts).sum(-1)
     num_bins = len(bin_starts(block, frozen.rows.row_length))
     return Measured(_accuracy(*sums.sum(-1)), _each(in_blocks), _each(sums[..., :num_bins]))

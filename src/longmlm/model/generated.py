@@ -20,14 +20,14 @@ class GeneratedPositions(nn.Embedding):
         self.num_reserved, self.alpha = num_reserved, alpha
         self.num_embeddings = num_reserved + num_positions
 
-    def table(self) -> Float[Tensor, "positions width"]:
-        """Returns all rows, through which gradients reach the base rows."""
-        reserved, base = self.weight[: self.num_reserved], self.weight[self.num_reserved :]
+    def table(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "positions width"]:
+        """Returns all rows that follow from `rows`, its own `weight` in training, which gradients reach."""
+        reserved, base = rows[: self.num_reserved], rows[self.num_reserved :]
         return torch.cat([reserved, hierarchical_table(base, self.num_embeddings - self.num_reserved, self.alpha)])
 
     def forward(self, input: Int[Tensor, "..."]) -> Float[Tensor, "... width"]:  # noqa: A002 (torch's name)
         """Returns the rows of these places."""
-        return nn.functional.embedding(input, self.table())
+        return nn.functional.embedding(input, self.table(self.weight))
 
 
 def rebuild_positions(model: PreTrainedModel, provenance: Mapping[str, Any]) -> None:
@@ -42,10 +42,10 @@ def rebuild_positions(model: PreTrainedModel, provenance: Mapping[str, Any]) -> 
     )
 
 
-def stock_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Returns the state dict of the model with every position a row: what plain transformers loads."""
-    state, table = model.state_dict(), architecture_of(model).position_table
+def stock_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a state dict of the model with every position a row: what plain transformers loads."""
+    state, table = dict(weights), architecture_of(model).position_table
     if not isinstance(table, GeneratedPositions):
         return state
     name = next(name for name, parameter in model.named_parameters() if parameter is table.weight)
-    return {**state, name: table.table().detach()}
+    return {**state, name: table.table(state[name]).detach()}

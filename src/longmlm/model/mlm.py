@@ -23,18 +23,24 @@ class Told(NamedTuple):
 
 
 class MlmObjective(nn.Module):
-    """A masked language model that projects the selected positions only."""
+    """A masked language model that projects the selected positions only; its parameters are fp32 with bf16 too."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, is_bf16: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.is_bf16 = is_bf16
 
     def forward(self, batch: MlmBatch) -> Told:
         """Returns loss and hit for each selected position, in the batch's order; a sign of life besides."""
         beat()
-        logits = selected_logits(self.model, batch).float()
+        logits = self.logits(batch)
         losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
         return Told(losses, logits.argmax(-1) == batch.labels)
+
+    def logits(self, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
+        """Returns the fp32 logits at the selected positions, computed under autocast where this is bf16."""
+        with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=self.is_bf16):
+            return selected_logits(self.model, batch).float()
 
 
 def selected_logits(model: PreTrainedModel, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:

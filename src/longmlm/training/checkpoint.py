@@ -3,7 +3,7 @@
 run/checkpoints/step-00001000/
     config.json model.safetensors tokenizer*.json   what transformers loads
     longmlm.json                                    base model, extension, training so far
-    optimizer.pt rng-00000.pt ...                   tensors only, one generator state for each process
+    optimizer.pt rng-00000.pt ...                   AdamW's state, whole; a generator state for each process
     state.json settings.toml                        TrainState, what the run depends on, resolved settings
     manifest.json                                   size and SHA-256 of each file, written last
 """
@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.data.config import Masking
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import PARTIAL, partial_of, seal, verify, write_json
-from longmlm.model.generated import stock_state
 from longmlm.model.loading import PROVENANCE
 from longmlm.training.config import RecipeConfig
 from longmlm.training.schedule import is_constant
+from longmlm.training.snapshot import Snapshot, Trained, put_back
 from longmlm.training.state import TrainState
 
 
@@ -52,53 +51,46 @@ def folder_of(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:08d}"
 
 
-def save(
-    run: Path,
-    state: TrainState,
-    model: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    record: RunRecord,
-    accelerator: Accelerator,
-) -> Path:
-    """Writes the checkpoint of this step, every process its generator state, and returns its folder.
+def write(run: Path, state: TrainState, model: PreTrainedModel, snapshot: Snapshot, record: RunRecord) -> Path:
+    """Writes the checkpoint of this step in the main process and returns its folder; of `model` the settings are used.
 
-    A checkpoint of the same step, which can only be an unsound one, is replaced.
+    A checkpoint of the same step, which can only be an unsound one, is replaced. Raises CheckpointError when the disk
+    does not take it; nothing is left of it then.
     """
     folder = folder_of(run, state.step)
     partial = partial_of(folder)
-    if accelerator.is_main_process:
-        shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
         partial.mkdir(parents=True)
-    accelerator.wait_for_everyone()
-    torch.save(_generator_states(), partial / f"rng-{accelerator.process_index:05d}.pt")
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        try:
-            model.save_pretrained(partial, state_dict=stock_state(model))
-            torch.save(optimizer.state_dict(), partial / "optimizer.pt")
-        except Exception as error:  # safetensors and torch raise types of their own when the disk is full
-            shutil.rmtree(partial, ignore_errors=True)
-            raise CheckpointError(
-                f"the checkpoint of step {state.step} could not be written ({error}); the one before it is kept: free "
-                "some space and give the same command again"
-            ) from error
+        model.save_pretrained(partial, state_dict=snapshot.weights)
+        torch.save(snapshot.optimizer, partial / "optimizer.pt")
+        for number, states in enumerate(snapshot.generators):
+            torch.save(states, partial / f"rng-{number:05d}.pt")
         record.tokenizer.save_pretrained(partial)
         write_json(partial / "state.json", {"state": asdict(state), "depends_on": record.depends_on})
-        rows = record.depends_on["rows"]
-        trained = {
-            "row_length": rows["settings"]["row_length"],
-            "steps": state.step,
-            "tokens": state.tokens,
-            "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
-            "files_sha256": [file["sha256"] for source in rows["sources"] for file in source.get("files", ())],
-            "dataset_commits": [source["commit"] for source in rows["sources"] if "commit" in source],
-        }
-        write_json(partial / PROVENANCE, {**record.provenance, "trained": trained})
+        write_json(partial / PROVENANCE, {**record.provenance, "trained": _trained(state, record)})
         (partial / "settings.toml").write_text(record.settings, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         seal(partial, folder)
-    accelerator.wait_for_everyone()
+    except Exception as error:  # safetensors and torch raise types of their own when the disk is full
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(
+            f"the checkpoint of step {state.step} could not be written ({error}); the one before it is kept: free "
+            "some space and give the same command again"
+        ) from error
     return folder
+
+
+def _trained(state: TrainState, record: RunRecord) -> dict[str, Any]:
+    rows = record.depends_on["rows"]
+    return {
+        "row_length": rows["settings"]["row_length"],
+        "steps": state.step,
+        "tokens": state.tokens,
+        "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
+        "files_sha256": [file["sha256"] for source in rows["sources"] for file in source.get("files", ())],
+        "dataset_commits": [source["commit"] for source in rows["sources"] if "commit" in source],
+    }
 
 
 def newest_sound(run: Path) -> Sound:
@@ -173,19 +165,11 @@ def _recipe(content: dict[str, Any]) -> RecipeConfig:
     return RecipeConfig(**recipe)
 
 
-def restore(folder: Path, optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> None:
-    """Puts optimizer and generators back to where the verified checkpoint in `folder` left them.
-
-    On another number of processes each takes the generator state of the process numbered like it, or stays as it was
-    seeded: data and masks do not depend on it, dropout does.
-    """
-    optimizer.load_state_dict(torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True))
-    own = folder / f"rng-{accelerator.process_index:05d}.pt"
-    if own.is_file():
-        states = torch.load(own, weights_only=True)
-        torch.set_rng_state(states["cpu"])
-        if torch.cuda.is_available() and "cuda" in states:
-            torch.cuda.set_rng_state(states["cuda"])
+def restore(folder: Path, trained: Trained) -> None:
+    """Puts optimizer and generators back to where the verified checkpoint in `folder` left them."""
+    optimizer = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
+    own = folder / f"rng-{trained.accelerator.process_index:05d}.pt"
+    put_back(trained, optimizer, torch.load(own, weights_only=True) if own.is_file() else None)
 
 
 def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
@@ -232,8 +216,3 @@ def evaluated(run: Path) -> Iterator[tuple[float, Path]]:
             continue
         if state.accuracy is not None and state.evaluated_at_step == state.step:
             yield state.accuracy, folder
-
-
-def _generator_states() -> dict[str, torch.Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    return {**states, "cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else states

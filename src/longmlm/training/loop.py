@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
@@ -20,9 +19,10 @@ from longmlm.model.batches import MlmBatch
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.processes import ignore_stop_signals
-from longmlm.runtime import Stop, beat, peak_memory_bytes, unwatched
+from longmlm.runtime import Stop, beat, peak_memory_bytes
 from longmlm.training import checkpoint, tracking
 from longmlm.training.run import Run
+from longmlm.training.saving import anyone, saving
 from longmlm.training.state import TrainState
 from longmlm.training.update import Update, one_update
 
@@ -35,10 +35,12 @@ def begin(run: Run, resumed_from: Path | None) -> TrainState:
     state = TrainState()
     if resumed_from is not None:
         state = checkpoint.resumable_state(resumed_from, run.record.depends_on)
-        checkpoint.restore(resumed_from, run.optimizer, run.accelerator)
+        checkpoint.restore(resumed_from, run.trained)
     if run.accelerator.is_main_process:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "settings.toml").write_text(run.record.settings, encoding="utf-8")
+        if run.accelerator.deepspeed_plugin is not None:
+            write_json(run.folder / "deepspeed.json", run.accelerator.deepspeed_plugin.deepspeed_config)
         tracking.forget_after(run.folder, -1 if resumed_from is None else state.step)
         for half in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
             shutil.rmtree(half)
@@ -55,28 +57,33 @@ def _base_cut(run: Run) -> float | None:
     model = load_model(base, revision).model.to(run.accelerator.device)
     beat()
     view = partial(cut, num_positions=run.block, special=run.held_out.special)
-    measured = measure(MlmObjective(model), run.held_out, view, run.block, run.accelerator, "base model")
+    objective = MlmObjective(model, run.inner.is_bf16)
+    measured = measure(objective, run.held_out, view, run.block, run.accelerator, "base model")
     return measured.whole.accuracy
 
 
 def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
     """Returns the state at the last step, or at the step in which the run was asked to stop; it is saved.
 
-    Raises TrainingError before an update that loss or gradient would spoil.
+    Raises TrainingError before an update that loss or gradient would spoil, CheckpointError when the disk is full.
     """
     window: list[tuple[Update, float]] = []
-    if _is_enough(run, state):
-        if not state.step:
-            save(run, state)
-        return state
-    with _progress(run, state) as bar:
+    with saving(run) as saver, _progress(run, state) as bar:
+        if _is_enough(run, state):
+            if not state.step:
+                saver.save(state)
+            saver.finish()
+            return state
         started = time.monotonic()
         for batches in _loader(run, state.step):
             update = one_update(run, batches, state)
             seconds = time.monotonic() - started
             state = state.after_update(run.batches.recipe.rows_per_step, update.num_tokens, seconds)
             window.append((update, seconds))
-            is_last, stopping = state.step == run.recipe.num_steps, _anyone(stop, run.accelerator)
+            stopping, failed = anyone(run.accelerator, bool(stop), saver.has_failed())
+            if failed:
+                saver.finish()
+            is_last = state.step == run.recipe.num_steps
             is_saved = is_last or stopping or state.step % run.runtime.save_every_steps == 0
             if is_saved or state.step % run.runtime.log_every_steps == 0:  # so that a resumed run logs the same means
                 _log(run, state, window, bar)
@@ -87,10 +94,11 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
             if ends and window:
                 _log(run, state, window, bar)
             if is_saved or ends:
-                save(run, state)
+                saver.save(state)
             if ends:
                 break
             started = time.monotonic()
+        saver.finish()
     return state
 
 
@@ -108,9 +116,8 @@ def _examples(run: Run) -> dict[str, object]:
     """Returns what the model fills in near the end of some rows; every process asks it, as a shared model wants."""
     if not run.num_examples:
         return {}
-    model, here = run.inner.model, run.accelerator.device
-    with run.accelerator.autocast():
-        found = filled_masks(model, run.record.tokenizer, run.held_out, run.num_examples, here)
+    here = run.accelerator.device
+    found = filled_masks(run.inner, run.record.tokenizer, run.held_out, run.num_examples, here)
     return {"examples": [asdict(example) for example in found]}
 
 
@@ -124,15 +131,6 @@ def evaluation_line(state: TrainState, measured: Measured) -> dict[str, object]:
         "recovered_at_step": state.recovered_at_step,
         "recovered_at_tokens": state.recovered_at_tokens,
     }
-
-
-def save(run: Run, state: TrainState) -> None:
-    """Writes the checkpoint of this step, then removes old ones."""
-    parts = (run.inner.model, run.optimizer, run.record, run.accelerator)
-    with unwatched():
-        saved = checkpoint.save(run.folder, state, *parts)
-        if run.accelerator.is_main_process:
-            checkpoint.prune(run.folder, saved, run.runtime.checkpoints_kept)
 
 
 def conclude(run: Run, state: TrainState) -> str:
@@ -169,11 +167,6 @@ def _loader(run: Run, first_step: int) -> Iterator[tuple[MlmBatch, ...]]:
 
 def _is_enough(run: Run, state: TrainState) -> bool:
     return run.runtime.stop_when_recovered and state.recovered_at_step is not None
-
-
-def _anyone(stop: Stop, accelerator: Accelerator) -> bool:
-    flag = torch.tensor(int(bool(stop)), device=accelerator.device)
-    return bool(accelerator.reduce(flag, "sum").item())
 
 
 def _progress(run: Run, state: TrainState) -> tqdm:

@@ -62,11 +62,11 @@ def _what(run: Run) -> list[list[str]]:
     accelerator, model, batches = run.accelerator, run.inner.model, run.batches
     here = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads each"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    num_parameters = sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters())
     rows = batches.rows
     return [
         ["environment", versions],
-        ["processes", f"{accelerator.num_processes} on {here}; autocast: {accelerator.mixed_precision}"],
+        ["processes", f"{accelerator.num_processes} on {here}; computing in {'bf16' if run.inner.is_bf16 else 'fp32'}"],
         ["model", f"{model.config.model_type}, {num_parameters / 1e6:.1f} M parameters"],
         [
             "rows",

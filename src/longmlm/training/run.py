@@ -14,16 +14,21 @@ from longmlm.model.cost import Cost
 from longmlm.model.mlm import MlmObjective
 from longmlm.training import checkpoint
 from longmlm.training.config import RecipeConfig, RuntimeConfig
+from longmlm.training.snapshot import Trained
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that a run works with; `objective` is wrapped for data parallelism, `block` the base model's length."""
+    """All that a run works with; `objective` is wrapped for data parallelism, `block` the base model's length.
+
+    `parameters` are the optimizer's in its order.
+    """
 
     folder: Path
     accelerator: Accelerator
     objective: nn.Module
     optimizer: torch.optim.Optimizer
+    parameters: tuple[nn.Parameter, ...]
     batches: StepBatches
     held_out: FrozenRows
     block: int
@@ -36,5 +41,10 @@ class Run:
 
     @property
     def inner(self) -> MlmObjective:
-        """The objective without its wrapping."""
-        return cast(MlmObjective, self.accelerator.unwrap_model(self.objective, keep_fp32_wrapper=True))
+        """The objective without the wrapping of DDP or DeepSpeed."""
+        return cast(MlmObjective, getattr(self.objective, "module", self.objective))
+
+    @property
+    def trained(self) -> Trained:
+        """What a checkpoint is taken of."""
+        return Trained(self.inner.model, self.optimizer, self.parameters, self.accelerator)

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.model.batches import MlmBatch
-from longmlm.training import checkpoint
+from longmlm.training import checkpoint, zero
 from longmlm.training.run import Run
 from longmlm.training.schedule import learning_rate
 from longmlm.training.state import TrainState
@@ -35,7 +35,7 @@ def one_update(run: Run, batches: Sequence[MlmBatch], state: TrainState) -> Upda
     The loss is the cross-entropy summed over the selected tokens and divided by their number in the whole global
     batch, so its gradient is that of one big batch; data parallelism averages, hence the factor.
     """
-    accelerator, here = run.accelerator, run.accelerator.device
+    accelerator, here, is_zero = run.accelerator, run.accelerator.device, run.trained.is_zero
     num_mine = torch.tensor([sum(len(batch.labels) for batch in batches), _num_tokens(batches)], dtype=torch.float64)
     num_selected, num_tokens = accelerator.reduce(num_mine.to(here), "sum").tolist()
     if not num_selected:
@@ -47,19 +47,35 @@ def one_update(run: Run, batches: Sequence[MlmBatch], state: TrainState) -> Upda
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     sums = torch.zeros(2, dtype=torch.float64, device=here)
+    loss_sum = hits = norm = math.nan
     for place, batch in enumerate(batches):
-        with accelerator.no_sync(run.objective) if place + 1 < len(batches) else nullcontext():
+        is_last = place + 1 == len(batches)
+        with nullcontext() if is_last or is_zero else accelerator.no_sync(run.objective):
             told = run.objective(batch.to(here))
             loss = told.losses.sum()
-            accelerator.backward(loss * (accelerator.num_processes / num_selected))
-        sums += torch.stack([loss.detach().double(), told.hits.sum().double()])
-    norm = float(nn.utils.clip_grad_norm_(run.objective.parameters(), run.recipe.max_gradient_norm))
-    loss_sum, hits = accelerator.reduce(sums, "sum").tolist()
-    if not (math.isfinite(loss_sum) and math.isfinite(norm)):
+            sums += torch.stack([loss.detach().double(), told.hits.sum().double()])
+            if is_last:
+                loss_sum, hits = accelerator.reduce(sums, "sum").tolist()
+                if not math.isfinite(loss_sum):
+                    _refuse(run, batches, state)
+            norm = _backward(run, loss * (accelerator.num_processes / num_selected), is_last)
+    if not math.isfinite(norm):
         _refuse(run, batches, state)
-    run.optimizer.step()
-    run.optimizer.zero_grad(set_to_none=True)
+    if not is_zero:
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=True)
     return Update(loss_sum / num_selected, 100 * hits / num_selected, int(num_tokens), int(num_selected), norm, rate)
+
+
+def _backward(run: Run, loss: Tensor, is_last: bool) -> float:
+    """Adds the gradients of `loss`; returns the norm of all of them, which are clipped, after the last micro-batch.
+
+    ZeRO makes the update with it, unless the norm is not finite.
+    """
+    if run.trained.is_zero:
+        return zero.backward(run.accelerator, loss, is_last)
+    run.accelerator.backward(loss)
+    return float(nn.utils.clip_grad_norm_(run.objective.parameters(), run.recipe.max_gradient_norm)) if is_last else 0.0
 
 
 def _num_tokens(batches: Sequence[MlmBatch]) -> int:
