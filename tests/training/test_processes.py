@@ -12,12 +12,13 @@ from longmlm.training import tracking
 ROOT = Path(__file__).parents[2]
 
 
-def launch(settings, accelerate_yaml: str, folder: Path) -> subprocess.CompletedProcess:
+def launch(settings, accelerate_yaml: str, folder: Path, *options: str) -> subprocess.CompletedProcess:
     file = folder / "settings.toml"
     file.write_text(to_toml(settings), encoding="utf-8")
     command = [
         *(sys.executable, "-m", "accelerate.commands.launch"),
         *("--config_file", str(ROOT / "configs" / "accelerate" / accelerate_yaml), "--main_process_port", "0"),
+        *options,
         *(str(ROOT / "pretrain.py"), str(file)),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
