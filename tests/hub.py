@@ -1,50 +1,89 @@
-"""Files to a Hugging Face hub on this machine, which speaks as much of its protocol as the client needs to read.
+"""Files to a Hugging Face hub on this machine, which speaks as much of its protocol as the client needs.
 
-Repositories have commits; a branch names the last one that was made on it. Every request is noted.
+Repositories have commits; a branch names the last one that was made on it. Every request is noted, and may be failed.
 """
 
+import base64
 import hashlib
 import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from urllib.parse import unquote, urlsplit
+from threading import Event, Lock, Thread
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
 
 Files = dict[str, bytes]
 LATEST = "main"
+KINDS = ("datasets", "models")
+LARGE = (".safetensors", ".png", ".parquet")
+CUT, HANG = 0, 1
 
 
 @dataclass
 class Repository:
-    """The files of each commit, and the commit of each branch."""
+    """The files of each commit, the commit of each branch and tag, and the titles of pull requests."""
 
     commits: dict[str, Files] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    pulls: list[str] = field(default_factory=list)
+    private: bool = False
 
     def commit(self, files: Files, branch: str = LATEST) -> str:
         """Makes these files the content of the branch and returns the commit."""
         described = json.dumps([len(self.commits), {name: sha1(content) for name, content in files.items()}])
-        commit = sha1(described.encode())
+        commit = self.branches[branch] = sha1(described.encode())
         self.commits[commit] = dict(files)
-        self.branches[branch] = commit
         return commit
 
     def resolve(self, revision: str) -> str | None:
         """Returns the commit that a revision means."""
-        return self.branches.get(revision) or (revision if revision in self.commits else None)
+        return (self.branches | self.tags | {commit: commit for commit in self.commits}).get(revision)
+
+    def files(self, revision: str = LATEST) -> Files:
+        """Returns the files at a revision, none where there is no such revision."""
+        return self.commits.get(self.resolve(revision) or "", {})
+
+
+@dataclass
+class Fault:
+    """Fails the requests whose `METHOD /path` matches, from the `first` on, `times` times.
+
+    They are answered with `status`; CUT does what is asked and sends half of the answer, HANG never answers.
+    """
+
+    kind: str
+    status: int
+    first: int = 1
+    times: int = 1
+    headers: dict[str, str] = field(default_factory=dict)
+    said: str = "no"
+    seen: int = 0
+
+    def strikes(self, request: str) -> bool:
+        """Tells whether this request is to fail, and counts it."""
+        self.seen += (matches := re.search(self.kind, request) is not None)
+        return matches and self.first <= self.seen < self.first + self.times
 
 
 @dataclass
 class Hub:
-    """Repositories by kind and name, such as datasets/owner/name, where they are served, and what was asked."""
+    """Repositories by kind and name, such as datasets/owner/name, where they are served, and what was asked.
+
+    With a token, only requests that bring it may write, or see a private repository.
+    """
 
     endpoint: str
     repositories: dict[str, Repository] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    token: str | None = None
+    ended: Event = field(default_factory=Event)
 
     def repository(self, name: str) -> Repository:
         """Returns the repository of that name, a new one if there is none."""
@@ -53,28 +92,32 @@ class Hub:
 
 @dataclass(frozen=True)
 class Answer:
-    """A status, and what is sent with it."""
+    """What is sent, a file's bytes or else as JSON, and with which status."""
 
-    status: HTTPStatus = HTTPStatus.OK
-    content: bytes = b"{}"
+    content: object = None
+    status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+
+
+def missing(what: str) -> Answer:
+    """Returns the answer by which the client tells a repository, a revision and an entry that there is not apart."""
+    return Answer({"error": "not found"}, 404, {"X-Error-Code": f"{what}NotFound"})
 
 
 def sha1(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
 
 
-def as_json(content: object) -> Answer:
-    return Answer(content=json.dumps(content).encode(), headers={"Content-Type": "application/json"})
-
-
-def missing(what: str) -> Answer:
-    """Returns the answer by which the client tells a repository, a revision and an entry that there is not apart."""
-    return Answer(HTTPStatus.NOT_FOUND, b'{"error": "not found"}', {"X-Error-Code": f"{what}NotFound"})
+def oid_of(path: str, content: bytes) -> str:
+    """Returns by what the hub knows a file: the SHA-256 of a large one, git's name of another."""
+    is_large = path.endswith(LARGE)
+    return hashlib.sha256(content).hexdigest() if is_large else sha1(b"blob %d\0" % len(content) + content)
 
 
 def entry(path: str, content: bytes) -> dict[str, object]:
-    return {"type": "file", "path": path, "size": len(content), "oid": sha1(content)}
+    about = {"type": "file", "path": path, "size": len(content), "oid": oid_of(path, content)}
+    large = {"oid": about["oid"], "size": len(content), "pointerSize": 130}
+    return {**about, "oid": sha1(content), "lfs": large} if path.endswith(LARGE) else about
 
 
 def entries(files: Files, folder: str) -> list[dict[str, object]]:
@@ -85,37 +128,123 @@ def entries(files: Files, folder: str) -> list[dict[str, object]]:
     return folders + [entry(path, content) for path, content in inside.items()]
 
 
-def answer(hub: Hub, path: str, body: bytes) -> Answer:
-    """Returns what the hub says to a request for reading."""
-    kinds = "|".join(re.escape(name) for name in sorted(hub.repositories)) or "$"
-    parts = re.fullmatch(rf"/(?:api/)?(?P<name>{kinds})(?:/(?P<verb>[\w-]+)/(?P<rest>.+))?", path)
-    if not parts:
+def answer(hub: Hub, command: str, path: str, body: bytes, is_known: bool) -> Answer:
+    """Returns what the hub says to a request, the parts of whose path are quoted; who is known may write."""
+    parts = [unquote(part) for part in path.removeprefix("/api").strip("/").split("/")]
+    match [command, *parts]:
+        case ["POST", "validate-yaml"]:
+            return validated(json.loads(body)["content"])
+        case ["POST", "repos", "create"]:
+            return created(hub, json.loads(body)) if is_known else Answer({"error": "unknown token"}, 401)
+        case ["PUT", "objects", oid]:
+            hub.objects[oid_of(LARGE[0], body)] = body
+            return Answer(status=200 if oid in hub.objects else 400)
+    parts = parts if parts[0] in KINDS else ["models", *parts]
+    name, parts = "/".join(parts[:3]).removesuffix(".git"), parts[3:]
+    repository = hub.repositories.get(name)
+    if repository is None or (repository.private and not is_known):
         return missing("Repo")
-    repository, verb, rest = hub.repositories[parts["name"]], parts["verb"] or "revision", parts["rest"] or LATEST
-    revision, _, inside = rest.partition("/")
-    commit = repository.resolve(revision)
-    if commit is None:
-        return missing("Revision")
-    files = repository.commits[commit]
-    if verb == "revision":
-        siblings = [{"rfilename": name} for name in files]
-        name = parts["name"].split("/", 1)[1]
-        return as_json({"id": name, "sha": commit, "private": False, "tags": [], "siblings": siblings})
-    return below(files, commit, verb, inside or json.loads(body or b"{}").get("paths", ""))
+    if command != "POST" or parts[0] == "paths-info":
+        return read(repository, name.split("/", 1)[1], parts or ["revision"], body)
+    return written(hub, repository, parts, body) if is_known else Answer({"error": "you may only read"}, 403)
 
 
-def below(files: Files, commit: str, verb: str, inside: str | list[str]) -> Answer:
-    """Returns what the hub says of a folder, of a list of paths, or the content of a file, at a commit."""
-    match verb, inside:
-        case "paths-info", list():
-            return as_json([each for each in entries(files, "") if each["path"] in inside])
-        case "tree", str() if not inside or entries(files, inside):
-            return as_json(entries(files, inside))
-        case "resolve", str() if inside in files:
-            headers = {"ETag": f'"{sha1(files[inside])}"', "X-Repo-Commit": commit}
-            return Answer(content=files[inside], headers=headers)
+def read(repository: Repository, name: str, parts: list[str], body: bytes) -> Answer:
+    """Returns what there is in a repository: refs, pull requests, a commit, its files."""
+    revision, inside = (parts[1:] or [LATEST])[0], "/".join(parts[2:]) or parse_qs(body.decode()).get("paths", "")
+    commit, files, content, headers = repository.resolve(revision), repository.files(revision), None, {}
+    match parts[0], inside:
+        case "refs", _:
+            refs = {"branches": repository.branches, "tags": repository.tags, "converts": {}}
+            content = {kind: [{"name": n, "ref": n, "targetCommit": to[n]} for n in to] for kind, to in refs.items()}
+        case "discussions", _:
+            pulls = [pull(name, number, title) for number, title in enumerate(repository.pulls, start=1)]
+            content = pulls[int(revision) - 1] if parts[1:] else {"count": 0, "start": 0, "discussions": pulls}
+        case _ if commit is None:
+            return missing("Revision")
+        case "revision", _:
+            siblings = [{"rfilename": path} for path in files]
+            content = {"id": name, "sha": commit, "private": repository.private, "tags": [], "siblings": siblings}
+        case "paths-info", list(paths):
+            content = [each for each in entries(files, "") if each["path"] in paths]
+        case "tree", str(folder) if not folder or entries(files, folder):
+            content = entries(files, folder)
+        case "resolve", str(path) if path in files:
+            content, headers = files[path], {"ETag": f'"{oid_of(path, files[path])}"', "X-Repo-Commit": commit}
+    return missing("Entry") if content is None else Answer(content, headers=headers)
+
+
+def pull(name: str, number: int, title: str) -> dict[str, object]:
+    about = {"num": number, "title": title, "status": "draft", "isPullRequest": True, "events": []}
+    more = {"repo": {"name": name, "type": "model"}, "changes": {"base": LATEST}, "filesWithConflicts": False}
+    return {**about, **more, "createdAt": "2026-01-01T00:00:00.000Z"}
+
+
+def validated(card: str) -> Answer:
+    """Returns what the hub finds wrong with the metadata of a card."""
+    match = re.match(r"---\n(.*?)\n---\n", card, re.DOTALL)
+    data = yaml.safe_load(match[1]) if match else {}
+    wrong = [key for key in ("license", "library_name", "pipeline_tag") if not data.get(key)]
+    for result in (result for index in data.get("model-index", ()) for result in index["results"]):
+        parts = [result["task"]["type"], result["dataset"]["name"], result["dataset"]["type"]]
+        numbers = [metric["value"] for metric in result["metrics"]]
+        wrong += [] if all(parts) and all(isinstance(number, float) for number in numbers) else ["model-index"]
+    return Answer({"errors": [{"message": f"{key} is wrong"} for key in wrong], "warnings": []}, 400 if wrong else 200)
+
+
+def created(hub: Hub, asked: dict) -> Answer:
+    name = f"{asked['organization']}/{asked['name']}"
+    if f"models/{name}" in hub.repositories:
+        return Answer({"error": "exists"}, 409)
+    hub.repository(f"models/{name}").private = asked.get("visibility") == "private"
+    hub.repository(f"models/{name}").commit({".gitattributes": b"*.safetensors filter=lfs\n"})
+    return Answer({"url": f"{hub.endpoint}/{name}"})
+
+
+def written(hub: Hub, repository: Repository, parts: list[str], body: bytes) -> Answer:
+    """Returns what the hub says to a request that changes a repository, or prepares that."""
+    lines = [json.loads(line) for line in body.splitlines()]
+    match parts:
+        case ["preupload", revision]:
+            return Answer({"files": [mode_of(one["path"], repository.files(revision)) for one in lines[0]["files"]]})
+        case ["info", "lfs", "objects", "batch"]:
+            return Answer({"objects": [actions_for(hub, one) for one in lines[0]["objects"]]})
+        case ["commit", revision] if repository.resolve(revision):
+            commit = repository.commit(changed(repository.files(revision), lines, hub.objects), revision)
+            return Answer({"commitUrl": f"{hub.endpoint}/owner/name/commit/{commit}", "commitOid": commit})
+        case ["branch", name] if name not in repository.branches:
+            repository.branches[name] = repository.branches[LATEST]
+        case ["tag", revision]:
+            repository.tags[lines[0]["tag"]] = str(repository.resolve(revision))
+        case ["discussions"]:
+            repository.pulls.append(lines[0]["title"])
+            repository.branches[f"refs/pr/{len(repository.pulls)}"] = repository.branches[LATEST]
         case _:
-            return missing("Entry")
+            return Answer({"error": "exists"}, 409)
+    return Answer({"num": len(repository.pulls)})
+
+
+def mode_of(path: str, files: Files) -> dict[str, object]:
+    oid = oid_of(path, files[path]) if path in files else None
+    return {"path": path, "uploadMode": "lfs" if path.endswith(LARGE) else "regular", "shouldIgnore": False, "oid": oid}
+
+
+def actions_for(hub: Hub, one: dict) -> dict[str, object]:
+    where = {"href": f"{hub.endpoint}/objects/{one['oid']}?signature=secret"}
+    return one if one["oid"] in hub.objects else {**one, "actions": {"upload": where}}
+
+
+def changed(files: Files, operations: list[dict], objects: dict[str, bytes]) -> Files:
+    files = dict(files)
+    for operation in operations:
+        match operation["key"], operation["value"]:
+            case "file", {"path": path, "content": content}:
+                files[path] = base64.b64decode(content)
+            case "lfsFile", {"path": path, "oid": oid}:
+                files[path] = objects[oid]
+            case "deletedFile", {"path": path}:
+                del files[path]
+    return files
 
 
 @contextmanager
@@ -126,29 +255,45 @@ def serve() -> Iterator[Hub]:
         protocol_version = "HTTP/1.1"
 
         def respond(self) -> None:
-            path = unquote(urlsplit(self.path).path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            hub.requests.append(f"{self.command} {path}")
-            said = answer(hub, path, body)
-            self.send_response(said.status)
-            for name, value in {**said.headers, "Content-Length": str(len(said.content))}.items():
+            with lock:
+                hub.requests.append(f"{self.command} {unquote(self.path)}")
+                fault = next((fault for fault in hub.faults if fault.strikes(hub.requests[-1])), None)
+                is_known = hub.token is None or self.headers.get("Authorization") == f"Bearer {hub.token}"
+                if fault is None or fault.status == CUT:
+                    said = answer(hub, self.command, urlsplit(self.path).path, body, is_known)
+                else:
+                    said = Answer({"error": fault.said}, fault.status, fault.headers)
+            if said.status == HANG:
+                self.close_connection = hub.ended.wait()
+            else:
+                self.send(said, is_cut=fault is not None and fault.status == CUT)
+
+        def send(self, said: Answer, is_cut: bool) -> None:
+            first = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
+            whole = said.content if isinstance(said.content, bytes) else json.dumps(said.content).encode()
+            content = whole[first:]
+            self.send_response(206 if first else said.status)
+            for name, value in {**said.headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(said.content)
+            sent = 0 if self.command == "HEAD" else len(content) // 2 if is_cut else len(content)
+            self.wfile.write(content[:sent])
+            self.close_connection = is_cut
 
         def log_message(self, *_: object) -> None:
             pass
 
-    for command in ("GET", "HEAD", "POST"):
+    for command in ("GET", "HEAD", "POST", "PUT"):
         setattr(Handler, f"do_{command}", Handler.respond)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub = Hub(f"http://127.0.0.1:{server.server_port}")
+    hub, lock = Hub(f"http://127.0.0.1:{server.server_port}"), Lock()
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
         yield hub
     finally:
+        hub.ended.set()
         server.shutdown()
         thread.join()
         server.server_close()
