@@ -26,6 +26,8 @@ from longmlm.processes import end_with_parent
 
 LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
 _latest_beat = [0.0]
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports DeepSpeed to save a model, which else warns
 
 
 @dataclass(slots=True)
