@@ -27,6 +27,8 @@ def main() -> None:
             if fault == "nan":
                 with torch.no_grad():
                     next(run.inner.model.parameters())[5:].fill_(float("nan"))
+            if fault == "nan-gradient":
+                next(run.inner.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
             if fault == "die" and not (died := run.folder / "died").exists():
                 died.touch()
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -45,6 +45,15 @@ def test_two_processes_have_the_losses_of_one_with_twice_the_micro_batch(setting
     assert held_out[1] == pytest.approx(held_out[0], rel=1e-5)
 
 
+@pytest.mark.parametrize("option", [["--num_processes", "2"], ["--num_processes", "2", "--cpu"]])
+def test_a_launch_that_starts_one_process_for_two_is_refused_in_one_line(settings, tmp_path, option):
+    done = launch(settings, "single.yaml", tmp_path, *option)
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode != 0
+    assert len(said) == 1 and "was to start 2 processes and started 1 alone" in said[0]
+    assert not Path(settings.run).exists()
+
+
 def test_a_launch_with_another_number_of_processes_than_meant_is_refused_in_one_line(settings, tmp_path):
     runtime = replace(settings.runtime, num_processes=2)
     done = launch(replace(settings, runtime=runtime), "single.yaml", tmp_path)

@@ -16,6 +16,7 @@ from longmlm.model.loading import load_model
 from longmlm.training import checkpoint, tracking, zero
 from longmlm.training.checkpoint import folder_of
 from longmlm.training.config import PretrainConfig
+from tests.training.test_faults import ROOT, faulty, finish, start, told
 from tests.training.test_processes import launch
 from tests.training.test_run import assert_same_model, losses
 
@@ -134,6 +135,29 @@ def test_a_run_goes_on_under_any_backend_with_any_number_of_processes(settings, 
     tokens = [[line["tokens"] for line in tracking.read(one) if "loss" in line][:steps] for one in (run, whole)]
     assert tokens[0] == tokens[1]
     assert len(tokens[0]) == steps
+
+
+@pytest.mark.parametrize(
+    ("yaml", "fault"),
+    [
+        pytest.param("two-cpu-processes.yaml", "nan-gradient", marks=SLOW),
+        pytest.param("zero-1.yaml", "nan-gradient", marks=SLOW),
+        ("zero-2.yaml", "nan-gradient"),
+        pytest.param("zero-3.yaml", "nan-gradient", marks=SLOW),
+        pytest.param("zero-2.yaml", "nan", marks=SLOW),
+    ],
+)
+def test_no_update_is_made_with_a_number_that_is_none(settings, tmp_path, yaml, fault):
+    """Loss or gradient are spoilt in one of two processes: both stop, and the rows of the step are written out."""
+    file = str(ROOT / "configs" / "accelerate" / yaml)
+    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", file, "--main_process_port", "0")
+    code, said = finish(start(settings, tmp_path, launcher, *faulty(fault, 1, 6)), tmp_path)
+    run = Path(settings.run)
+    assert code != 0
+    assert "not finite in step 7" in told(said)[0], said[-2000:]
+    assert len(losses(run)) == 6
+    assert checkpoint.newest_sound(run).folder == folder_of(run, 4)
+    assert len(list(run.glob("non-finite-step-00000007-process-*.json"))) == 2
 
 
 @pytest.fixture
