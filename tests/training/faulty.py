@@ -1,15 +1,21 @@
-"""Training with a fault in one process, as a script for the launcher: faulty.py FAULT RANK STEP FILE.toml."""
+"""Training with a fault in one process, as a script for the launcher: faulty.py FAULT RANK STEP FILE.toml.
+
+The rank -1 stands for every process.
+"""
 
 import os
+import resource
 import signal
 import sys
 import time
 
 import torch
 
-from longmlm.training import loop
+from longmlm.training import checkpoint, loop
 from longmlm.training.config import PretrainConfig
 from pipelines import pretrain
+
+LARGEST_FILE = 16_384  # bytes: lines and states of generators fit, weights do not
 
 
 def main() -> None:
@@ -19,23 +25,34 @@ def main() -> None:
     update = loop.one_update
 
     def faulty(run, batches, state):
-        if run.accelerator.process_index == rank and state.step == step:
-            if fault == "hang":
-                time.sleep(600)
-            if fault == "stop":
-                os.kill(os.getpid(), signal.SIGSTOP)
-            if fault == "nan":
-                with torch.no_grad():
-                    next(run.inner.model.parameters())[5:].fill_(float("nan"))
-            if fault == "nan-gradient":
-                next(run.inner.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
-            if fault == "die" and not (died := run.folder / "died").exists():
-                died.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+        if rank in (-1, run.accelerator.process_index) and state.step == step:
+            happen(fault, run)
         return update(run, batches, state)
 
     loop.one_update = faulty
     pretrain.run_stage(PretrainConfig, pretrain.pretrain)
+
+
+def happen(fault: str, run) -> None:
+    match fault:
+        case "hang":
+            time.sleep(600)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "terminate":
+            os.kill(os.getpid(), signal.SIGTERM)
+        case "die" if not (run.folder / "died").exists():
+            (run.folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "full":
+            while not checkpoint.folders(run.folder):  # the first one is still being written
+                time.sleep(0.05)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+        case "nan":
+            with torch.no_grad():
+                next(run.inner.model.parameters())[5:].fill_(float("nan"))
+        case "nan-gradient":
+            next(run.inner.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,15 @@ def told(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.startswith("error: ")]
 
 
+@pytest.fixture
+def whole(settings, ground, tmp_path) -> Path:
+    """The run that two undisturbed processes make, once for all tests."""
+    run = ground / "whole-of-two"
+    if not folder_of(run, 12).exists():
+        assert finish(start(replace(settings, run=str(run)), tmp_path, ACCELERATE), tmp_path)[0] == 0
+    return run
+
+
 @pytest.mark.parametrize(("fault", "rank"), [("hang", 1), pytest.param("stop", 0, marks=pytest.mark.slow)])
 def test_when_a_process_hangs_the_others_end_in_time_with_a_line(settings, tmp_path, fault, rank):
     settings = replace(settings, runtime=replace(settings.runtime, hang_seconds=15.0))
@@ -96,14 +105,12 @@ def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_update(set
     assert not set(noted[0]["row_ids"]) & set(noted[1]["row_ids"])
 
 
-def test_torchrun_starts_all_again_when_one_was_killed(settings, tmp_path):
-    whole = replace(settings, run=str(tmp_path / "whole"))
-    assert finish(start(whole, tmp_path, ACCELERATE), tmp_path)[0] == 0
+def test_torchrun_starts_all_again_when_one_was_killed(settings, whole, tmp_path):
     code, said = finish(start(settings, tmp_path, TORCHRUN, *faulty("die", 1, 6)), tmp_path)
     assert code == 0, said[-2000:]
     assert (Path(settings.run) / "died").exists()
-    assert_same_model(Path(whole.run), Path(settings.run), 12)
-    assert losses(Path(whole.run)) == losses(Path(settings.run))
+    assert_same_model(whole, Path(settings.run), 12)
+    assert losses(whole) == losses(Path(settings.run))
 
 
 @pytest.mark.parametrize("num_rounds", [3, pytest.param(30, marks=pytest.mark.slow)])
@@ -144,3 +151,19 @@ def kill(process: subprocess.Popen[bytes], which: str, generator: random.Random)
     trainers = [one for one in every[1:] if one.name() and any("pretrain.py" in part for part in one.cmdline())]
     for doomed in every if which == "all" or not trainers else [generator.choice(trainers)]:
         doomed.kill()
+
+
+def test_a_disk_that_is_full_ends_two_processes_with_a_line_and_the_run_goes_on_when_there_is_room(
+    settings, whole, tmp_path
+):
+    run = Path(settings.run)
+    code, said = finish(start(settings, tmp_path, ACCELERATE, *faulty("full", -1, 6)), tmp_path)
+    assert code != 0
+    assert len(told(said)) == 1 and "the one before it is kept: free some space" in told(said)[0], said
+    assert "Traceback" not in said.split("error: ")[0]
+    assert checkpoint.newest_sound(run) == checkpoint.Sound(folder_of(run, 4), ())
+    assert not list(run.glob("checkpoints/*.partial"))
+    code, said = finish(start(settings, tmp_path, ACCELERATE), tmp_path)
+    assert code == 0, said[-2000:]
+    assert_same_model(whole, run, 12)
+    assert losses(whole) == losses(run)
