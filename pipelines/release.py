@@ -1,26 +1,44 @@
-"""A trained model to a verified folder with a model card."""
+"""A trained model to a verified folder with a model card, published where that is asked for."""
 
+import hashlib
+import json
 import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from longmlm.config import run_stage
-from longmlm.release.config import ReleaseConfig
+from longmlm.release.config import PUBLISHING, ReleaseConfig
+
+if TYPE_CHECKING:
+    from longmlm.data.rows import Rows
+    from longmlm.release.export import Proof
+
+POLL_SECONDS = 30.0
 
 
 def release(config: ReleaseConfig) -> None:
-    """Exports, proves in a fresh process, writes the card; nothing is left when a check fails."""
+    """Exports, proves in a fresh process, writes the card, publishes; nothing is left when a check fails.
+
+    What was released before with the same settings is published as it is.
+    """
     from longmlm.data.rows import open_rows
-    from longmlm.data.vocabulary import vocabulary_of_pretrained
-    from longmlm.folders import MANIFEST, new_folder, refuse_existing, sha256_of, write_json
-    from longmlm.model.batches import refuse_unreadable
-    from longmlm.model.extension import at_length
-    from longmlm.model.loading import PROVENANCE, load_model, read_provenance, weights_sha256
-    from longmlm.release.card import model_card, public_provenance, read_evaluation, refuse_untrained
-    from longmlm.release.export import export, prove
+    from longmlm.folders import MANIFEST, new_folder, refuse_existing, sha256_of
+    from longmlm.model.loading import read_provenance, weights_sha256
+    from longmlm.release.card import read_evaluation, refuse_untrained
+    from longmlm.release.publish import refuse_other
     from longmlm.training.checkpoint import model_folder
 
+    if config.follow:
+        follow(config, Path(config.follow))
+        return
     output = Path(config.output)
-    refuse_existing(output)
+    if not config.publish:
+        refuse_existing(output)
     source = Path(model_folder(config.model))
     expected = {"after_sha256": weights_sha256(source)}
     provenance = read_provenance(str(source))
@@ -28,22 +46,125 @@ def release(config: ReleaseConfig) -> None:
     rows = open_rows(Path(config.rows), "held_out")
     expected |= {"rows_sha256": sha256_of(Path(config.rows) / MANIFEST), "base": provenance.get("base", "")}
     evaluation = read_evaluation(config.evaluation, expected, "base" in provenance, config.allow_unrecovered)
+    released_from = fingerprint(config, expected, evaluation)
+    if output.exists():
+        refuse_other(output, released_from)
+    else:
+        with new_folder(output, {"released_from": released_from}) as partial:
+            proof = write(config, source, rows, evaluation, partial)
+        print(f"reloaded with plain transformers: logits differ by {proof.largest_difference:.1e} at the most")
+        print(f"fill-mask on a text of {proof.text_tokens} tokens answers {proof.answer!r}")
+        print(f"released: {output}")
+    if config.publish:
+        publish_release(config, output)
+    if config.checkpoints:
+        publish_checkpoints(config, rows)
+
+
+def fingerprint(config: ReleaseConfig, expected: Mapping[str, str], evaluation: Mapping[str, Any]) -> str:
+    """Returns by what a release is told from another: its model, rows, evaluation, and settings but for publishing."""
+    settings = {key: value for key, value in asdict(config).items() if key not in PUBLISHING}
+    content = json.dumps([settings, expected, evaluation], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def write(config: ReleaseConfig, source: Path, rows: "Rows", evaluation: Mapping[str, Any], folder: Path) -> "Proof":
+    """Writes the model in `source` as others load it, with its card, proves it, and returns the proof."""
+    from longmlm.data.vocabulary import vocabulary_of_pretrained
+    from longmlm.folders import write_json
+    from longmlm.model.batches import refuse_unreadable
+    from longmlm.model.extension import at_length
+    from longmlm.model.loading import PROVENANCE, load_model, read_provenance
+    from longmlm.release.card import model_card, public_provenance
+    from longmlm.release.export import export, prove
+    from longmlm.release.sources import licence_of, training_of
+
+    provenance = read_provenance(str(source))
+    licence = licence_of(config.license, provenance)
     trained = load_model(str(source))
-    refuse_unreadable(rows, vocabulary_of_pretrained(trained.tokenizer, config.model), trained.model)
+    refuse_unreadable(rows, vocabulary_of_pretrained(trained.tokenizer, str(source)), trained.model)
     if config.num_positions is not None:
         trained = at_length(trained, provenance, config.num_positions)
         provenance |= {"num_positions": config.num_positions}
-    with new_folder(output) as partial:
-        export(trained, config.weights, partial)
-        proof = prove(trained, config.weights, rows, partial)
-        card = model_card(config, provenance, evaluation, rows.manifest["report"])
-        (partial / "README.md").write_text(card, encoding="utf-8")
-        write_json(partial / PROVENANCE, public_provenance(provenance))
-        for picture in Path(config.evaluation or "").glob("*.png") if evaluation else ():
-            shutil.copy(picture, partial)
-    print(f"reloaded with plain transformers: logits differ by {proof.largest_difference:.1e} at the most")
-    print(f"fill-mask on a text of {proof.text_tokens} tokens answers {proof.answer!r}")
-    print(f"released: {output}")
+    export(trained, config.weights, folder)
+    card = model_card(config, provenance, evaluation, rows.manifest, training_of(source), licence)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    proof = prove(trained, config.weights, rows, folder)
+    write_json(folder / PROVENANCE, public_provenance(provenance))
+    for picture in Path(config.evaluation or "").glob("*.png") if evaluation else ():
+        shutil.copy(picture, folder)
+    return proof
+
+
+def publish_release(config: ReleaseConfig, folder: Path) -> None:
+    """Publishes a released folder, its card naming the model by where it is."""
+    from longmlm.release.huggingface import Repository
+    from longmlm.release.publish import address, publish
+
+    repository = Repository(config.hub or "", config.public, config.revision, config.tag, config.pull_request)
+    address(folder, config.hub or folder.name, config.revision)
+    print(f"published: {publish(folder, str(config.publish), repository, f'Release of {config.title}')}")
+
+
+def publish_checkpoints(config: ReleaseConfig, rows: "Rows") -> None:
+    """Publishes each checkpoint of the run that is sound and not worse than its base model, as a branch step-N."""
+    from longmlm.release.candidates import refusal, step_of
+    from longmlm.training import checkpoint
+
+    for folder in checkpoint.folders(Path(config.model)):
+        if reason := refusal(folder, config.allow_unrecovered):
+            print(f"step {step_of(folder):,} is not published: {reason}")
+        else:
+            publish_step(config, folder, rows, f"step-{step_of(folder)}")
+
+
+def publish_step(config: ReleaseConfig, checkpoint: Path, rows: "Rows", revision: str | None) -> None:
+    """Exports, proves and publishes one checkpoint of a run, by way of a folder that is gone afterwards."""
+    from longmlm.folders import new_folder
+    from longmlm.release.candidates import step_of
+    from longmlm.release.huggingface import Repository
+    from longmlm.release.publish import address, publish
+
+    title, output = f"{config.title}, step {step_of(checkpoint):,}", Path(config.output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as scratch:
+        folder = Path(scratch) / output.name
+        with new_folder(folder) as partial:
+            write(replace(config, title=title, evaluation=None), checkpoint, rows, {}, partial)
+        address(folder, config.hub or folder.name, revision)
+        repository = Repository(config.hub or "", config.public, revision, mirrors=True)
+        print(f"published: {publish(folder, str(config.publish), repository, title)}", flush=True)
+
+
+def follow(config: ReleaseConfig, run: Path) -> None:
+    """Publishes each new best checkpoint of a run in training, of which it only reads, until that has ended."""
+    from longmlm.data.rows import open_rows
+    from longmlm.errors import ReleaseError, UserError
+    from longmlm.release.candidates import has_ended, newest_best, refusal, step_of
+    from longmlm.release.huggingface import UnavailableError
+
+    if not run.is_dir():
+        raise ReleaseError(f"{run}: no such run folder: start pretrain.py first")
+    rows, seen = open_rows(Path(config.rows), "held_out"), None
+    while True:
+        is_over, best = has_ended(run), newest_best(run)
+        if best is None or best == seen:
+            if is_over:
+                return
+            time.sleep(POLL_SECONDS)
+            continue
+        try:
+            if reason := refusal(best, config.allow_unrecovered):
+                print(f"step {step_of(best):,} is not published: {reason}", flush=True)
+            else:
+                publish_step(config, best, rows, config.revision)
+            seen = best
+        except (UserError, OSError, KeyError) as error:
+            was_removed = not best.is_dir()
+            if is_over or not (was_removed or isinstance(error, UnavailableError)):
+                raise
+            print(f"step {step_of(best):,} is not published yet: {error}", file=sys.stderr, flush=True)
+            time.sleep(POLL_SECONDS)
 
 
 def main() -> None:

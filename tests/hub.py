@@ -288,7 +288,7 @@ def serve() -> Iterator[Hub]:
         setattr(Handler, f"do_{command}", Handler.respond)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hub, lock = Hub(f"http://127.0.0.1:{server.server_port}"), Lock()
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield hub

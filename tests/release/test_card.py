@@ -12,8 +12,15 @@ from huggingface_hub import ModelCard
 from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
 from longmlm.model.loading import read_provenance, weights_sha256
-from longmlm.release.card import NOT_RECOVERED, model_card, public_provenance, read_evaluation, refuse_untrained
+from longmlm.release.card import (
+    NOT_RECOVERED,
+    model_card,
+    public_provenance,
+    read_evaluation,
+    refuse_untrained,
+)
 from longmlm.release.config import ReleaseConfig
+from longmlm.release.sources import Licence, Training
 from tests.tiny import LONG_POSITIONS, World
 
 CONFIG = ReleaseConfig(
@@ -34,8 +41,8 @@ def provenance(world: World) -> dict[str, Any]:
 
 
 @pytest.fixture
-def report(world: World) -> dict[str, Any]:
-    return open_rows(world.rows, "held_out").manifest["report"]
+def rows(world: World) -> dict[str, Any]:
+    return open_rows(world.rows, "held_out").manifest
 
 
 @pytest.fixture
@@ -51,13 +58,19 @@ def copy(evaluation: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(evaluation, tmp_path / "evaluation"))
 
 
+def card(provenance: dict, measured: dict, rows: dict, **told: object) -> str:
+    """Returns the card of the model under CONFIG, changed as told."""
+    training, licence = told.pop("training", Training()), told.pop("licence", Licence("apache-2.0"))
+    return model_card(replace(CONFIG, **told), provenance, measured, rows, training, licence)
+
+
 def change(folder: Path, **values: object) -> None:
     path = folder / "evaluation.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_metadata_is_what_hubs_read(provenance: dict, measured: dict, report: dict) -> None:
-    data = ModelCard(model_card(CONFIG, provenance, measured, report)).data
+def test_metadata_is_what_hubs_read(provenance: dict, measured: dict, rows: dict) -> None:
+    data = ModelCard(card(provenance, measured, rows)).data
     assert data.license == "apache-2.0"
     assert data.pipeline_tag == "fill-mask"
     assert data.library_name == "transformers"
@@ -73,25 +86,23 @@ def test_metadata_is_what_hubs_read(provenance: dict, measured: dict, report: di
 
 
 def test_base_model_is_named_where_it_is_on_a_hub_and_not_where_it_is_a_folder(
-    provenance: dict, measured: dict, report: dict
+    provenance: dict, measured: dict, rows: dict
 ) -> None:
-    here = ModelCard(model_card(CONFIG, provenance, measured, report))
-    there = ModelCard(
-        model_card(CONFIG, provenance | {"base": "somebody/roberta", "base_revision": "c0ffee"}, measured, report)
-    )
+    here = ModelCard(card(provenance, measured, rows))
+    there = ModelCard(card(provenance | {"base": "somebody/roberta", "base_revision": "c0ffee"}, measured, rows))
     assert here.data.base_model is None
     assert there.data.base_model == "somebody/roberta"
 
 
-def test_numbers_are_the_measured_ones(provenance: dict, measured: dict, report: dict) -> None:
-    text = ModelCard(model_card(CONFIG, provenance, measured, report)).text
+def test_numbers_are_the_measured_ones(provenance: dict, measured: dict, rows: dict) -> None:
+    text = ModelCard(card(provenance, measured, rows)).text
     for name in ("base_cut", "base_windows", "long_before", "long_after"):
         told = measured["measured"][name]["whole"]
         assert f"{told['accuracy']:.2f} ± {told['standard_error']:.2f}" in text
         assert f"| {name} " in text
     assert f"stretched to {LONG_POSITIONS}" in text
     assert "3 steps, 1,000 tokens" in text
-    assert f"{report['train']['documents']:,} | {report['held_out']['documents']:,} |" in text
+    assert f"{rows['report']['train']['documents']:,} | {rows['report']['held_out']['documents']:,} |" in text
     assert "hierarchical, alpha 0.4" in text
     assert "- demo novels, public domain" in text
     assert CONFIG.title in text
@@ -99,30 +110,28 @@ def test_numbers_are_the_measured_ones(provenance: dict, measured: dict, report:
     assert 'model="tiny-40"' in text
 
 
-def test_card_says_so_where_the_accuracy_was_not_won_back(provenance: dict, measured: dict, report: dict) -> None:
+def test_card_says_so_where_the_accuracy_was_not_won_back(provenance: dict, measured: dict, rows: dict) -> None:
     lost = measured | {"gains": measured["gains"] | {"recovered": False}}
-    assert NOT_RECOVERED in model_card(CONFIG, provenance, lost, report)
-    assert NOT_RECOVERED not in model_card(CONFIG, provenance, measured, report)
+    assert NOT_RECOVERED in card(provenance, lost, rows)
+    assert NOT_RECOVERED not in card(provenance, measured, rows)
 
 
-def test_card_shows_pictures_that_there_are(provenance: dict, measured: dict, report: dict) -> None:
-    without, with_curve = (
-        model_card(CONFIG, provenance, measured | {"curve": curve}, report) for curve in ([], [{"step": 0}])
-    )
+def test_card_shows_pictures_that_there_are(provenance: dict, measured: dict, rows: dict) -> None:
+    without, with_curve = (card(provenance, measured | {"curve": curve}, rows) for curve in ([], [{"step": 0}]))
     assert "(blocks.png)" in without
     assert "recovery.png" not in without
     assert "(recovery.png)" in with_curve
 
 
-def test_model_from_scratch_needs_no_base(report: dict) -> None:
+def test_model_from_scratch_needs_no_base(rows: dict) -> None:
     trained = {"row_length": 128, "steps": 500, "tokens": 1_234_567, "accuracy": 31.25}
-    card = ModelCard(model_card(replace(CONFIG, data=()), {"trained": trained}, {}, report))
-    assert card.data.base_model is None
-    assert card.data.tags == ["masked-lm"]
-    assert card.data.eval_results[0].metric_value == 31.25
-    assert "from scratch" in card.text
-    assert "500 steps, 1,234,567 tokens" in card.text
-    assert "31.25 %" in card.text
+    found = ModelCard(card({"trained": trained}, {}, rows, data=()))
+    assert found.data.base_model is None
+    assert found.data.tags == ["masked-lm"]
+    assert found.data.eval_results[0].metric_value == 31.25
+    assert "from scratch" in found.text
+    assert "500 steps, 1,234,567 tokens" in found.text
+    assert "31.25 %" in found.text
 
 
 @pytest.mark.parametrize("allowed", [False, True])
@@ -191,9 +200,9 @@ def test_model_without_a_record_of_its_training_is_refused(world: World, provena
     refuse_untrained(provenance, "trained")
 
 
-def test_lengths_at_which_nothing_was_measured_are_named(provenance: dict, measured: dict, report: dict) -> None:
+def test_lengths_at_which_nothing_was_measured_are_named(provenance: dict, measured: dict, rows: dict) -> None:
     trained = {**provenance, "mode": "generated"}
-    at = {number: model_card(CONFIG, trained | {"num_positions": number}, measured, report) for number in (20, 40, 99)}
+    at = {number: card(trained | {"num_positions": number}, measured, rows) for number in (20, 40, 99)}
     assert "nothing was measured" not in at[40]
     assert "at other lengths nothing was measured" in at[20] and "no text has passed" not in at[20]
     assert "no text has passed them" in at[99]

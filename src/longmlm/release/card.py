@@ -1,6 +1,7 @@
 """What was measured to a model card."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from longmlm.errors import ReleaseError
 from longmlm.evaluation.report import cells, explanation
 from longmlm.pages import Table
 from longmlm.release.config import ReleaseConfig
+from longmlm.release.sources import Licence, Training, corpora, datasets
 
 OTHERS = {"after_sha256": "other weights", "rows_sha256": "other rows", "base": "another base model"}
 NOT_RECOVERED = (
@@ -59,16 +61,24 @@ def refuse_untrained(provenance: Mapping[str, Any], name: str) -> None:
 
 
 def model_card(
-    config: ReleaseConfig, provenance: Mapping[str, Any], evaluation: Mapping[str, Any], report: Mapping[str, Any]
+    config: ReleaseConfig,
+    provenance: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
+    rows: Mapping[str, Any],
+    training: Training,
+    licence: Licence,
 ) -> str:
-    """Returns README.md: metadata, how to load, what was measured, how it was made."""
+    """Returns README.md: metadata, how to load, what was measured, how it was made; `rows` is their manifest."""
     key = "base" if "base" in provenance else "started_from"
     data = ModelCardData(
         language=list(config.languages),
-        license=config.license,
+        license=licence.identifier,
+        license_name=licence.name,
+        license_link=licence.link,
         library_name="transformers",
         pipeline_tag="fill-mask",
         base_model=provenance[key] if provenance.get(f"{key}_revision") else None,
+        datasets=datasets(rows) or None,
         tags=["masked-lm", "long-context"] if "base" in provenance else ["masked-lm"],
         model_name=config.title,
         eval_results=_results(config, evaluation, provenance) or None,
@@ -77,9 +87,17 @@ def model_card(
     if evaluation:
         parts.append(_measurements(evaluation))
     elif (accuracy := (provenance.get("trained") or {}).get("accuracy")) is not None:
-        parts.append(f"## Accuracy\n\n{accuracy:.2f} % of the selected tokens of held-out rows are told right.")
-    parts.append(_data(config, report))
+        parts.append(_one_figure(accuracy, training.base_cut))
+    parts += [_training(config, training), _data(config, rows), _limits(config, provenance)]
+    told = f", as its base model {public_name(provenance, key)}" if licence.is_of_base else ""
+    parts.append(f"## Licence\n\n{licence.name or licence.identifier}{told}")
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
+
+
+def addressed(card: str, name: str, revision: str | None = None) -> str:
+    """Returns the card with the model in its code called `name`, at the revision."""
+    told = f', revision="{revision}"' if revision else ""
+    return re.sub(r'model="[^"]*"(, revision="[^"]*")?', f'model="{name}"{told}', card, count=1)
 
 
 def public_name(provenance: Mapping[str, Any], key: str) -> str:
@@ -140,7 +158,8 @@ def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
             )
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'fill_mask = pipeline("fill-mask", model="{Path(config.output).name}")\n```\n\n'
+        f'fill_mask = pipeline("fill-mask", model="{Path(config.output).name}")\n'
+        'print(fill_mask(f"This is {fill_mask.tokenizer.mask_token}.")[0]["token_str"])\n```\n\n'
         f"A stock transformers checkpoint: no remote code. It reads up to {length} tokens.{beyond}"
     )
 
@@ -155,10 +174,39 @@ def _measurements(evaluation: Mapping[str, Any]) -> str:
     )
 
 
-def _data(config: ReleaseConfig, report: Mapping[str, Any]) -> str:
-    corpora = "\n".join(f"- {line}" for line in config.data)
-    packed = _markdown(packing_table(report))
-    return f"## Data\n\n{corpora}\n\nPacked rows, training and held-out documents apart:\n\n{packed}"
+def _one_figure(accuracy: float, base_cut: float | None) -> str:
+    told = f"{accuracy:.2f} % of the selected tokens of held-out rows are told right"
+    if base_cut is None:
+        return f"## Accuracy\n\n{told}."
+    verdict = f"{NOT_RECOVERED}\n\n" if accuracy < base_cut else ""
+    return f"## Accuracy\n\n{verdict}{told}; the base model tells {base_cut:.2f} % on rows cut to its length."
+
+
+def _training(config: ReleaseConfig, training: Training) -> str:
+    hours = f" for {training.seconds / 3600:,.1f} hours" if training.seconds else ""
+    on = f" on {config.hardware}" if config.hardware else ""
+    when = f"Trained{hours}{on}." if hours or on else ""
+    table = _markdown(Table(["setting", "value"], [[name, str(value)] for name, value in training.recipe.items()]))
+    told = [when] * bool(when) + [table] * bool(training.recipe)
+    return "\n\n".join(["## Training", *told]) if told else ""
+
+
+def _data(config: ReleaseConfig, rows: Mapping[str, Any]) -> str:
+    lines = "\n".join(f"- {line}" for line in config.data or corpora(rows))
+    packed = _markdown(packing_table(rows["report"]))
+    return f"## Data\n\n{lines}\n\nPacked rows, training and held-out documents apart:\n\n{packed}"
+
+
+def _limits(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
+    length = (provenance.get("trained") or {}).get("row_length")
+    return (
+        "## Limits\n\n"
+        f"- It has read rows of {length} tokens in {', '.join(config.languages)}; other lengths, languages and kinds "
+        "of text were not measured.\n"
+        "- Accuracy is that of filling in masks chosen at random in documents of the same corpus that training did not "
+        "see; it says little of other tasks, for which the model has to be tuned.\n"
+        "- What its text holds of error and prejudice, it may repeat."
+    )
 
 
 def _markdown(table: Table) -> str:

@@ -51,8 +51,8 @@ def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -
     """Loads the folder in a process without longmlm and compares logits with the trained model's.
 
     Inputs are held-out tokens: one, half as many as there are positions, as many (of very many, the first thousands),
-    and a padded batch. The trained
-    weights are rounded to the stored type first. Raises ReleaseError when anything differs, is missing or unreadable.
+    and a padded batch. The trained weights are rounded to the stored type first. The code in the folder's card is run
+    as well. Raises ReleaseError when anything differs, is missing or unreadable.
     """
     model: torch.nn.Module = trained.model
     rounded = cast(PreTrainedModel, model.to(TYPES[weights]).to(torch.float32).eval())

@@ -4,6 +4,7 @@ python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,16 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     }
 
 
+def run_card(folder: Path) -> None:
+    """Runs the code of the folder's card, where there is one, on the folder itself."""
+    card = folder / "README.md"
+    if card.is_file():
+        code = re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL)[0]
+        exec(re.sub(r'model="[^"]*"', lambda _: f"model={str(folder)!r}", code), {})  # noqa: S102 - what others will type
+
+
 if __name__ == "__main__":
     folder, reference, text = sys.argv[1:]
-    print(json.dumps(compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))))
+    found = compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
+    run_card(Path(folder))
+    print(json.dumps(found))

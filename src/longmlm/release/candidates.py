@@ -1,0 +1,46 @@
+"""A run to those of its checkpoints that may be published."""
+
+from pathlib import Path
+
+from longmlm.errors import FolderError
+from longmlm.folders import verify
+from longmlm.model.loading import read_provenance
+from longmlm.release.sources import training_of
+from longmlm.training import checkpoint
+from longmlm.training.tracking import METRICS
+
+SUMMARY = "summary.json"
+
+
+def step_of(folder: Path) -> int:
+    """Returns the number of updates after which the checkpoint was saved."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def refusal(folder: Path, is_allowed: bool) -> str | None:
+    """Returns why a checkpoint is not published: it is damaged, or, unless allowed, not known to equal its base."""
+    try:
+        verify(folder)
+    except FolderError as error:
+        return str(error)
+    if is_allowed:
+        return None
+    accuracy, training = read_provenance(str(folder))["trained"]["accuracy"], training_of(folder)
+    if accuracy is None:
+        return "it was not evaluated when it was saved"
+    if training.base_cut is not None and accuracy < training.base_cut:
+        return f"its {accuracy:.2f} % is below base_cut {training.base_cut:.2f} %"
+    return None
+
+
+def newest_best(run: Path) -> Path | None:
+    """Returns the checkpoint with the best accuracy so far, which a run in training may be about to remove."""
+    return max(checkpoint.evaluated(run), default=(0.0, None))[1]
+
+
+def has_ended(run: Path) -> bool:
+    """Tells whether the run has written its summary, and nothing since."""
+    try:
+        return (run / SUMMARY).stat().st_mtime_ns >= (run / METRICS).stat().st_mtime_ns
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,198 @@
+"""A folder to a repository of the Hugging Face Hub: what changed is uploaded, all is verified, waits are bounded."""
+
+import hashlib
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from huggingface_hub import HfApi, get_token, set_client_factory
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.utils import disable_progress_bars, logging, parse_ratelimit_headers
+from huggingface_hub.utils._http import default_client_factory
+
+from longmlm.errors import ReleaseError
+from longmlm.folders import sha256_of
+
+TOO_MANY_REQUESTS = 429
+TRANSIENT = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
+WAITS_SECONDS = (1.0, 5.0, 25.0)
+LONGEST_WAIT_SECONDS = 300.0  # the hub counts requests in windows of five minutes
+TIMEOUT_SECONDS = 120.0
+REMEDIES = {
+    401: "log in with `hf auth login`, or set HF_TOKEN to a token that is valid",
+    402: "the plan of its owner does not cover this",
+    403: "use a token with write access to it, or make room where a quota is full",
+    404: "check its name, and that the token may see it",
+}
+
+
+class UnavailableError(ReleaseError):
+    """A hub that does not answer, or not yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """Where on a hub a folder goes: OWNER/NAME, who may see it, a branch, a tag to set, or a pull request to open.
+
+    A branch that `mirrors` the folder holds nothing else.
+    """
+
+    name: str
+    public: bool = False
+    revision: str | None = None
+    tag: str | None = None
+    pull_request: bool = False
+    mirrors: bool = False
+
+
+def upload(folder: Path, place: Repository, message: str) -> str:
+    """Returns the address of the folder's files on the hub, where each has the content that it has here.
+
+    A second upload sends only what changed, so a failed one is begun again: what the hub may mend by itself a few
+    times, anything else not. Raises ReleaseError that says what to do, UnavailableError where that is to wait.
+    """
+    set_client_factory(_client)
+    logging.set_verbosity_error()  # its warnings hold signed addresses
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    for wait in (*WAITS_SECONDS, None):
+        try:
+            return _upload(folder, place, message)
+        except Exception as error:  # noqa: BLE001 - the client raises types of its own and of the libraries below
+            reason = _reason(error, place.name)
+            if wait is None or not isinstance(reason, UnavailableError) or reason in _chain(error):
+                raise reason from None
+            print(f"{reason}: trying again", file=sys.stderr)
+            time.sleep(max(wait, *(_asked_wait(failed.response) for failed in _answers(error)), 0.0))
+    raise AssertionError
+
+
+def _upload(folder: Path, place: Repository, message: str) -> str:
+    api = HfApi()
+    _open_repository(api, place)
+    revision = place.revision or "main"
+    if place.pull_request:
+        revision = _pull_request(api, place.name, message)
+    elif place.revision and not place.revision.startswith("refs/"):
+        api.create_branch(place.name, branch=revision, exist_ok=True)
+    commit = api.upload_folder(
+        repo_id=place.name,
+        folder_path=folder,
+        revision=revision,
+        commit_message=message,
+        delete_patterns="*" if place.mirrors else None,
+    ).oid
+    _verify(api, place.name, commit, folder)
+    if place.tag:
+        _tag(api, place.name, place.tag, commit)
+    return f"{api.endpoint}/{place.name}/tree/{place.tag or revision}"
+
+
+def _open_repository(api: HfApi, place: Repository) -> None:
+    """Creates the repository unless it is there; raises ReleaseError for a public one that was not asked for."""
+    try:
+        found = api.model_info(place.name)
+    except RepositoryNotFoundError:
+        api.create_repo(place.name, private=not place.public, exist_ok=True)
+        found = api.model_info(place.name)
+    if not found.private and not place.public:
+        raise ReleaseError(f"{place.name} is public: set public = true, or make it private first")
+
+
+def _pull_request(api: HfApi, name: str, title: str) -> str:
+    """Returns the branch of the pull request of that title which is open, a new one if there is none."""
+    for found in api.get_repo_discussions(name, discussion_type="pull_request"):
+        if found.title == title and found.status in ("open", "draft"):
+            return f"refs/pr/{found.num}"
+    opened = api.create_pull_request(name, title=title, description="A release by longmlm.")
+    return f"refs/pr/{opened.num}"
+
+
+def _verify(api: HfApi, name: str, commit: str, folder: Path) -> None:
+    """Raises ReleaseError when a file of the folder is absent on the hub at that commit, or another one."""
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    there: dict[str, Any] = {info.path: info for info in api.get_paths_info(name, list(paths), revision=commit)}
+    for relative, path in paths.items():
+        info = there.get(relative)
+        if info is None:
+            raise ReleaseError(f"{name} lacks {relative} after the upload: publish again")
+        if (info.lfs.sha256 != sha256_of(path)) if info.lfs else (info.blob_id != git_blob_id(path)):
+            raise ReleaseError(f"{name} holds another {relative} than {folder}: publish again")
+
+
+def git_blob_id(path: Path) -> str:
+    """Returns by what git knows the file's content."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def _tag(api: HfApi, name: str, tag: str, commit: str) -> None:
+    """Sets the tag, unless it is set; raises ReleaseError when it is on another commit, since a tag does not move."""
+    known = {ref.name: ref.target_commit for ref in api.list_repo_refs(name).tags}
+    if known.setdefault(tag, commit) != commit:
+        raise ReleaseError(f"{name} has a tag {tag} already, on other files: name another tag")
+    if tag not in {ref.name for ref in api.list_repo_refs(name).tags}:
+        api.create_tag(name, tag=tag, revision=commit)
+
+
+def _client() -> httpx2.Client:
+    """Returns the hub's client, which of itself would wait for ever for an answer, or for as long as it is told."""
+    client = default_client_factory()
+    client.event_hooks = {"request": [*client.event_hooks["request"], _limit], "response": [_refuse_long_wait]}
+    return client
+
+
+def _limit(request: httpx2.Request) -> None:
+    request.extensions["timeout"] = httpx2.Timeout(TIMEOUT_SECONDS).as_dict()
+
+
+def _refuse_long_wait(response: httpx2.Response) -> None:
+    if response.status_code in TRANSIENT and (asked := _asked_wait(response)) > LONGEST_WAIT_SECONDS:
+        raise UnavailableError(f"the hub asks for a pause of {asked:,.0f} seconds: publish again then")
+
+
+def _asked_wait(response: httpx2.Response) -> float:
+    limit, after = parse_ratelimit_headers(response.headers), response.headers.get("retry-after", "")
+    if response.status_code == TOO_MANY_REQUESTS and limit and not limit.remaining:
+        return float(limit.reset_in_seconds)
+    return float(after) if after.isdigit() else 0.0
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _answers(error: Exception) -> list[HfHubHTTPError]:
+    return [one for one in _chain(error) if isinstance(one, HfHubHTTPError)]
+
+
+def _reason(error: Exception, name: str) -> ReleaseError:
+    """Returns what a client's error means to a user, without the addresses and secrets that it may hold."""
+    if own := [one for one in _chain(error) if isinstance(one, ReleaseError)]:
+        return own[0]
+    if any(isinstance(one, OfflineModeIsEnabled) for one in _chain(error)):
+        return ReleaseError("HF_HUB_OFFLINE is set: unset it to publish")
+    if failed := _answers(error):
+        status, said = failed[0].response.status_code, without_secrets(failed[0].server_message or "", get_token())
+        told = f"the hub answers {status} for {name}" + (f" ({said})" if said else "")
+        if status in TRANSIENT:
+            return UnavailableError(f"{told}, publish again later: only what lacks is sent")
+        return ReleaseError(f"{told}: {REMEDIES.get(status, 'the request was refused')}")
+    if any(isinstance(one, httpx2.TransportError | ConnectionError) for one in _chain(error)):
+        said = without_secrets(str(error), get_token()) or type(error).__name__
+        return UnavailableError(f"the hub cannot be reached ({said}), check the network and publish again")
+    cause = list(_chain(error))[-1]
+    said = without_secrets(str(cause), get_token()) or type(cause).__name__
+    return ReleaseError(f"{name} cannot be published: {said}")
+
+
+def without_secrets(said: str, token: str | None) -> str:
+    """Returns what was said in a short line, the token not in it."""
+    return textwrap.shorten(said.replace(token, "***") if token else said, 300)

@@ -1,0 +1,80 @@
+"""A released folder to where others find it: a hub, a folder, or storage behind a URL."""
+
+import hashlib
+import posixpath
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from longmlm.errors import FolderError, ReleaseError
+from longmlm.folders import MANIFEST, read_manifest, sha256_of, verify, write_json
+from longmlm.release.card import addressed
+from longmlm.release.huggingface import Repository, upload
+
+CARD = "README.md"
+CHUNK_BYTES = 1 << 22
+
+
+def publish(folder: Path, target: str, repository: Repository, message: str) -> str:
+    """Returns the address at which the whole folder lies, verified there; what was there already is not sent again.
+
+    Outside of hubs a revision is a folder. Raises FolderError for a folder that is not whole, ReleaseError in one
+    line when it cannot be published.
+    """
+    verify(folder)
+    if repository.name:
+        return upload(folder, repository, message)
+    target = target.removeprefix("folder:")
+    return copy(folder, posixpath.join(target, repository.revision) if repository.revision else target)
+
+
+def copy(folder: Path, url: str) -> str:
+    """Returns the address of the folder's copy on any file system that fsspec knows; the manifest is written last."""
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        for path in sorted(paths, key=lambda path: path == folder / MANIFEST):
+            there, expected = posixpath.join(root, path.relative_to(folder).as_posix()), sha256_of(path)
+            if _sha256(system, there) == expected:
+                continue
+            system.makedirs(posixpath.dirname(there), exist_ok=True)
+            system.put_file(str(path), there)
+            if _sha256(system, there) != expected:
+                raise ReleaseError(f"{url} holds another {path.name} than was written: publish again")
+    except ReleaseError:
+        raise
+    except ImportError as error:
+        raise ReleaseError(f"{url}: its client is not installed ({error})") from None
+    except Exception as error:  # each file system raises types of its own
+        raise ReleaseError(f"{url} cannot be written ({str(error) or type(error).__name__})") from error
+    return str(system.unstrip_protocol(root))
+
+
+def address(folder: Path, name: str, revision: str | None = None) -> None:
+    """Lets the card of a whole folder load the model by its name on the hub."""
+    card = folder / CARD
+    card.write_text(addressed(card.read_text(encoding="utf-8"), name, revision), encoding="utf-8")
+    manifest = read_manifest(folder)
+    manifest["files"][CARD] = {"bytes": card.stat().st_size, "sha256": sha256_of(card)}
+    write_json(folder / MANIFEST, manifest)
+
+
+def refuse_other(folder: Path, released_from: str) -> None:
+    """Raises FolderError for a folder that is damaged, or holds another release than that of this fingerprint."""
+    if verify(folder).get("released_from") != released_from:
+        raise FolderError(
+            f"{folder} exists already, and was not released from this model with these settings: remove it or name "
+            "another folder"
+        )
+
+
+def _sha256(system: Any, path: str) -> str | None:
+    """Returns the SHA-256 of a file's bytes, nothing where there is no file."""
+    if not system.isfile(path):
+        return None
+    found = hashlib.sha256()
+    with system.open(path, "rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()
