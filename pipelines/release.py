@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longmlm.config import run_stage
+from longmlm.errors import ReleaseError, UserError
 from longmlm.release.config import PUBLISHING, ReleaseConfig
 
 if TYPE_CHECKING:
@@ -138,13 +139,12 @@ def publish_step(config: ReleaseConfig, checkpoint: Path, rows: "Rows", revision
 
 def follow(config: ReleaseConfig, run: Path) -> None:
     """Publishes each new best checkpoint of a run in training, of which it only reads, until that has ended."""
+    if not run.is_dir():
+        raise ReleaseError(f"{run}: no such run folder: start pretrain.py first")
     from longmlm.data.rows import open_rows
-    from longmlm.errors import ReleaseError, UserError
     from longmlm.release.candidates import has_ended, newest_best, refusal, step_of
     from longmlm.release.huggingface import UnavailableError
 
-    if not run.is_dir():
-        raise ReleaseError(f"{run}: no such run folder: start pretrain.py first")
     rows, seen = open_rows(Path(config.rows), "held_out"), None
     while True:
         is_over, best = has_ended(run), newest_best(run)

@@ -20,7 +20,7 @@ from longmlm.release.card import (
     refuse_untrained,
 )
 from longmlm.release.config import ReleaseConfig
-from longmlm.release.sources import Licence, Training
+from longmlm.release.sources import Licence, Training, licence_of, training_of
 from tests.tiny import LONG_POSITIONS, World
 
 CONFIG = ReleaseConfig(
@@ -206,3 +206,60 @@ def test_lengths_at_which_nothing_was_measured_are_named(provenance: dict, measu
     assert "nothing was measured" not in at[40]
     assert "at other lengths nothing was measured" in at[20] and "no text has passed" not in at[20]
     assert "no text has passed them" in at[99]
+
+
+def test_licence_is_that_of_the_base_model_unless_another_is_told(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: other\nlicense_name: openrail\nlicense_link: LICENSE\n---\n")
+    here = {"base": str(tmp_path), "base_revision": None}
+    assert licence_of("mit", here) == Licence("mit")
+    assert licence_of(None, here) == Licence("other", "openrail", "LICENSE", is_of_base=True)
+
+
+@pytest.mark.parametrize("card", [None, "# no metadata", "---\nlicense: [a, b\n---\n"])
+@pytest.mark.parametrize("key", ["base", "started_from"])
+def test_unknown_licence_is_refused_with_the_remedy(tmp_path: Path, card: str | None, key: str) -> None:
+    if card:
+        (tmp_path / "README.md").write_text(card)
+    with pytest.raises(ReleaseError, match=r"the base model .* is not known: set license, such as license = "):
+        licence_of(None, {key: str(tmp_path), f"{key}_revision": None})
+    with pytest.raises(ReleaseError, match=r"there is no base model to take it from: set license"):
+        licence_of(None, {"trained": {}})
+
+
+def test_licence_of_the_base_model_stands_in_metadata_and_text(provenance: dict, measured: dict, rows: dict) -> None:
+    told = ModelCard(card(provenance, measured, rows, licence=Licence("other", "openrail", "LICENSE", is_of_base=True)))
+    assert (told.data.license, told.data["license_name"], told.data["license_link"]) == ("other", "openrail", "LICENSE")
+    assert "## Licence\n\nopenrail, as its base model base" in told.text
+
+
+def test_sources_are_told_where_no_line_of_data_is(provenance: dict, measured: dict, rows: dict) -> None:
+    sources = [
+        {"dataset": "owner/novels", "split": "train", "commit": "c0ffee"},
+        {"dataset": "/maker/secret/saved", "split": "train"},
+        {"files": [{"path": f"/maker/secret/{number}.txt"} for number in range(5)]},
+    ]
+    told = ModelCard(card(provenance, measured, {**rows, "plan": {**rows["plan"], "sources": sources}}, data=()))
+    assert told.data.datasets == ["owner/novels"]
+    assert "- owner/novels, train, commit c0ffee (licence not told)" in told.text
+    assert "- saved, train (licence not told)" in told.text
+    assert "- 0.txt, 1.txt, 2.txt and 2 more files (licence not told)" in told.text
+    assert "secret" not in told.text
+    assert "- text.jsonl (licence not told)" in card(provenance, measured, rows, data=())
+
+
+def test_training_is_told_as_far_as_it_is_known(provenance: dict, measured: dict, rows: dict, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"state": {"training_seconds": 9000.0, "base_cut": 55.0}}')
+    (tmp_path / "settings.toml").write_text("[recipe]\nseed = 7\n[recipe.masking]\nselected_fraction = 0.2\n")
+    training = training_of(tmp_path)
+    assert training == Training({"seed": 7, "masking.selected_fraction": 0.2}, 9000.0, 55.0)
+    told = card(provenance, measured, rows, training=training, hardware="one H200")
+    assert "Trained for 2.5 hours on one H200." in told
+    assert "| masking.selected_fraction | 0.2 |" in told
+    assert "## Training" not in card(provenance, measured, rows, training=training_of(tmp_path / "nowhere"))
+
+
+def test_checkpoint_below_its_base_is_told_to_be_so(provenance: dict, rows: dict) -> None:
+    for base_cut, is_short in ((12.0, False), (13.0, True), (None, False)):
+        told = card(provenance, {}, rows, training=Training(base_cut=base_cut))
+        assert "12.50 % of the selected tokens" in told
+        assert (NOT_RECOVERED in told) == is_short

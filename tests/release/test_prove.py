@@ -139,3 +139,13 @@ def test_text_of_the_proof_nearly_fills_a_row_and_asks_for_one_token_near_its_en
     assert 0.8 * LONG_POSITIONS < len(tokens) <= LONG_POSITIONS
     assert tokens.count(tokenizer.mask_token_id) == 1
     assert tokens.index(tokenizer.mask_token_id) > max(NUM_POSITIONS, 0.8 * len(tokens))
+
+
+def test_code_of_the_card_is_run_on_the_folder(tmp_path: Path) -> None:
+    reload.run_card(tmp_path)
+    (tmp_path / "README.md").write_text(
+        '# Title\n```python\ndef load(model):\n    raise KeyError(model)\n\nload(model="owner/name")\n```\n'
+    )
+    with pytest.raises(KeyError) as caught:
+        reload.run_card(tmp_path)
+    assert caught.value.args == (str(tmp_path),)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 LEAST_POSITIONS = 8
-HUBS = ("hf", "ms")
 PUBLISHING = ("publish", "public", "revision", "tag", "pull_request", "checkpoints", "follow")
-TARGET = re.compile(r"(hf|ms):[\w.-]+/[\w.-]+|folder:.+|[a-z][a-z0-9+]*://.+")
+TARGET = re.compile(r"hf:[\w.-]+/[\w.-]+|folder:.+|[a-z][a-z0-9+]*://.+")
 WeightType = Literal["fp32", "bf16", "fp16"]
 
 
@@ -44,7 +43,7 @@ class ReleaseConfig:
     allow_unrecovered: bool = False
     """Whether a long model may be released that tells fewer tokens than its base; the card then says so."""
     publish: str | None = None
-    """Where to publish what was released: hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH, or a URL of fsspec, s3://..."""
+    """Where to publish what was released: hf:OWNER/NAME, folder:PATH, or a URL that fsspec writes to, such as s3://bucket/name."""
     public: bool = False
     """Whether anybody may see a repository that is made for it; without, one that is public already is refused."""
     revision: str | None = None
@@ -62,7 +61,7 @@ class ReleaseConfig:
         if self.num_positions is not None and self.num_positions < LEAST_POSITIONS:
             raise ValueError(f"num_positions must be at least {LEAST_POSITIONS}")
         if self.publish is not None and not TARGET.fullmatch(self.publish):
-            raise ValueError(f"publish is no hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or URL: {self.publish!r}")
+            raise ValueError(f"publish is no hf:OWNER/NAME, folder:PATH or URL: {self.publish!r}")
         if self.publish is None and (self.follow or self.checkpoints):
             raise ValueError("follow and checkpoints need publish")
         if self.hub is None and (self.revision or self.tag or self.pull_request):
@@ -72,6 +71,6 @@ class ReleaseConfig:
 
     @property
     def hub(self) -> str | None:
-        """OWNER/NAME where publish names a hub."""
+        """OWNER/NAME where publish names the hub."""
         scheme, _, name = (self.publish or "").partition(":")
-        return name if scheme in HUBS else None
+        return name if scheme == "hf" else None
