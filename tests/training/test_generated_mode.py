@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from longmlm.model.architecture import architecture_of
@@ -70,10 +71,11 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(generated,
     assert losses(whole) == losses(resumed)
 
 
-def test_two_processes_have_the_losses_of_one(generated, tmp_path):
+@pytest.mark.parametrize("two", ["two-cpu-processes.yaml", pytest.param("zero-3.yaml", marks=pytest.mark.slow)])
+def test_two_processes_have_the_losses_of_one(generated, tmp_path, two):
     generated = replace(generated, recipe=replace(generated.recipe, dropout=0.0))
     found = []
-    for num_processes, yaml in ((1, "single.yaml"), (2, "two-cpu-processes.yaml")):
+    for num_processes, yaml in ((1, "single.yaml"), (2, two)):
         run = tmp_path / str(num_processes)
         runtime = replace(generated.runtime, rows_per_micro_batch=8 // num_processes, num_processes=num_processes)
         done = launch(replace(generated, run=str(run), runtime=runtime), yaml, tmp_path)
@@ -81,6 +83,9 @@ def test_two_processes_have_the_losses_of_one(generated, tmp_path):
         found.append(losses(run))
     assert len(found[0]) == 12
     assert found[1] == pytest.approx(found[0], rel=1e-5)
+    one, shared = (load_file(folder_of(tmp_path / str(count), 12) / "model.safetensors") for count in (1, 2))
+    for key, value in one.items():
+        torch.testing.assert_close(shared[key], value, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("num_positions", [None, NUM_POSITIONS**2, 30])

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, cast
@@ -43,6 +44,7 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # it calls what torch has renamed
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo does, and needs no compiler
     plugin = DeepSpeedPlugin(zero3_init_flag=False)
     settings = plugin.deepspeed_config
