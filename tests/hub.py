@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import yaml
+from huggingface_hub import ModelCard
 
 Files = dict[str, bytes]
 LATEST = "main"
@@ -182,8 +182,7 @@ def pull(name: str, number: int, title: str) -> dict[str, object]:
 
 def validated(card: str) -> Answer:
     """Returns what the hub finds wrong with the metadata of a card."""
-    match = re.match(r"---\n(.*?)\n---\n", card, re.DOTALL)
-    data = yaml.safe_load(match[1]) if match else {}
+    data = ModelCard(card).data.to_dict()
     wrong = [key for key in ("license", "library_name", "pipeline_tag") if not data.get(key)]
     for result in (result for index in data.get("model-index", ()) for result in index["results"]):
         parts = [result["task"]["type"], result["dataset"]["name"], result["dataset"]["type"]]
