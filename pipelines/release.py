@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from longmlm.config import run_stage
 from longmlm.errors import ReleaseError, UserError
-from longmlm.release.config import PUBLISHING, ReleaseConfig
+from longmlm.release.config import PLACES, PUBLISHING, ReleaseConfig
 
 if TYPE_CHECKING:
     from longmlm.data.rows import Rows
@@ -63,8 +63,8 @@ def release(config: ReleaseConfig) -> None:
 
 
 def fingerprint(config: ReleaseConfig, expected: Mapping[str, str], evaluation: Mapping[str, Any]) -> str:
-    """Returns by what a release is told from another: its model, rows, evaluation, and settings but for publishing."""
-    settings = {key: value for key, value in asdict(config).items() if key not in PUBLISHING}
+    """Returns by what a release is told from another: the content of model, rows and evaluation, and the settings."""
+    settings = {key: value for key, value in asdict(config).items() if key not in (*PUBLISHING, *PLACES)}
     content = json.dumps([settings, expected, evaluation], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 

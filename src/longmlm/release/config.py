@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LEAST_POSITIONS = 8
+PLACES = ("model", "rows", "output", "evaluation")
 PUBLISHING = ("publish", "public", "revision", "tag", "pull_request", "checkpoints", "follow")
 TARGET = re.compile(r"hf:[\w.-]+/[\w.-]+|folder:.+|[a-z][a-z0-9+]*://.+")
 WeightType = Literal["fp32", "bf16", "fp16"]
