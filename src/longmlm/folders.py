@@ -108,6 +108,6 @@ def verify(folder: Path) -> dict[str, Any]:
         path = folder / name
         if not path.is_file():
             raise FolderError(f"{path} is missing")
-        if path.stat().st_size != expected["bytes"] or sha256_of(path) != expected["sha256"]:
+        if {"bytes": path.stat().st_size, "sha256": sha256_of(path)} != expected:
             raise FolderError(f"{path} is damaged: its content is not what its manifest says")
     return manifest

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from accelerate.commands.config import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
+from torch.distributed import DistError, TCPStore
 from transformers.integrations import unset_hf_deepspeed_config
 
 from longmlm.errors import TrainingError
@@ -26,6 +27,7 @@ from longmlm.processes import end_with_parent
 
 LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
 _latest_beat = [0.0]
+_store_of_this_start: list[TCPStore] = []
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports DeepSpeed to save a model, which else warns
 
@@ -66,6 +68,7 @@ def launch(
     launch was to start, or not `num_processes`.
     """
     patience = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # end_when_hanging comes first
+    _meet_anew()
     is_cpu = not torch.cuda.is_available()
     group = InitProcessGroupKwargs(backend="gloo" if is_cpu and deepspeed else None, timeout=patience)
     accelerator = Accelerator(
@@ -97,6 +100,28 @@ def launch(
     if is_cpu:
         torch.set_num_threads(num_threads or _fair_share_of_cores())
     return accelerator
+
+
+def _meet_anew(seconds: float = 600) -> None:
+    """Leads the processes of this start to a store that process 0 opens; raises TrainingError when it does not.
+
+    The launcher's store outlives a restart, and still holds the addresses of the processes that ended.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    host, deadline = os.environ["MASTER_ADDR"], time.monotonic() + seconds
+    launchers = TCPStore(host, int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=seconds))
+    own = None
+    if os.environ["RANK"] == "0":
+        own = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        launchers.set("longmlm/port", str(own.port))
+    while own is None:
+        with suppress(DistError):  # nobody listens at the port of a process 0 that ended
+            own = TCPStore(host, int(launchers.get("longmlm/port")), timeout=timedelta(seconds=2))
+        if time.monotonic() > deadline:
+            raise TrainingError(f"process 0 did not start in {seconds:.0f} s: give the same command again")
+    os.environ["MASTER_PORT"] = str(own.port)
+    _store_of_this_start[:] = [own]
 
 
 def _processes_wanted() -> int:

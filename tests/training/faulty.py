@@ -22,6 +22,8 @@ def main() -> None:
     """Lets the fault happen in the process RANK at the beginning of the update after STEP."""
     fault, rank, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     sys.argv = [sys.argv[0], *sys.argv[4:]]
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and os.environ["RANK"] == "0":
+        time.sleep(3)  # the others find in the launcher's store what the process 0 that ended had left there
     update = loop.one_update
 
     def faulty(run, batches, state):

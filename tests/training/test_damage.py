@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.errors import CheckpointError, DataError, FolderError
-from longmlm.folders import MANIFEST
+from longmlm.folders import MANIFEST, seal, verify
 from longmlm.training import checkpoint
 from longmlm.training.checkpoint import folder_of
 from tests.training.test_run import stop_after
@@ -43,6 +43,22 @@ def test_a_checkpoint_is_skipped_and_the_file_named_whichever_file_is_damaged_or
             path.write_bytes(content)
     (newest / "notes.txt").write_text("a file of somebody's own does not count", encoding="utf-8")
     assert checkpoint.newest_sound(run) == checkpoint.Sound(newest, ())
+
+
+def test_no_flipped_bit_in_a_manifest_is_more_than_a_folder_that_is_refused(tmp_path):
+    partial, folder = tmp_path / "a.partial", tmp_path / "a"
+    partial.mkdir()
+    for name in ("one.pt", "two.json"):
+        (partial / name).write_text(name)
+    seal(partial, folder)
+    content = (folder / MANIFEST).read_bytes()
+    assert len(content) > 200
+    for place in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        (folder / MANIFEST).write_bytes(flipped)
+        with pytest.raises(FolderError):
+            verify(folder)
 
 
 def test_a_checkpoint_with_a_damaged_manifest_is_replaced_by_the_resumed_run(settings, train, capsys):

@@ -29,7 +29,7 @@ TORCHRUN = (
     "2",
     "--standalone",
     "--max-restarts",
-    "2",
+    "1",
 )
 
 
@@ -105,7 +105,7 @@ def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_update(set
     assert not set(noted[0]["row_ids"]) & set(noted[1]["row_ids"])
 
 
-def test_torchrun_starts_all_again_when_one_was_killed(settings, whole, tmp_path):
+def test_torchrun_starts_all_again_once_when_one_was_killed_whoever_is_late(settings, whole, tmp_path):
     code, said = finish(start(settings, tmp_path, TORCHRUN, *faulty("die", 1, 6)), tmp_path)
     assert code == 0, said[-2000:]
     assert (Path(settings.run) / "died").exists()
