@@ -27,7 +27,7 @@ def pretrain(config: PretrainConfig) -> None:
     from longmlm.processes import alone
     from longmlm.runtime import end_when_hanging, launch, leave, stop_on_signal
     from longmlm.training.checkpoint import refuse_newer
-    from longmlm.training.loop import begin, conclude, train
+    from longmlm.training.loop import begin, conclude, is_enough, train
     from longmlm.training.rehearsal import rehearse
     from longmlm.training.tracking import require, tracked
     from longmlm.training.zero import plugin_of_launch
@@ -57,8 +57,9 @@ def pretrain(config: PretrainConfig) -> None:
             state = train(run, state, stop)
     if accelerator.is_main_process:
         print(conclude(run, state))
-        if stop:
-            print(f"stopped by {stop.signal_name} after step {state.step}: the same command goes on from there")
+        if stop or (state.step < run.recipe.num_steps and not is_enough(run, state)):
+            by = stop.signal_name or "a signal to another process"
+            print(f"stopped by {by} after step {state.step}: the same command goes on from there")
     del run
     leave(accelerator)
 
@@ -81,7 +82,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     sound = newest_seen_by_all(folder, accelerator)
     loaded, provenance = load_start(config, sound.folder)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
-    rows = open_rows(Path(config.rows), "train", verified=accelerator.is_main_process)
+    rows = open_rows(Path(config.rows), "train", verified=accelerator.is_local_main_process)
     refuse_unreadable(rows, vocabulary, loaded.model)
     rebuild_positions(loaded.model, provenance)
     if config.recipe.dropout is not None:

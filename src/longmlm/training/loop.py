@@ -69,7 +69,7 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
     """
     window: list[tuple[Update, float]] = []
     with saving(run) as saver, _progress(run, state) as bar:
-        if _is_enough(run, state):
+        if is_enough(run, state):
             if not state.step:
                 saver.save(state)
             saver.finish()
@@ -90,7 +90,7 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
                 window = []
             if is_last or state.step % run.runtime.evaluate_every_steps == 0:
                 state = evaluated(run, state)
-            ends = stopping or _is_enough(run, state)
+            ends = stopping or is_enough(run, state)
             if ends and window:
                 _log(run, state, window, bar)
             if is_saved or ends:
@@ -165,7 +165,8 @@ def _loader(run: Run, first_step: int) -> Iterator[tuple[MlmBatch, ...]]:
     return iter(loader)
 
 
-def _is_enough(run: Run, state: TrainState) -> bool:
+def is_enough(run: Run, state: TrainState) -> bool:
+    """Says whether the run ends here since what was lost is won back."""
     return run.runtime.stop_when_recovered and state.recovered_at_step is not None
 
 
