@@ -23,6 +23,7 @@ fi
 echo "== a new head, trained at 512"
 python -m pipelines.prepare configs/prepare/minilm-512.toml --sources.0.files "${corpora[@]}"
 "${launch[@]}" configs/pretrain/minilm-512.toml
+"${launch[@]}" configs/pretrain/minilm-512-longer.toml
 [ -d $out/minilm-512 ] || python -m pipelines.release configs/release/minilm-512.toml
 
 echo "== 512 positions to 1536"
