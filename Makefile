@@ -30,6 +30,9 @@ check: $(STAMP) ## style, imports, types, shipped settings: seconds
 	lint-imports --no-logo
 	pyrefly check
 	hadolint docker/Dockerfile
+	check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	kubernetes-validate --quiet --strict deploy/kubernetes.yaml
+	shellcheck .ci/run deploy/slurm.sbatch runs/*.sh
 	pytest -q tests/architecture/test_configs.py
 
 test: $(STAMP) ## the tests, without the slow ones

