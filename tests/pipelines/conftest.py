@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from longmlm.config import run_stage
 from longmlm.model.loading import load_model, read_provenance
 from longmlm.training import checkpoint
+from longmlm.training.snapshot import Trained, take
 from longmlm.training.state import TrainState
 from tests.tiny import World, held_out, one_thread, tiny_evaluation, tiny_world, with_fresh_process_state
 
@@ -51,7 +52,8 @@ def run_folder(world: World, tmp_path: Path) -> Path:
         about = read_provenance(str(world.long))
         record = checkpoint.RunRecord(loaded.tokenizer, "", {"rows": held_out(world.rows).manifest["plan"]}, about)
         optimizer = torch.optim.AdamW(loaded.model.parameters())
-        checkpoint.save(folder, state, loaded.model, optimizer, record, accelerator)
+        snapshot = take(Trained(loaded.model, optimizer, tuple(loaded.model.parameters()), accelerator))
+        checkpoint.write(folder, state, loaded.model, snapshot, record)
     with_fresh_process_state()
     return folder
 
