@@ -132,19 +132,19 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
 def newest_seen_by_all(folder: Path, accelerator: Accelerator) -> Sound:
     """Returns the newest sound checkpoint, which the main process verifies.
 
-    Raises TrainingError in a process that does not see it.
+    Raises TrainingError in every process when one does not see it.
     """
     from accelerate.utils import broadcast_object_list
 
     from longmlm.errors import TrainingError
+    from longmlm.folders import MANIFEST
+    from longmlm.runtime import anyone
     from longmlm.training import checkpoint
 
     (sound,) = broadcast_object_list([checkpoint.newest_sound(folder) if accelerator.is_main_process else None])
-    if sound.folder is not None and not (sound.folder / "manifest.json").is_file():
-        raise TrainingError(
-            f"process {accelerator.process_index} does not see {sound.folder}: the run folder must lie on a disk that "
-            "all machines share"
-        )
+    is_seen = sound.folder is None or (sound.folder / MANIFEST).is_file()
+    if any(anyone(accelerator, not is_seen)):
+        raise TrainingError(f"a process does not see {sound.folder}: it must lie on a disk that all machines share")
     return sound
 
 

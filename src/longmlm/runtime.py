@@ -159,6 +159,12 @@ def seed_process(seed: int, process_index: int) -> None:
     torch.manual_seed(seed + process_index)
 
 
+def anyone(accelerator: Accelerator, *flags: bool) -> list[bool]:
+    """Returns in every process, for each flag, whether it is set in any."""
+    raised = accelerator.reduce(torch.tensor(flags, dtype=torch.int32, device=accelerator.device), "sum")
+    return [count > 0 for count in raised.tolist()]
+
+
 def beat() -> None:
     """Says that this process is at work."""
     _latest_beat[0] = time.monotonic()

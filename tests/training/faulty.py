@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from longmlm.training import checkpoint, loop
+from longmlm.training import checkpoint, loop, saving
 from longmlm.training.config import PretrainConfig
 from pipelines import pretrain
 
@@ -39,6 +39,8 @@ def happen(fault: str, run) -> None:
     match fault:
         case "hang":
             time.sleep(600)
+        case "hang-save":
+            saving.take = lambda _: time.sleep(600)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "terminate":

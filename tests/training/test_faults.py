@@ -75,7 +75,10 @@ def whole(settings, ground, tmp_path) -> Path:
     return run
 
 
-@pytest.mark.parametrize(("fault", "rank"), [("hang", 1), pytest.param("stop", 0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("fault", "rank"),
+    [("hang", 1), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("hang-save", 1), ("stop", 0)))],
+)
 def test_when_a_process_hangs_the_others_end_in_time_with_a_line(settings, tmp_path, fault, rank):
     settings = replace(settings, runtime=replace(settings.runtime, hang_seconds=15.0))
     process = start(settings, tmp_path, ACCELERATE, *faulty(fault, rank, 6))

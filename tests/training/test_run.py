@@ -148,8 +148,9 @@ def test_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(sett
         return update(run, batches, state)
 
     monkeypatch.setattr(loop, "one_update", spoiled)
-    with pytest.raises(TrainingError, match="not finite in step 10.*step-00000008"):
+    with pytest.raises(TrainingError, match="not finite in step 10"):
         train(settings)
+    assert checkpoint.newest_sound(Path(settings.run)).folder == folder_of(Path(settings.run), 8)
     named = json.loads((Path(settings.run) / "non-finite-step-00000010-process-0.json").read_text())
     rows = open_rows(Path(settings.rows), "train")
     num_rows = rows_per_step(settings.recipe.batch_tokens, rows, num_processes=1)

@@ -49,6 +49,31 @@ def held_out(run: Path) -> list[dict]:
     return [line["held_out"]["whole"] for line in tracking.read(run) if "held_out" in line]
 
 
+@pytest.fixture
+def everything_shared(tmp_path) -> str:
+    """A launch with a DeepSpeed file of its own, under which the smallest parameter is shared out too."""
+    file, yaml = tmp_path / "deepspeed.json", tmp_path / "zero-3-of-all.yaml"
+    stage = {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": "auto"}
+    file.write_text(json.dumps({"zero_optimization": stage}))
+    launch = {"distributed_type": "DEEPSPEED", "compute_environment": "LOCAL_MACHINE", "num_machines": 1}
+    launch |= {"num_processes": 2, "deepspeed_config": {"deepspeed_config_file": str(file)}}
+    yaml.write_text(json.dumps(launch))  # which YAML reads
+    return str(yaml)
+
+
+@SLOW
+def test_zero_3_of_every_parameter_gives_the_same_training(settings, train, tmp_path, everything_shared):
+    settings = every_step_saved(settings, tmp_path / "one", dropout=0.0)
+    one = train(settings)
+    shared = trained_by(replace(settings, run=str(tmp_path / "shared")), everything_shared, tmp_path)
+    resolved = json.loads((shared / "deepspeed.json").read_text())["zero_optimization"]
+    assert resolved["stage3_param_persistence_threshold"] == 0
+    assert resolved["reduce_bucket_size"] == zero.TUNED["reduce_bucket_size"]
+    assert losses(shared) == pytest.approx(losses(one), rel=1e-6)
+    for key, value in weights(one, 12).items():
+        torch.testing.assert_close(weights(shared, 12)[key], value, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("yaml", [*STAGES, *(pytest.param(yaml, marks=SLOW) for yaml in OFFLOADED)])
 def test_the_same_global_batches_give_the_same_training(settings, train, tmp_path, yaml):
     """Micro-batches of two rows in two processes under ZeRO, against one process that takes all rows at once."""
@@ -186,6 +211,19 @@ def test_an_optimizer_in_deepspeeds_own_file_is_refused(asked_for, monkeypatch, 
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(file))
     with pytest.raises(TrainingError, match="sets optimizer"):
         zero.plugin_of_launch(1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ZERO_STAGE", "0"), ("OFFLOAD_OPTIMIZER_DEVICE", "nvme"), ("OFFLOAD_PARAM_DEVICE", "nvme")]
+)
+def test_a_stage_or_offload_that_is_not_known_is_refused(asked_for, monkeypatch, name, value):
+    monkeypatch.setenv(f"ACCELERATE_DEEPSPEED_{name}", value)
+    with pytest.raises(TrainingError, match="take stage 1, 2 or 3, offload to cpu"):
+        zero.plugin_of_launch(1.0)
+
+
+def test_a_checkpoint_of_before_the_first_update_has_no_moments_to_put_back():
+    zero.put_back(None, [torch.nn.Parameter(torch.zeros(2))], {})
 
 
 def test_a_launch_with_deepspeed_where_it_is_not_installed_names_the_extra(asked_for, monkeypatch):

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from longmlm.errors import TrainingError
 from longmlm.evaluation.examples import filled_masks
 from longmlm.evaluation.held_out import Measured, cut, measure, whole
 from longmlm.folders import PARTIAL, write_json
@@ -19,10 +20,10 @@ from longmlm.model.batches import MlmBatch
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.processes import ignore_stop_signals
-from longmlm.runtime import Stop, beat, peak_memory_bytes
+from longmlm.runtime import Stop, anyone, beat, peak_memory_bytes
 from longmlm.training import checkpoint, tracking
 from longmlm.training.run import Run
-from longmlm.training.saving import anyone, saving
+from longmlm.training.saving import saving
 from longmlm.training.state import TrainState
 from longmlm.training.update import Update, one_update
 
@@ -39,11 +40,16 @@ def begin(run: Run, resumed_from: Path | None) -> TrainState:
     if run.accelerator.is_main_process:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "settings.toml").write_text(run.record.settings, encoding="utf-8")
-        if run.accelerator.deepspeed_plugin is not None:
+        if run.accelerator.deepspeed_plugin is None:
+            (run.folder / "deepspeed.json").unlink(missing_ok=True)
+        else:
             write_json(run.folder / "deepspeed.json", run.accelerator.deepspeed_plugin.deepspeed_config)
         tracking.forget_after(run.folder, -1 if resumed_from is None else state.step)
         for half in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
             shutil.rmtree(half)
+    run.accelerator.wait_for_everyone()
+    if any(anyone(run.accelerator, not (run.folder / "settings.toml").is_file())):
+        raise TrainingError(f"a process does not see {run.folder}: it must lie on a disk that all machines share")
     return state if resumed_from is not None else evaluated(run, replace(state, base_cut=_base_cut(run)))
 
 
@@ -51,7 +57,8 @@ def _base_cut(run: Run) -> float | None:
     base, revision = (run.record.provenance.get(key) for key in ("base", "base_revision"))
     if base is None:
         return None
-    if revision is None and not Path(base).is_dir():  # a released model names a local base by its last part only
+    is_missing = revision is None and not Path(base).is_dir()  # a released model names a local base by its last part
+    if any(anyone(run.accelerator, is_missing)):
         run.accelerator.print(f"the base model {base} is not on this machine: base_cut is not measured")
         return None
     model = load_model(base, revision).model.to(run.accelerator.device)

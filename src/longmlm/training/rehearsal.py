@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from longmlm.errors import TrainingError
-from longmlm.runtime import free_memory_bytes, peak_memory_bytes
+from longmlm.runtime import anyone, free_memory_bytes, peak_memory_bytes
 from longmlm.training import checkpoint
 from longmlm.training.run import Run
 from longmlm.training.state import TrainState
@@ -33,7 +33,7 @@ def rehearse(run: Run, resumed_from: Path | None) -> str:
         return f"{run.folder} is finished: {state.step} of {run.recipe.num_steps} steps are made"
     memory, disk = _memory_needed(run), _disk_needed(run)
     free_memory, free_disk = free_memory_bytes(), shutil.disk_usage(_existing(run.folder)).free
-    if memory > free_memory:
+    if any(anyone(run.accelerator, memory > free_memory)):
         raise TrainingError(
             f"a process needs about {memory / GB:.1f} GB of memory, {free_memory / GB:.1f} GB are free: lower "
             "rows_per_micro_batch, or set activation_checkpointing = true"
@@ -98,9 +98,15 @@ def _two_steps(run: Run, state: TrainState) -> tuple[float, int]:
 
 
 def _memory_needed(run: Run) -> int:
-    """Returns the bytes that come to the weights, which are there already: gradients, moments, a micro-batch."""
+    """Returns the bytes that come to what is there already: gradients, moments, a micro-batch.
+
+    Weights are there, under ZeRO moments too; from stage 2 on a process keeps its share of the gradients.
+    """
+    gradients, moments = run.cost.state_bytes // 4, run.cost.state_bytes // 2
+    if (plugin := run.accelerator.deepspeed_plugin) is not None:
+        gradients, moments = gradients // (run.accelerator.num_processes if plugin.zero_stage > 1 else 1), 0
     share = math.ceil(run.batches.recipe.rows_per_step / run.accelerator.num_processes)
-    return 3 * run.cost.state_bytes // 4 + min(run.batches.rows_per_micro_batch, share) * run.cost.row_bytes
+    return gradients + moments + min(run.batches.rows_per_micro_batch, share) * run.cost.row_bytes
 
 
 def _num_checkpoints(run: Run) -> int:

@@ -1,19 +1,18 @@
 """Checkpoints written while training goes on, one at a time."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-from accelerate import Accelerator
-
 from longmlm.errors import CheckpointError
-from longmlm.runtime import unwatched
+from longmlm.runtime import anyone, beat, unwatched
 from longmlm.training import checkpoint
 from longmlm.training.run import Run
 from longmlm.training.snapshot import Snapshot, take
 from longmlm.training.state import TrainState
+
+POLL_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -30,8 +29,7 @@ class Saver:
         Raises what `finish` raises for the one before.
         """
         self.finish()
-        with unwatched():
-            snapshot = take(self.run.trained)
+        snapshot = take(self.run.trained)
         if snapshot is not None:
             self.pending = self.writer.submit(_commit, self.run, state, snapshot)
 
@@ -40,25 +38,31 @@ class Saver:
         return self.pending is not None and self.pending.done() and self.pending.exception() is not None
 
     def finish(self) -> None:
-        """Waits until all is written; raises CheckpointError in every process when the disk did not take it."""
-        with unwatched():
-            error = self.pending.exception() if self.pending is not None else None
-            if any(anyone(self.run.accelerator, error is not None)):
-                raise error or CheckpointError("the main process could not write a checkpoint")
+        """Waits until all is written; raises CheckpointError in every process when the disk did not take it.
+
+        However long the disk takes, no process is taken for hung, since all meet again and again.
+        """
+        while any(anyone(self.run.accelerator, self._is_writing())):
+            beat()
+        error = self.pending.exception() if self.pending is not None else None
+        if any(anyone(self.run.accelerator, error is not None)):
+            raise error or CheckpointError("the main process could not write a checkpoint")
         self.pending = None
+
+    def _is_writing(self) -> bool:
+        """Says, a moment later, whether the disk is still at it."""
+        return self.pending is not None and bool(wait([self.pending], timeout=POLL_SECONDS).not_done)
 
 
 @contextmanager
 def saving(run: Run) -> Iterator[Saver]:
     """Yields the saver of a run; however the block ends, what was begun is written to its end."""
-    with ThreadPoolExecutor(1, "checkpoint") as writer:
+    writer = ThreadPoolExecutor(1, "checkpoint")
+    try:
         yield Saver(run, writer)
-
-
-def anyone(accelerator: Accelerator, *flags: bool) -> list[bool]:
-    """Returns in every process, for each flag, whether it is set in any."""
-    raised = accelerator.reduce(torch.tensor(flags, dtype=torch.int32, device=accelerator.device), "sum")
-    return [count > 0 for count in raised.tolist()]
+    finally:
+        with unwatched():
+            writer.shutdown()
 
 
 def _commit(run: Run, state: TrainState, snapshot: Snapshot) -> None:

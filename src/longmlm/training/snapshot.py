@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longmlm.model.generated import stock_state
+from longmlm.runtime import beat
 from longmlm.training import zero
 
 
@@ -74,6 +75,7 @@ def _copied(trained: Trained, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _kept(trained: Trained, value: Tensor) -> Tensor:
+    beat()
     return value.to("cpu", copy=True) if trained.accelerator.is_main_process else torch.empty(0)
 
 

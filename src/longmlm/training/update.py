@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.model.batches import MlmBatch
-from longmlm.training import checkpoint, zero
+from longmlm.training import zero
 from longmlm.training.run import Run
 from longmlm.training.schedule import learning_rate
 from longmlm.training.state import TrainState
@@ -89,9 +89,8 @@ def _refuse(run: Run, batches: Sequence[MlmBatch], state: TrainState) -> None:
     name = f"non-finite-step-{state.step + 1:08d}-process-{run.accelerator.process_index}.json"
     row_ids = [row_id for batch in batches for row_id in batch.row_ids]
     write_json(run.folder / name, {"step": state.step + 1, "row_ids": row_ids})
-    last = checkpoint.newest_sound(run.folder).folder
     raise TrainingError(
         f"loss or gradient is not finite in step {state.step + 1}; no update was made, its rows are in "
-        f"{run.folder / name}, the last checkpoint is {last.name if last else 'none'}: lower the learning rate or look "
-        "at these rows"
+        f"{run.folder / name}, the same command goes on from the last checkpoint: lower the learning rate or look at "
+        "these rows"
     )

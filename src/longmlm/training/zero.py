@@ -52,7 +52,13 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
     _set(settings, _recipe_settings(max_gradient_norm, int(os.environ.get("WORLD_SIZE", "1"))))
     for name in {"optimizer", "scheduler"} & settings.keys():
         raise TrainingError(f"DeepSpeed's configuration sets {name}: take it out, the recipe decides it")
-    settings["zero_optimization"] = TUNED | settings["zero_optimization"]
+    chosen = {key: value for key, value in settings["zero_optimization"].items() if value != "auto"}
+    devices = {chosen.get(f"offload_{what}", {}).get("device", "none") for what in ("optimizer", "param")}
+    if chosen.get("stage") not in (1, 2, 3) or not devices <= {"none", "cpu"}:
+        raise TrainingError(
+            "the launch asks DeepSpeed for what is not done here: take stage 1, 2 or 3, offload to cpu"
+        )
+    settings["zero_optimization"] = TUNED | chosen
     return plugin
 
 
@@ -134,7 +140,9 @@ def moments(optimizer: Any, parameters: Sequence[nn.Parameter]) -> Iterator[dict
 
 
 def put_back(optimizer: Any, parameters: Sequence[nn.Parameter], states: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Gives each process its share of the whole states of AdamW."""
+    """Gives each process its share of the whole states of AdamW, of which there are none before the first update."""
+    if not states:
+        return
     from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
     for state in optimizer.optimizer.state.values():
