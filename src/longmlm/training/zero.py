@@ -55,9 +55,7 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
     chosen = {key: value for key, value in settings["zero_optimization"].items() if value != "auto"}
     devices = {chosen.get(f"offload_{what}", {}).get("device", "none") for what in ("optimizer", "param")}
     if chosen.get("stage") not in (1, 2, 3) or not devices <= {"none", "cpu"}:
-        raise TrainingError(
-            "the launch asks DeepSpeed for what is not done here: take stage 1, 2 or 3, offload to cpu"
-        )
+        raise TrainingError("the launch asks DeepSpeed for what is not done here: take stage 1, 2 or 3, offload to cpu")
     settings["zero_optimization"] = TUNED | chosen
     return plugin
 
