@@ -99,14 +99,14 @@ def prepared(
     for flat in getattr(shared, "fp32_partitioned_groups_flat", None) or shared.single_partition_of_fp32_groups:
         shared.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device)}
         shared.optimizer.state[flat] |= {key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS}
-    if not _is_sharded(engine):
+    if not _is_sharded(next(engine.parameters())):
         shared._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  # it links one group too few after the first update
     return engine, wrapped
 
 
-def _is_sharded(model: nn.Module) -> bool:
+def _is_sharded(parameter: nn.Parameter) -> bool:
     """Says whether parameters are shared out, as in stage 3, not optimizer and gradients alone."""
-    return hasattr(next(model.parameters()), "ds_id")
+    return hasattr(parameter, "ds_id")
 
 
 def backward(accelerator: Accelerator, loss: Tensor, is_last: bool) -> float:
@@ -148,7 +148,7 @@ def put_back(optimizer: Any, parameters: Sequence[nn.Parameter], states: Mapping
     for place, parameter in enumerate(parameters):
         for key in MOMENTS:
             value = states[place][key].to(parameter.device)
-            if hasattr(parameter, "ds_id"):
+            if _is_sharded(parameter):
                 safe_set_local_optimizer_state(parameter, _share(value, parameter), key)
             else:
                 safe_set_full_optimizer_state(parameter, value, key)
