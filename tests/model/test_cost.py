@@ -27,7 +27,7 @@ def batch_of(length: int, num_rows: int = 1) -> MlmBatch:
     return MlmBatch(tokens, None, selected, tokens.flatten()[selected])
 
 
-def saved_bytes(objective: MlmObjective, batch: MlmBatch, is_bf16: bool) -> int:
+def saved_bytes(objective: MlmObjective, batch: MlmBatch) -> int:
     """Returns the bytes that autograd keeps for the backward pass, parameters aside."""
     owned = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
     kept: dict[int, int] = {}
@@ -38,8 +38,7 @@ def saved_bytes(objective: MlmObjective, batch: MlmBatch, is_bf16: bool) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
-    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         kept_alive = objective(batch).losses.sum()
     assert kept_alive.isfinite()
     return sum(kept.values())
@@ -62,9 +61,9 @@ def test_flop_are_those_that_torch_counts(kind: tuple[str, int], length: int) ->
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("family", WIDE)
 def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: float, is_bf16: bool) -> None:
-    objective = MlmObjective(model_of(family)).train()
+    objective = MlmObjective(model_of(family), is_bf16).train()
     set_dropout(objective, dropout)
-    one, two = (saved_bytes(objective, batch_of(512, num_rows), is_bf16) for num_rows in (1, 2))
+    one, two = (saved_bytes(objective, batch_of(512, num_rows)) for num_rows in (1, 2))
     predicted = cost_of(objective.model, Work(512, 1 / 8, is_bf16)).row_bytes
     assert predicted == pytest.approx(two - one, rel=0.2)
 
@@ -75,7 +74,7 @@ def test_recomputed_activations_take_a_fraction_and_give_the_same_gradients(kind
     batch = batch_of(16, num_rows=4)
     sizes, gradients = [], []
     for objective in (kept, recomputed):
-        sizes.append(saved_bytes(objective, batch, is_bf16=False))
+        sizes.append(saved_bytes(objective, batch))
         torch.manual_seed(3)
         objective(batch).losses.sum().backward()
         gradients.append({name: one.grad for name, one in objective.named_parameters() if one.grad is not None})
