@@ -1,6 +1,9 @@
 """Accelerate's YAML files as their heads say to start them, two launchers for two machines among them."""
 
+import os
+import shutil
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +19,17 @@ YAML = ROOT / "configs" / "accelerate"
 NUM_PROCESSES = {"ddp.yaml": 2, "two-nodes-cpu.yaml": 4, "two-nodes.yaml": 4}
 STARTED_ELSEWHERE = {"single.yaml", "two-cpu-processes.yaml"}  # by test_processes.py
 ADDRESS = "127.0.0.1"
+ADDRESSES = ("10.203.7.1", "10.203.7.2")
 
 
-def launchers(name: str, *options: str) -> list[tuple[str, ...]]:
+def launchers(name: str, *options: str, address: str = ADDRESS) -> list[tuple[str, ...]]:
     """Returns the command of each machine, all of them here, as the head of the YAML file tells it."""
     command = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(YAML / name))
     num_machines = load_config_from_file(str(YAML / name)).num_machines
     if num_machines == 1:
         return [(*command, "--main_process_port", "0", *options)]
     port = str(free_port())
-    place = ("--main_process_ip", ADDRESS, "--main_process_port", port)
+    place = ("--main_process_ip", address, "--main_process_port", port)
     return [(*command, "--machine_rank", str(rank), *place, *options) for rank in range(num_machines)]
 
 
@@ -42,6 +46,26 @@ def run_all(settings, folder: Path, commands: list[tuple[str, ...]], *script: st
         place.mkdir(exist_ok=True)
     processes = [start(settings, place, command, *script) for place, command in zip(places, commands, strict=True)]
     return [finish(process, place, 300) for process, place in zip(processes, places, strict=True)]
+
+
+@pytest.fixture
+def machines():
+    """Prefixes of commands that run them in network namespaces, joined by a cable, with an address each."""
+    names = [f"longmlm-{os.getpid()}-{rank}" for rank in range(2)]
+    made = [["netns", "add", name] for name in names]
+    made.append(["link", "add", "cable", "netns", names[0], "type", "veth", "peer", "cable", "netns", names[1]])
+    for name, address in zip(names, ADDRESSES, strict=True):
+        made.append(["-n", name, "address", "add", f"{address}/24", "dev", "cable"])
+        made += [["-n", name, "link", "set", device, "up"] for device in ("lo", "cable")]
+    try:
+        for arguments in made:
+            done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"network namespaces need root: {done.stderr.strip()}")
+        yield [("ip", "netns", "exec", name, "env", "GLOO_SOCKET_IFNAME=cable") for name in names]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
 @pytest.fixture
@@ -78,6 +102,16 @@ def test_an_accelerate_config_starts_a_run_with_the_losses_of_one_process(whole,
 def test_every_accelerate_config_is_started_by_a_test():
     plain = {path.name for path in YAML.glob("*.yaml") if "DEEPSPEED" not in path.read_text(encoding="utf-8")}
     assert plain == NUM_PROCESSES.keys() | STARTED_ELSEWHERE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("ip") is None, reason="network namespaces are made with ip, of iproute2")
+def test_two_machines_with_addresses_of_their_own_train_as_one_process(whole, machines, tmp_path):
+    settings, run = whole
+    commands = launchers("two-nodes-cpu.yaml", address=ADDRESSES[0])
+    for code, said in run_all(settings, tmp_path, [(*on, *one) for on, one in zip(machines, commands, strict=True)]):
+        assert code == 0, said[-2000:]
+    assert_same_record(run, Path(settings.run))
 
 
 @pytest.mark.slow
