@@ -1,6 +1,6 @@
 """Files to a Hugging Face hub on this machine, which speaks as much of its protocol as the client needs.
 
-Repositories have commits; a branch names the last one that was made on it. Every request is noted, and may be failed.
+Repositories have commits; a branch names the last one that was made on it.
 """
 
 import base64
@@ -10,17 +10,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Lock, Thread
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
-from huggingface_hub import ModelCard
+from huggingface_hub import RepoCard
+
+from tests.loopback import Answer, Asked, Server, listening
 
 Files = dict[str, bytes]
 LATEST = "main"
 KINDS = ("datasets", "models")
-LARGE = (".safetensors", ".png", ".parquet")
-CUT, HANG = 0, 1
+LARGE = (".arrow", ".parquet", ".png", ".safetensors")
+METADATA = {
+    "model": ("license", "library_name", "pipeline_tag"),
+    "dataset": ("configs", "language", "license", "size_categories"),
+}
 
 
 @dataclass
@@ -50,53 +53,19 @@ class Repository:
 
 
 @dataclass
-class Fault:
-    """Fails the requests whose `METHOD /path` matches, from the `first` on, `times` times.
-
-    They are answered with `status`; CUT does what is asked and sends half of the answer, HANG never answers.
-    """
-
-    kind: str
-    status: int
-    first: int = 1
-    times: int = 1
-    headers: dict[str, str] = field(default_factory=dict)
-    said: str = "no"
-    seen: int = 0
-
-    def strikes(self, request: str) -> bool:
-        """Tells whether this request is to fail, and counts it."""
-        self.seen += (matches := re.search(self.kind, request) is not None)
-        return matches and self.first <= self.seen < self.first + self.times
-
-
-@dataclass
-class Hub:
-    """Repositories by kind and name, such as datasets/owner/name, where they are served, and what was asked.
+class Hub(Server):
+    """Repositories by kind and name, such as datasets/owner/name.
 
     With a token, only requests that bring it may write, or see a private repository.
     """
 
-    endpoint: str
     repositories: dict[str, Repository] = field(default_factory=dict)
-    requests: list[str] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
     token: str | None = None
-    ended: Event = field(default_factory=Event)
 
     def repository(self, name: str) -> Repository:
         """Returns the repository of that name, a new one if there is none."""
         return self.repositories.setdefault(name, Repository())
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is sent, a file's bytes or else as JSON, and with which status."""
-
-    content: object = None
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
 
 
 def missing(what: str) -> Answer:
@@ -128,12 +97,13 @@ def entries(files: Files, folder: str) -> list[dict[str, object]]:
     return folders + [entry(path, content) for path, content in inside.items()]
 
 
-def answer(hub: Hub, command: str, path: str, body: bytes, is_known: bool) -> Answer:
+def answer(hub: Hub, asked: Asked, is_known: bool) -> Answer:
     """Returns what the hub says to a request, the parts of whose path are quoted; who is known may write."""
-    parts = [unquote(part) for part in path.removeprefix("/api").strip("/").split("/")]
+    command, body = asked.command, asked.body
+    parts = [unquote(part) for part in asked.path.removeprefix("/api").strip("/").split("/")]
     match [command, *parts]:
         case ["POST", "validate-yaml"]:
-            return validated(json.loads(body)["content"])
+            return validated(**json.loads(body))
         case ["POST", "repos", "create"]:
             return created(hub, json.loads(body)) if is_known else Answer({"error": "unknown token"}, 401)
         case ["PUT", "objects", oid]:
@@ -180,10 +150,12 @@ def pull(name: str, number: int, title: str) -> dict[str, object]:
     return {**about, **more, "createdAt": "2026-01-01T00:00:00.000Z"}
 
 
-def validated(card: str) -> Answer:
+def validated(content: str, repoType: str) -> Answer:  # noqa: N803 - as the client calls it
     """Returns what the hub finds wrong with the metadata of a card."""
-    data = ModelCard(card).data.to_dict()
-    wrong = [key for key in ("license", "library_name", "pipeline_tag") if not data.get(key)]
+    data = RepoCard(content).data.to_dict()
+    wrong = [key for key in METADATA[repoType] if not data.get(key)]
+    for split in (split for config in data.get("configs", ()) for split in config["data_files"]):
+        wrong += [] if re.fullmatch(r"\w+", split["split"]) and split["path"] else ["configs"]
     for result in (result for index in data.get("model-index", ()) for result in index["results"]):
         parts = [result["task"]["type"], result["dataset"]["name"], result["dataset"]["type"]]
         numbers = [metric["value"] for metric in result["metrics"]]
@@ -192,12 +164,12 @@ def validated(card: str) -> Answer:
 
 
 def created(hub: Hub, asked: dict) -> Answer:
-    name = f"{asked['organization']}/{asked['name']}"
-    if f"models/{name}" in hub.repositories:
+    name = f"{asked.get('type', 'model')}s/{asked['organization']}/{asked['name']}"
+    if name in hub.repositories:
         return Answer({"error": "exists"}, 409)
-    hub.repository(f"models/{name}").private = asked.get("visibility") == "private"
-    hub.repository(f"models/{name}").commit({".gitattributes": b"*.safetensors filter=lfs\n"})
-    return Answer({"url": f"{hub.endpoint}/{name}"})
+    hub.repository(name).private = asked.get("visibility") == "private"
+    hub.repository(name).commit({".gitattributes": b"*.safetensors filter=lfs\n"})
+    return Answer({"url": f"{hub.endpoint}/{name.removeprefix('models/')}"})
 
 
 def written(hub: Hub, repository: Repository, parts: list[str], body: bytes) -> Answer:
@@ -249,50 +221,10 @@ def changed(files: Files, operations: list[dict], objects: dict[str, bytes]) -> 
 @contextmanager
 def serve() -> Iterator[Hub]:
     """Yields a hub without repositories that listens on this machine until the block ends."""
+    hub = Hub()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def respond(asked: Asked) -> Answer:
+        return answer(hub, asked, hub.token is None or asked.headers.get("Authorization") == f"Bearer {hub.token}")
 
-        def respond(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            with lock:
-                hub.requests.append(f"{self.command} {unquote(self.path)}")
-                fault = next((fault for fault in hub.faults if fault.strikes(hub.requests[-1])), None)
-                is_known = hub.token is None or self.headers.get("Authorization") == f"Bearer {hub.token}"
-                if fault is None or fault.status == CUT:
-                    said = answer(hub, self.command, urlsplit(self.path).path, body, is_known)
-                else:
-                    said = Answer({"error": fault.said}, fault.status, fault.headers)
-            if said.status == HANG:
-                self.close_connection = hub.ended.wait()
-            else:
-                self.send(said, is_cut=fault is not None and fault.status == CUT)
-
-        def send(self, said: Answer, is_cut: bool) -> None:
-            first = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
-            whole = said.content if isinstance(said.content, bytes) else json.dumps(said.content).encode()
-            content = whole[first:]
-            self.send_response(206 if first else said.status)
-            for name, value in {**said.headers, "Content-Length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            sent = 0 if self.command == "HEAD" else len(content) // 2 if is_cut else len(content)
-            self.wfile.write(content[:sent])
-            self.close_connection = is_cut
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    for command in ("GET", "HEAD", "POST", "PUT"):
-        setattr(Handler, f"do_{command}", Handler.respond)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub, lock = Hub(f"http://127.0.0.1:{server.server_port}"), Lock()
-    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
+    with listening(hub, respond):
         yield hub
-    finally:
-        hub.ended.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -14,7 +14,8 @@ import pytest
 from huggingface_hub import ModelCard
 
 from longmlm.folders import new_folder, verify
-from tests.hub import Fault, Hub, serve
+from tests.hub import Hub, serve
+from tests.loopback import Fault
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World
 
 ROOT = Path(__file__).parents[2]
@@ -167,8 +168,8 @@ def test_run_is_followed_to_its_end_and_a_failing_hub_is_waited_for(
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     hub.faults = [Fault("commit", 503)]
     script = (
-        "import pipelines.release as stage, longmlm.release.huggingface as client\n"
-        "stage.POLL_SECONDS, client.WAITS_SECONDS = 0.1, ()\nstage.main()"
+        "import pipelines.release as stage, longmlm.release.follow as follow, longmlm.release.huggingface as client\n"
+        "follow.POLL_SECONDS, client.WAITS_SECONDS = 0.1, ()\nstage.main()"
     )
     command = [sys.executable, "-c", script, str(settings), "--publish", f"hf:{NAME}", "--follow", str(run)]
     with subprocess.Popen(

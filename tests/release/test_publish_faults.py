@@ -11,7 +11,8 @@ from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import new_folder
 from longmlm.release import huggingface
 from longmlm.release.huggingface import UnavailableError
-from tests.hub import CUT, HANG, Fault, Hub
+from tests.hub import Hub
+from tests.loopback import CUT, HANG, Fault
 from tests.release.published import NAME, TOKEN, content, held, send, sent
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what the client does to httpx2
