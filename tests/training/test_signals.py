@@ -12,6 +12,7 @@ from longmlm.config import to_toml
 from longmlm.errors import FolderError
 from longmlm.processes import alone
 from longmlm.training import checkpoint, tracking
+from tests.training.test_faults import ACCELERATE
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,14 +38,32 @@ def started(settings, folder: Path, command: list[str]) -> subprocess.Popen:
     raise AssertionError("the run made no step")
 
 
-def test_sigterm_to_the_whole_group_saves_also_with_loader_workers(settings, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_saves_also_with_loader_workers(settings, tmp_path, number):
     runtime = replace(settings.runtime, num_loader_workers=1, save_every_steps=100_000)
     process = started(replace(settings, runtime=runtime), tmp_path, [])
-    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said[-2000:]
-    assert "stopped by SIGTERM after step" in said
-    assert checkpoint.newest_sound(Path(settings.run)).folder is not None
+    assert f"stopped by {number.name} after step" in said
+    assert_saved_at_the_last_step(Path(settings.run))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_launcher_of_two_processes_saves_and_no_process_fails(settings, tmp_path, number):
+    settings = replace(settings, runtime=replace(settings.runtime, save_every_steps=100_000))
+    process = started(settings, tmp_path, list(ACCELERATE[1:]))
+    os.killpg(process.pid, number)
+    said, _ = process.communicate(timeout=60)
+    assert said.count(f"stopped by {number.name} after step") == 1, said[-2000:]
+    assert "ChildFailedError" not in said
+    assert_saved_at_the_last_step(Path(settings.run))
+
+
+def assert_saved_at_the_last_step(run: Path) -> None:
+    last = max(line["step"] for line in tracking.read(run) if "loss" in line)
+    assert checkpoint.newest_sound(run).folder == checkpoint.folder_of(run, last)
 
 
 def test_sigterm_to_the_launcher_alone_reaches_training(settings, tmp_path):
