@@ -3,23 +3,19 @@
 import hashlib
 import json
 import shutil
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longmlm.config import run_stage
-from longmlm.errors import ReleaseError, UserError
+from longmlm.processes import closing_on_sigterm
 from longmlm.release.config import PLACES, PUBLISHING, ReleaseConfig
 
 if TYPE_CHECKING:
     from longmlm.data.rows import Rows
     from longmlm.release.export import Proof
-
-POLL_SECONDS = 30.0
 
 
 def release(config: ReleaseConfig) -> None:
@@ -35,7 +31,7 @@ def release(config: ReleaseConfig) -> None:
     from longmlm.training.checkpoint import model_folder
 
     if config.follow:
-        follow(config, Path(config.follow))
+        follow_run(config, Path(config.follow))
         return
     output = Path(config.output)
     if not config.publish:
@@ -137,39 +133,21 @@ def publish_step(config: ReleaseConfig, checkpoint: Path, rows: "Rows", revision
         print(f"published: {publish(folder, str(config.publish), repository, title)}", flush=True)
 
 
-def follow(config: ReleaseConfig, run: Path) -> None:
-    """Publishes each new best checkpoint of a run in training, of which it only reads, until that has ended."""
-    if not run.is_dir():
-        raise ReleaseError(f"{run}: no such run folder: start pretrain.py first")
-    from longmlm.data.rows import open_rows
-    from longmlm.release.candidates import has_ended, newest_best, refusal, step_of
-    from longmlm.release.huggingface import UnavailableError
+def follow_run(config: ReleaseConfig, run: Path) -> None:
+    """Publishes each new best checkpoint of a run in training until that has ended."""
+    from longmlm.release.follow import follow, leave_gpus_to_training
 
-    rows, seen = open_rows(Path(config.rows), "held_out"), None
-    while True:
-        is_over, best = has_ended(run), newest_best(run)
-        if best is None or best == seen:
-            if is_over:
-                return
-            time.sleep(POLL_SECONDS)
-            continue
-        try:
-            if reason := refusal(best, config.allow_unrecovered):
-                print(f"step {step_of(best):,} is not published: {reason}", flush=True)
-            else:
-                publish_step(config, best, rows, config.revision)
-            seen = best
-        except (UserError, OSError, KeyError) as error:
-            was_removed = not best.is_dir()
-            if is_over or not (was_removed or isinstance(error, UnavailableError)):
-                raise
-            print(f"step {step_of(best):,} is not published yet: {error}", file=sys.stderr, flush=True)
-            time.sleep(POLL_SECONDS)
+    leave_gpus_to_training()
+    from longmlm.data.rows import open_rows
+
+    rows = open_rows(Path(config.rows), "held_out")
+    follow(run, config.allow_unrecovered, lambda best: publish_step(config, best, rows, config.revision))
 
 
 def main() -> None:
     """Runs the stage from the command line."""
-    run_stage(ReleaseConfig, release)
+    with closing_on_sigterm():
+        run_stage(ReleaseConfig, release)
 
 
 if __name__ == "__main__":

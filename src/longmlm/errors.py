@@ -35,3 +35,7 @@ class TrainingError(UserError):
 
 class ReleaseError(UserError):
     """A model that must not be released as it is."""
+
+
+class UnavailableError(ReleaseError):
+    """A hub that does not answer, or not yet."""

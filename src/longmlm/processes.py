@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,21 @@ def ignore_stop_signals(_worker: int = 0) -> None:
     """Leaves SIGTERM and SIGINT, which reach a whole process group, to the process that knows how to stop."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def closing_on_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end the block as an error would, so that what it has open is put away, with exit code 143."""
+
+    def end(number: int, _frame: object) -> None:
+        print(f"stopped by {signal.Signals(number).name}: the same command goes on", file=sys.stderr, flush=True)
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

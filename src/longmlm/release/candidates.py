@@ -25,9 +25,12 @@ def refusal(folder: Path, is_allowed: bool) -> str | None:
         return str(error)
     if is_allowed:
         return None
-    accuracy, training = read_provenance(str(folder))["trained"]["accuracy"], training_of(folder)
+    provenance, training = read_provenance(str(folder)), training_of(folder)
+    accuracy = provenance["trained"]["accuracy"]
     if accuracy is None:
         return "it was not evaluated when it was saved"
+    if training.base_cut is None and "base" in provenance:
+        return "its run did not measure the base model, so that nobody knows whether it is worse"
     if training.base_cut is not None and accuracy < training.base_cut:
         return f"its {accuracy:.2f} % is below base_cut {training.base_cut:.2f} %"
     return None
@@ -36,6 +39,17 @@ def refusal(folder: Path, is_allowed: bool) -> str | None:
 def newest_best(run: Path) -> Path | None:
     """Returns the checkpoint with the best accuracy so far, which a run in training may be about to remove."""
     return max(checkpoint.evaluated(run), default=(0.0, None))[1]
+
+
+def unreadable(run: Path) -> list[Path]:
+    """Returns the checkpoints that are there and whose state cannot be read."""
+    found = []
+    for folder in checkpoint.folders(run):
+        try:
+            checkpoint.read_state(folder)
+        except (OSError, ValueError, KeyError, TypeError):
+            found += [folder] if folder.is_dir() else []
+    return found
 
 
 def has_ended(run: Path) -> bool:

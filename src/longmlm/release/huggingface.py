@@ -2,10 +2,6 @@
 
 import hashlib
 import sys
-import textwrap
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +13,28 @@ from huggingface_hub.utils._http import default_client_factory
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
+from longmlm.release.hub import (
+    LONGEST_WAIT_SECONDS,
+    TIMEOUT_SECONDS,
+    TOO_MANY_REQUESTS,
+    TRANSIENT,
+    WAITS_SECONDS,
+    Reason,
+    Repository,
+    answered,
+    chain,
+    long_pause,
+    persist,
+    unreachable,
+    without_secrets,
+)
 
-TOO_MANY_REQUESTS = 429
-TRANSIENT = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
-WAITS_SECONDS = (1.0, 5.0, 25.0)
-LONGEST_WAIT_SECONDS = 300.0  # the hub counts requests in windows of five minutes
-TIMEOUT_SECONDS = 120.0
 REMEDIES = {
     401: "log in with `hf auth login`, or set HF_TOKEN to a token that is valid",
     402: "the plan of its owner does not cover this",
     403: "use a token with write access to it, or make room where a quota is full",
     404: "check its name, and that the token may see it",
 }
-
-
-class UnavailableError(ReleaseError):
-    """A hub that does not answer, or not yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repository:
-    """Where on a hub a folder goes: OWNER/NAME, who may see it, a branch, a tag to set, or a pull request to open.
-
-    A branch that `mirrors` the folder holds nothing else.
-    """
-
-    name: str
-    public: bool = False
-    revision: str | None = None
-    tag: str | None = None
-    pull_request: bool = False
-    mirrors: bool = False
 
 
 def upload(folder: Path, place: Repository, message: str) -> str:
@@ -60,16 +47,7 @@ def upload(folder: Path, place: Repository, message: str) -> str:
     logging.set_verbosity_error()  # its warnings hold signed addresses
     if not sys.stderr.isatty():
         disable_progress_bars()
-    for wait in (*WAITS_SECONDS, None):
-        try:
-            return _upload(folder, place, message)
-        except Exception as error:  # noqa: BLE001 - the client raises types of its own and of the libraries below
-            reason = _reason(error, place.name)
-            if wait is None or not isinstance(reason, UnavailableError) or reason in _chain(error):
-                raise reason from None
-            print(f"{reason}: trying again", file=sys.stderr)
-            time.sleep(max(wait, *(_asked_wait(failed.response) for failed in _answers(error)), 0.0))
-    raise AssertionError
+    return persist(lambda: _upload(folder, place, message), lambda error: _reason(error, place.name), WAITS_SECONDS)
 
 
 def _upload(folder: Path, place: Repository, message: str) -> str:
@@ -153,7 +131,7 @@ def _limit(request: httpx2.Request) -> None:
 
 def _refuse_long_wait(response: httpx2.Response) -> None:
     if response.status_code in TRANSIENT and (asked := _asked_wait(response)) > LONGEST_WAIT_SECONDS:
-        raise UnavailableError(f"the hub asks for a pause of {asked:,.0f} seconds: publish again then")
+        raise long_pause(asked)
 
 
 def _asked_wait(response: httpx2.Response) -> float:
@@ -163,36 +141,18 @@ def _asked_wait(response: httpx2.Response) -> float:
     return float(after) if after.isdigit() else 0.0
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _answers(error: Exception) -> list[HfHubHTTPError]:
-    return [one for one in _chain(error) if isinstance(one, HfHubHTTPError)]
-
-
-def _reason(error: Exception, name: str) -> ReleaseError:
+def _reason(error: Exception, name: str) -> Reason:
     """Returns what a client's error means to a user, without the addresses and secrets that it may hold."""
-    if own := [one for one in _chain(error) if isinstance(one, ReleaseError)]:
-        return own[0]
-    if any(isinstance(one, OfflineModeIsEnabled) for one in _chain(error)):
-        return ReleaseError("HF_HUB_OFFLINE is set: unset it to publish")
-    if failed := _answers(error):
+    links = list(chain(error))
+    if own := [one for one in links if isinstance(one, ReleaseError)]:
+        return Reason(own[0])
+    if any(isinstance(one, OfflineModeIsEnabled) for one in links):
+        return Reason(ReleaseError("HF_HUB_OFFLINE is set: unset it to publish"))
+    if failed := [one for one in links if isinstance(one, HfHubHTTPError)]:
         status, said = failed[0].response.status_code, without_secrets(failed[0].server_message or "", get_token())
-        told = f"the hub answers {status} for {name}" + (f" ({said})" if said else "")
-        if status in TRANSIENT:
-            return UnavailableError(f"{told}, publish again later: only what lacks is sent")
-        return ReleaseError(f"{told}: {REMEDIES.get(status, 'the request was refused')}")
-    if any(isinstance(one, httpx2.TransportError | ConnectionError) for one in _chain(error)):
-        said = without_secrets(str(error), get_token()) or type(error).__name__
-        return UnavailableError(f"the hub cannot be reached ({said}), check the network and publish again")
-    cause = list(_chain(error))[-1]
-    said = without_secrets(str(cause), get_token()) or type(cause).__name__
-    return ReleaseError(f"{name} cannot be published: {said}")
-
-
-def without_secrets(said: str, token: str | None) -> str:
-    """Returns what was said in a short line, the token not in it."""
-    return textwrap.shorten(said.replace(token, "***") if token else said, 300)
+        asked = max(_asked_wait(one.response) for one in failed)
+        return answered(status, name, said, REMEDIES.get(status), asked)
+    if any(isinstance(one, httpx2.TransportError | ConnectionError) for one in links):
+        return unreachable(without_secrets(str(error), get_token()) or type(error).__name__)
+    said = without_secrets(str(links[-1]), get_token()) or type(links[-1]).__name__
+    return Reason(ReleaseError(f"{name} cannot be published: {said}"))
