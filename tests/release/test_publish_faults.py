@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from longmlm.errors import FolderError, ReleaseError
+from longmlm.errors import FolderError, ReleaseError, UnavailableError
 from longmlm.folders import new_folder
 from longmlm.release import huggingface
-from longmlm.release.huggingface import UnavailableError
 from tests.hub import Hub
 from tests.loopback import CUT, HANG, Fault
 from tests.release.published import NAME, TOKEN, content, held, send, sent
