@@ -98,13 +98,20 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise FolderError(f"{folder / MANIFEST} is damaged: it is no JSON") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise FolderError(f"{folder / MANIFEST} lists no files: the folder is something else")
+    if outside := [name for name in manifest["files"] if name.startswith("/") or ".." in Path(name).parts]:
+        raise FolderError(f"{folder / MANIFEST} names a file outside of its folder ({outside[0]!r}): do not use it")
     return manifest
 
 
-def verify(folder: Path) -> dict[str, Any]:
-    """Returns the manifest after every file in it was found with its size and SHA-256; else raises FolderError."""
+def verify(folder: Path, below: str = "") -> dict[str, Any]:
+    """Returns the manifest after every file in it was found with its size and SHA-256; else raises FolderError.
+
+    With `below`, only the files whose names begin so are looked at.
+    """
     manifest = read_manifest(folder)
     for name, expected in manifest["files"].items():
+        if not name.startswith(below):
+            continue
         path = folder / name
         if not path.is_file():
             raise FolderError(f"{path} is missing")

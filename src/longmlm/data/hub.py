@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or in a folder, to Arrow files that can be read in parts."""
+"""Data sets of the Hugging Face hub, or in a folder, to files on this machine."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,25 +18,38 @@ def is_local(source: Source) -> bool:
     return Path(cast(str, source.dataset)).is_dir()
 
 
-def commit_of(source: Source) -> str:
-    """Returns the commit that the source's revision means now; raises DataError when there is none to be had."""
-    if source.revision and COMMIT.fullmatch(source.revision):
-        return source.revision
+def commit_of(name: str, revision: str | None) -> str:
+    """Returns the commit that the data set's revision means now; raises DataError when there is none to be had."""
+    if revision and COMMIT.fullmatch(revision):
+        return revision
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
-    with _one_line(source):
+    with _one_line(name, revision):
         try:
-            return cast(str, HfApi().dataset_info(cast(str, source.dataset), revision=source.revision).sha)
+            return cast(str, HfApi().dataset_info(name, revision=revision).sha)
         except (RepositoryNotFoundError, RevisionNotFoundError):
             raise
         except Exception as error:  # of the client below, which is no dependency of ours
             raise ConnectionError(_said(error)) from error
 
 
+def downloaded(name: str, commit: str, patterns: Sequence[str]) -> Path:
+    """Returns the folder of the files of a data set that match, downloaded where they are not here yet.
+
+    Raises DataError when they cannot be had.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()  # its warnings hold signed addresses
+    with _one_line(name, commit):
+        return Path(snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=list(patterns)))
+
+
 def source_files(source: Source) -> list[Path]:
     """Returns the files of a data set in a folder that its split is made of."""
-    with _one_line(source):
+    with _one_line(cast(str, source.dataset), source.revision):
         if _is_saved(source):
             return arrow_files(source)
         data_files = _builder(source).config.data_files
@@ -51,7 +64,7 @@ def arrow_files(source: Source) -> list[Path]:
     """
     from datasets import DatasetDict, load_from_disk
 
-    with _one_line(source):
+    with _one_line(cast(str, source.dataset), source.revision):
         if _is_saved(source):
             saved: Any = load_from_disk(cast(str, source.dataset))
             splits = saved if isinstance(saved, DatasetDict) else {str(saved.split or source.split): saved}
@@ -88,22 +101,23 @@ def _check_split(source: Source, there: Sequence[object]) -> None:
 
 
 @contextmanager
-def _one_line(source: Source) -> Iterator[None]:
+def _one_line(name: str, revision: str | None) -> Iterator[None]:
     """Turns what the clients raise, types of their own and of the libraries below, into one line with the remedy."""
     from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 
-    name = source.dataset
     try:
         yield
     except DataError:
         raise
     except RevisionNotFoundError as error:
-        raise DataError(f"{name} has no revision {source.revision!r}: name a branch, a tag or a commit") from error
+        raise DataError(f"{name} has no revision {revision!r}: name a branch, a tag or a commit") from error
     except (RepositoryNotFoundError, DatasetNotFoundError) as error:
         raise DataError(f"{name}: no such folder nor data set of the hub that you may read ({_said(error)})") from error
-    except ConnectionError as error:
-        raise DataError(f"{name}: the hub cannot be reached ({_said(error)}): check the network") from error
+    except (ConnectionError, LocalEntryNotFoundError) as error:
+        raise DataError(
+            f"{name}: the hub cannot be reached ({_said(error)}): check the network, or name a commit that is here"
+        ) from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno:
             raise
@@ -111,4 +125,7 @@ def _one_line(source: Source) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    from huggingface_hub import get_token
+
+    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return said.replace(token, "***") if (token := get_token()) else said

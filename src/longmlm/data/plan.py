@@ -1,10 +1,10 @@
 """Settings, tokenizer and sources to all that the rows depend on: sources by the hash of their files, or a commit."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.files import files_of
@@ -36,7 +36,9 @@ def pinned(sources: Sequence[Source], earlier: dict[str, Any]) -> tuple[Source, 
 
 def _commit(source: Source, earlier: dict[str, Any]) -> str:
     known = (each for each in earlier.get("sources", ()) if all(each.get(key) == getattr(source, key) for key in ASKED))
-    return next((each["commit"] for each in known if "commit" in each), None) or commit_of(source)
+    return next((each["commit"] for each in known if "commit" in each), None) or commit_of(
+        cast(str, source.dataset), source.revision
+    )
 
 
 def plan_of(config: PrepareConfig, sources: Sequence[Source], tokenizer_fingerprint: str) -> dict[str, Any]:
@@ -46,6 +48,20 @@ def plan_of(config: PrepareConfig, sources: Sequence[Source], tokenizer_fingerpr
     return json.loads(
         json.dumps({"settings": settings, "sources": described, "tokenizer_fingerprint": tokenizer_fingerprint})
     )
+
+
+def portable(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the plan, of which local folders and files keep the last part of their path."""
+    settings = {**plan["settings"], "tokenizer": Path(plan["settings"]["tokenizer"]).name}
+    return {**plan, "settings": settings, "sources": [_without_places(source) for source in plan["sources"]]}
+
+
+def _without_places(source: Mapping[str, Any]) -> dict[str, Any]:
+    if "files" not in source:
+        return dict(source)
+    named = {"dataset": Path(source["dataset"]).name} if "dataset" in source else {}
+    files = [{**file, "path": Path(file["path"]).name} for file in source["files"]]
+    return {**source, **named, "files": files}
 
 
 def _described(asked: Source, found: Source) -> dict[str, Any]:
