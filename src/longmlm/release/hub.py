@@ -1,11 +1,13 @@
 """What publishing to any hub shares: where to, tries that end, reasons without secrets."""
 
 import math
+import re
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from longmlm.errors import ReleaseError, UnavailableError
 
@@ -14,13 +16,18 @@ TRANSIENT = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
 WAITS_SECONDS = (1.0, 5.0, 25.0)
 LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
 TIMEOUT_SECONDS = 120.0
+REFUSED = "the request was refused"
+QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*")  # of an address, which may be signed
+
+
+Kind = Literal["model", "dataset"]
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
     """Where on a hub a folder goes: OWNER/NAME, who may see it, a branch, a tag to set, or a pull request to open.
 
-    A branch that `mirrors` the folder holds nothing else.
+    A branch that `mirrors` the folder holds nothing else, one that does not still nothing else that matches `owns`.
     """
 
     name: str
@@ -29,6 +36,8 @@ class Repository:
     tag: str | None = None
     pull_request: bool = False
     mirrors: bool = False
+    owns: tuple[str, ...] = ()
+    kind: Kind = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +66,10 @@ def persist(attempt: Callable[[], str], reason_of: Callable[[Exception], Reason]
 
 
 def answered(status: int, name: str, said: str, remedy: str | None, asked_wait: float) -> Reason:
-    """Returns the reason of a hub's answer; `said` holds no secret, and the hub asks to be left alone for a while."""
+    """Returns the reason of a hub's answer: `said` holds no secret, and without a remedy it may pass, after a while."""
     told = f"the hub answers {status} for {name}" + (f" ({said})" if said else "")
-    if status not in TRANSIENT:
-        return Reason(ReleaseError(f"{told}: {remedy or 'the request was refused'}"))
+    if remedy is not None:
+        return Reason(ReleaseError(f"{told}: {remedy}"))
     if asked_wait > LONGEST_WAIT_SECONDS:
         return Reason(long_pause(asked_wait))
     return Reason(UnavailableError(f"{told}, publish again later: only what lacks is sent"), asked_wait)
@@ -84,5 +93,5 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def without_secrets(said: str, token: str | None) -> str:
-    """Returns what was said in a short line, the token not in it."""
-    return textwrap.shorten(said.replace(token, "***") if token else said, 300)
+    """Returns what was said in a short line, neither the token nor what signs an address in it."""
+    return textwrap.shorten(QUERY.sub("", said.replace(token, "***") if token else said), 300)

@@ -15,6 +15,7 @@ from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
 from longmlm.release.hub import (
     LONGEST_WAIT_SECONDS,
+    REFUSED,
     TIMEOUT_SECONDS,
     TOO_MANY_REQUESTS,
     TRANSIENT,
@@ -55,52 +56,55 @@ def _upload(folder: Path, place: Repository, message: str) -> str:
     _open_repository(api, place)
     revision = place.revision or "main"
     if place.pull_request:
-        revision = _pull_request(api, place.name, message)
+        revision = _pull_request(api, place, message)
     elif place.revision and not place.revision.startswith("refs/"):
-        api.create_branch(place.name, branch=revision, exist_ok=True)
+        api.create_branch(place.name, repo_type=place.kind, branch=revision, exist_ok=True)
     commit = api.upload_folder(
         repo_id=place.name,
+        repo_type=place.kind,
         folder_path=folder,
         revision=revision,
         commit_message=message,
-        delete_patterns="*" if place.mirrors else None,
+        delete_patterns="*" if place.mirrors else list(place.owns) or None,
     ).oid
-    _verify(api, place.name, commit, folder)
+    _verify(api, place, commit, folder)
     if place.tag:
-        _tag(api, place.name, place.tag, commit)
-    return f"{api.endpoint}/{place.name}/tree/{place.tag or revision}"
+        _tag(api, place, place.tag, commit)
+    path = f"datasets/{place.name}" if place.kind == "dataset" else place.name
+    return f"{api.endpoint}/{path}/tree/{place.tag or revision}"
 
 
 def _open_repository(api: HfApi, place: Repository) -> None:
     """Creates the repository unless it is there; raises ReleaseError for a public one that was not asked for."""
     try:
-        found = api.model_info(place.name)
+        found = api.repo_info(place.name, repo_type=place.kind)
     except RepositoryNotFoundError:
-        api.create_repo(place.name, private=not place.public, exist_ok=True)
-        found = api.model_info(place.name)
+        api.create_repo(place.name, repo_type=place.kind, private=not place.public, exist_ok=True)
+        found = api.repo_info(place.name, repo_type=place.kind)
     if not found.private and not place.public:
         raise ReleaseError(f"{place.name} is public: set public = true, or make it private first")
 
 
-def _pull_request(api: HfApi, name: str, title: str) -> str:
+def _pull_request(api: HfApi, place: Repository, title: str) -> str:
     """Returns the branch of the pull request of that title which is open, a new one if there is none."""
-    for found in api.get_repo_discussions(name, discussion_type="pull_request"):
+    for found in api.get_repo_discussions(place.name, repo_type=place.kind, discussion_type="pull_request"):
         if found.title == title and found.status in ("open", "draft"):
             return f"refs/pr/{found.num}"
-    opened = api.create_pull_request(name, title=title, description="A release by longmlm.")
+    opened = api.create_pull_request(place.name, repo_type=place.kind, title=title, description="A release by longmlm.")
     return f"refs/pr/{opened.num}"
 
 
-def _verify(api: HfApi, name: str, commit: str, folder: Path) -> None:
+def _verify(api: HfApi, place: Repository, commit: str, folder: Path) -> None:
     """Raises ReleaseError when a file of the folder is absent on the hub at that commit, or another one."""
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    there: dict[str, Any] = {info.path: info for info in api.get_paths_info(name, list(paths), revision=commit)}
+    found = api.get_paths_info(place.name, list(paths), repo_type=place.kind, revision=commit)
+    there: dict[str, Any] = {info.path: info for info in found}
     for relative, path in paths.items():
         info = there.get(relative)
         if info is None:
-            raise ReleaseError(f"{name} lacks {relative} after the upload: publish again")
+            raise ReleaseError(f"{place.name} lacks {relative} after the upload: publish again")
         if (info.lfs.sha256 != sha256_of(path)) if info.lfs else (info.blob_id != git_blob_id(path)):
-            raise ReleaseError(f"{name} holds another {relative} than {folder}: publish again")
+            raise ReleaseError(f"{place.name} holds another {relative} than {folder}: publish again")
 
 
 def git_blob_id(path: Path) -> str:
@@ -109,13 +113,13 @@ def git_blob_id(path: Path) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def _tag(api: HfApi, name: str, tag: str, commit: str) -> None:
+def _tag(api: HfApi, place: Repository, tag: str, commit: str) -> None:
     """Sets the tag, unless it is set; raises ReleaseError when it is on another commit, since a tag does not move."""
-    known = {ref.name: ref.target_commit for ref in api.list_repo_refs(name).tags}
-    if known.setdefault(tag, commit) != commit:
-        raise ReleaseError(f"{name} has a tag {tag} already, on other files: name another tag")
-    if tag not in {ref.name for ref in api.list_repo_refs(name).tags}:
-        api.create_tag(name, tag=tag, revision=commit)
+    known = {ref.name: ref.target_commit for ref in api.list_repo_refs(place.name, repo_type=place.kind).tags}
+    if known.get(tag, commit) != commit:
+        raise ReleaseError(f"{place.name} has a tag {tag} already, on other files: name another tag")
+    if tag not in known:
+        api.create_tag(place.name, repo_type=place.kind, tag=tag, revision=commit)
 
 
 def _client() -> httpx2.Client:
@@ -151,7 +155,7 @@ def _reason(error: Exception, name: str) -> Reason:
     if failed := [one for one in links if isinstance(one, HfHubHTTPError)]:
         status, said = failed[0].response.status_code, without_secrets(failed[0].server_message or "", get_token())
         asked = max(_asked_wait(one.response) for one in failed)
-        return answered(status, name, said, REMEDIES.get(status), asked)
+        return answered(status, name, said, None if status in TRANSIENT else REMEDIES.get(status, REFUSED), asked)
     if any(isinstance(one, httpx2.TransportError | ConnectionError) for one in links):
         return unreachable(without_secrets(str(error), get_token()) or type(error).__name__)
     said = without_secrets(str(links[-1]), get_token()) or type(links[-1]).__name__
