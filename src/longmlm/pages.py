@@ -1,4 +1,4 @@
-"""Tables for a terminal, and an HTML page in one file: light and dark, wide and narrow, without a script."""
+"""Tables for a terminal and Markdown, and an HTML page in one file: light and dark, wide and narrow, no script."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -133,6 +133,12 @@ def text_table(table: Table) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(table.header))]
     rules = ["-" * width for width in widths]
     return "\n".join("  ".join(_aligned(row, widths)).rstrip() for row in (table.header, rules, *table.lines))
+
+
+def markdown_table(table: Table) -> str:
+    """Returns the table as Markdown, the first column aligned left and the others right."""
+    rules = ["---", *("---:" for _ in table.header[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (table.header, rules, *table.lines))
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:

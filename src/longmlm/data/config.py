@@ -1,8 +1,11 @@
 """What a corpus is and how it becomes rows: the settings of the prepare stage and of masking."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
+TARGET = re.compile(r"hf:[\w.-]+/[\w.-]+|folder:.+|[a-z][a-z0-9+]*://.+")
+PUBLISHING = ("publish", "public", "revision", "tag", "title", "license", "data")
 PackingMode = Literal["full-sentences", "doc-sentences"]
 
 
@@ -58,6 +61,20 @@ class PrepareConfig:
     """Text a unit of work holds; rows never cross a slice."""
     num_workers: int = 1
     """Processes that work at the same time; the rows do not depend on it."""
+    publish: str | None = None
+    """Where to publish the rows: hf:OWNER/NAME, folder:PATH, or a URL that fsspec writes to, such as s3://bucket/name."""
+    public: bool = False
+    """Whether anybody may see a repository that is made for it; without, one that is public already is refused."""
+    revision: str | None = None
+    """Branch of the repository, made where it lacks; absent for its default one."""
+    tag: str | None = None
+    """Tag to set on what was published."""
+    title: str | None = None
+    """Title of the card of published rows; absent for the name of their folder."""
+    license: str | None = None
+    """Licence of published rows, an identifier as hubs use it, such as cc0-1.0."""
+    data: tuple[str, ...] = ()
+    """A line of the card for each corpus, with its licence; absent for the names of the sources."""
 
     def __post_init__(self) -> None:
         if self.row_length < 3:
@@ -68,6 +85,18 @@ class PrepareConfig:
             raise ValueError("at least one [[sources]] is needed")
         if self.slice_bytes < 1 or self.num_workers < 1:
             raise ValueError("slice_bytes and num_workers must be at least 1")
+        if self.publish is not None and not TARGET.fullmatch(self.publish):
+            raise ValueError(f"publish is no hf:OWNER/NAME, folder:PATH or URL: {self.publish!r}")
+        if self.publish is not None and self.license is None:
+            raise ValueError("publish needs the licence of the text: set license, such as cc0-1.0, or other")
+        if self.hub is None and (self.revision or self.tag):
+            raise ValueError("revision and tag need publish on a hub")
+
+    @property
+    def hub(self) -> str | None:
+        """OWNER/NAME where publish names the hub."""
+        scheme, _, name = (self.publish or "").partition(":")
+        return name if scheme == "hf" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

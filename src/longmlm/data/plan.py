@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
-from longmlm.data.config import PrepareConfig, Source
+from longmlm.data.config import PUBLISHING, PrepareConfig, Source
 from longmlm.data.files import files_of
 from longmlm.data.hub import commit_of, is_local, source_files
 from longmlm.folders import MANIFEST, partial_of, sha256_of
@@ -43,7 +43,8 @@ def _commit(source: Source, earlier: dict[str, Any]) -> str:
 
 def plan_of(config: PrepareConfig, sources: Sequence[Source], tokenizer_fingerprint: str) -> dict[str, Any]:
     """Returns all that the rows depend on; `sources` are those of `config`, pinned. Raises DataError for bad ones."""
-    settings = {key: value for key, value in asdict(config).items() if key not in ("output", "num_workers", "sources")}
+    apart = ("output", "num_workers", "sources", *PUBLISHING)
+    settings = {key: value for key, value in asdict(config).items() if key not in apart}
     described = [_described(asked, found) for asked, found in zip(config.sources, sources, strict=True)]
     return json.loads(
         json.dumps({"settings": settings, "sources": described, "tokenizer_fingerprint": tokenizer_fingerprint})

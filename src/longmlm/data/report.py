@@ -56,7 +56,7 @@ def packing_page(manifest: Mapping[str, Any], made_by: str) -> str:
     sections += _charts(report, row_length)
     if all("tokens_per_source" in report[split] for split in SPLITS):
         text = "Tokens of the text, without special ones."
-        sections.append(Section("Where the tokens come from", text, _sources(manifest)))
+        sections.append(Section("Where the tokens come from", text, sources_table(manifest)))
     if report["set_aside"]:
         aside = Table(["why", "records"], [[reason, f"{count:,}"] for reason, count in report["set_aside"].items()])
         sections.append(Section("Records set aside", "The folder set_aside names each of them.", aside))
@@ -102,7 +102,8 @@ def _bars(
     return Chart(title, axes_titles, series, "bars", names[first : last + 1], inside)
 
 
-def _sources(manifest: Mapping[str, Any]) -> Table:
+def sources_table(manifest: Mapping[str, Any]) -> Table:
+    """Returns how many tokens each source gave, a column for each split."""
     report = manifest["report"]
     total = max(1, sum(report[split]["tokens"] for split in SPLITS))
     lines = []
