@@ -27,9 +27,11 @@ def release(config: ReleaseConfig) -> None:
     from longmlm.folders import MANIFEST, new_folder, refuse_existing, sha256_of
     from longmlm.model.loading import read_provenance, weights_sha256
     from longmlm.release.card import read_evaluation, refuse_untrained
-    from longmlm.release.publish import refuse_other
+    from longmlm.release.publish import refuse_other, require
     from longmlm.training.checkpoint import model_folder
 
+    if config.publish:
+        require(config.publish)
     if config.follow:
         follow_run(config, Path(config.follow))
         return
@@ -52,10 +54,10 @@ def release(config: ReleaseConfig) -> None:
         print(f"reloaded with plain transformers: logits differ by {proof.largest_difference:.1e} at the most")
         print(f"fill-mask on a text of {proof.text_tokens} tokens answers {proof.answer!r}")
         print(f"released: {output}")
-    if config.publish:
-        publish_release(config, output)
     if config.checkpoints:
         publish_checkpoints(config, rows)
+    if config.publish:
+        publish_release(config, output)
 
 
 def fingerprint(config: ReleaseConfig, expected: Mapping[str, str], evaluation: Mapping[str, Any]) -> str:
@@ -95,16 +97,25 @@ def write(config: ReleaseConfig, source: Path, rows: "Rows", evaluation: Mapping
 
 def publish_release(config: ReleaseConfig, folder: Path) -> None:
     """Publishes a released folder, its card naming the model by where it is."""
-    from longmlm.release.huggingface import Repository
+    from longmlm.release.hub import Repository
     from longmlm.release.publish import address, publish
 
-    repository = Repository(config.hub or "", config.public, config.revision, config.tag, config.pull_request)
-    address(folder, config.hub or folder.name, config.revision)
+    repository = Repository(
+        config.hub or "",
+        public=config.public,
+        revision=config.revision,
+        tag=config.tag,
+        pull_request=config.pull_request,
+    )
+    address(folder, str(config.publish), config.revision)
     print(f"published: {publish(folder, str(config.publish), repository, f'Release of {config.title}')}")
 
 
 def publish_checkpoints(config: ReleaseConfig, rows: "Rows") -> None:
-    """Publishes each checkpoint of the run that is sound and not worse than its base model, as a branch step-N."""
+    """Publishes each checkpoint of the run that is sound and not worse than its base model, as the revision step-N.
+
+    On ModelScope that is a tag of what its one branch holds then, so the release itself is published afterwards.
+    """
     from longmlm.release.candidates import refusal, step_of
     from longmlm.training import checkpoint
 
@@ -119,7 +130,7 @@ def publish_step(config: ReleaseConfig, checkpoint: Path, rows: "Rows", revision
     """Exports, proves and publishes one checkpoint of a run, by way of a folder that is gone afterwards."""
     from longmlm.folders import new_folder
     from longmlm.release.candidates import step_of
-    from longmlm.release.huggingface import Repository
+    from longmlm.release.hub import Repository
     from longmlm.release.publish import address, publish
 
     title, output = f"{config.title}, step {step_of(checkpoint):,}", Path(config.output)
@@ -128,8 +139,8 @@ def publish_step(config: ReleaseConfig, checkpoint: Path, rows: "Rows", revision
         folder = Path(scratch) / output.name
         with new_folder(folder) as partial:
             write(replace(config, title=title, evaluation=None), checkpoint, rows, {}, partial)
-        address(folder, config.hub or folder.name, revision)
-        repository = Repository(config.hub or "", config.public, revision, mirrors=True)
+        address(folder, str(config.publish), revision)
+        repository = Repository(config.hub or "", public=config.public, revision=revision, mirrors=True)
         print(f"published: {publish(folder, str(config.publish), repository, title)}", flush=True)
 
 

@@ -201,7 +201,9 @@ def wait_for(met: Callable[[], bool], process: subprocess.Popen) -> None:
 
 REFUSALS = {
     "no target": (["--publish", "owner/name"], "publish is no hf:OWNER/NAME"),
-    "another hub": (["--publish", "ms:owner/name"], "publish is no hf:OWNER/NAME"),
+    "another hub": (["--publish", "gh:owner/name"], "publish is no hf:OWNER/NAME"),
+    "branch of ModelScope": (["--publish", "ms:owner/name", "--revision", "x"], "set tag instead"),
+    "storage without client": (["--publish", "gs://bucket/name"], "its client is not installed"),
     "follow without": (["--publish", "folder:out", "--tag", "v1"], "need publish on a hub"),
     "both": (["--publish", f"hf:{NAME}", "--pull-request", "--revision", "x"], "leave revision out"),
     "no run": (["--publish", f"hf:{NAME}", "--follow", "nowhere"], "no such run folder"),

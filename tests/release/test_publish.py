@@ -11,7 +11,7 @@ import pytest
 from longmlm.errors import ReleaseError
 from longmlm.folders import MANIFEST, verify
 from longmlm.release.huggingface import Repository
-from longmlm.release.publish import address, publish
+from longmlm.release.publish import address, publish, require
 from tests.hub import Hub
 from tests.release.published import NAME, PLACE, content, held, make, send, sent
 
@@ -91,7 +91,7 @@ def test_public_repository_is_written_only_where_that_was_asked_for(hub: Hub, fo
     assert not hub.repository("models/owner/other").private
 
 
-@pytest.mark.parametrize("target", ["folder:{ground}/copies/tiny", "{ground}/copies/tiny", "memory://bucket/tiny"])
+@pytest.mark.parametrize("target", ["folder:{ground}/copies/tiny", "file://{ground}/copies/tiny", "memory://bucket/tiny"])
 def test_copy_on_any_storage_is_whole_and_made_once(
     folder: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,10 +123,20 @@ def test_storage_that_fails_is_one_line(folder: Path, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_missing_client_is_told_in_one_line_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    for target in ("folder:copies", "file:///copies", "memory://bucket/tiny", "hf:owner/name", "ms:owner/name"):
+        require(target)
+    monkeypatch.setattr("longmlm.release.publish.find_spec", lambda name: None)
+    for target, client in {"s3://bucket/tiny": "s3fs", "no://bucket": "no", "ms:owner/name": "longmlm"}.items():
+        with pytest.raises(ReleaseError, match=rf"client is not installed.*{client}") as caught:
+            require(target)
+        assert "\n" not in str(caught.value)
+
+
 def test_card_of_a_whole_folder_names_the_model_by_where_it_is(folder: Path) -> None:
-    address(folder, NAME, "step-7")
+    address(folder, f"hf:{NAME}", "step-7")
     assert 'model="owner/name", revision="step-7")' in (folder / "README.md").read_text()
-    address(folder, NAME)
+    address(folder, f"hf:{NAME}")
     assert 'model="owner/name")' in (folder / "README.md").read_text()
     assert json.loads((folder / MANIFEST).read_text())["files"].keys() == verify(folder)["files"].keys()
     assert huggingface_hub.ModelCard.load(folder / "README.md").data.license == "mit"

@@ -94,10 +94,22 @@ def model_card(
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
-def addressed(card: str, name: str, revision: str | None = None) -> str:
-    """Returns the card with the model in its code called `name`, at the revision."""
-    told = f', revision="{revision}"' if revision else ""
-    return re.sub(r'model="[^"]*"(, revision="[^"]*")?', f'model="{name}"{told}', card, count=1)
+def addressed(card: str, hub: str, name: str, revision: str | None = None) -> str:
+    """Returns the card with the code that loads the model from the hub, "hf" or "ms", or else from a folder."""
+    return re.sub(r"```python\n.*?```", lambda _: _code(hub, name, revision), card, count=1, flags=re.DOTALL)
+
+
+def _code(hub: str, name: str, revision: str | None = None) -> str:
+    revised = f', revision="{revision}"' if revision else ""
+    lines = ["from transformers import pipeline", "", f'fill_mask = pipeline("fill-mask", model="{name}"{revised})']
+    if hub == "ms":
+        lines[:1] = ["from modelscope_hub import HubApi", *lines[:1]]
+        lines[-1:] = [
+            f'folder = HubApi().download_repo("{name}", "model"{revised})',
+            'fill_mask = pipeline("fill-mask", model=str(folder))',
+        ]
+    lines.append('print(fill_mask(f"This is {fill_mask.tokenizer.mask_token}.")[0]["token_str"])')
+    return "\n".join(["```python", *lines, "```"])
 
 
 def public_name(provenance: Mapping[str, Any], key: str) -> str:
@@ -157,9 +169,7 @@ def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
                 " Its positions beyond that follow from the base rows by the formula, and no text has passed them."
             )
     return (
-        "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'fill_mask = pipeline("fill-mask", model="{Path(config.output).name}")\n'
-        'print(fill_mask(f"This is {fill_mask.tokenizer.mask_token}.")[0]["token_str"])\n```\n\n'
+        f"## Use\n\n{_code('', Path(config.output).name)}\n\n"
         f"A stock transformers checkpoint: no remote code. It reads up to {length} tokens.{beyond}"
     )
 

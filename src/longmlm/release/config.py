@@ -7,7 +7,8 @@ from typing import Literal
 LEAST_POSITIONS = 8
 PLACES = ("model", "rows", "output", "evaluation")
 PUBLISHING = ("publish", "public", "revision", "tag", "pull_request", "checkpoints", "follow")
-TARGET = re.compile(r"hf:[\w.-]+/[\w.-]+|folder:.+|[a-z][a-z0-9+]*://.+")
+HUBS = ("hf", "ms")
+TARGET = re.compile(r"(hf|ms):[\w.-]+/[\w.-]+|folder:.+|[a-z][a-z0-9+]*://.+")
 WeightType = Literal["fp32", "bf16", "fp16"]
 
 
@@ -44,7 +45,7 @@ class ReleaseConfig:
     allow_unrecovered: bool = False
     """Whether a long model may be released that tells fewer tokens than its base; the card then says so."""
     publish: str | None = None
-    """Where to publish what was released: hf:OWNER/NAME, folder:PATH, or a URL that fsspec writes to, such as s3://bucket/name."""
+    """Where to publish it: hf:OWNER/NAME, ms:OWNER/NAME (ModelScope), folder:PATH, or a URL for fsspec: s3://bucket/name."""
     public: bool = False
     """Whether anybody may see a repository that is made for it; without, one that is public already is refused."""
     revision: str | None = None
@@ -54,7 +55,7 @@ class ReleaseConfig:
     pull_request: bool = False
     """Whether to open a pull request, or to go on with the open one of this title, instead of writing to a branch."""
     checkpoints: bool = False
-    """Whether the checkpoints of the run `model` are published too, each as the branch step-N."""
+    """Whether the checkpoints of the run `model` are published too, each as the branch step-N, with ms as a tag."""
     follow: str | None = None
     """Folder of a run in training: instead of a release, each new best checkpoint is published until the run ends."""
 
@@ -62,16 +63,18 @@ class ReleaseConfig:
         if self.num_positions is not None and self.num_positions < LEAST_POSITIONS:
             raise ValueError(f"num_positions must be at least {LEAST_POSITIONS}")
         if self.publish is not None and not TARGET.fullmatch(self.publish):
-            raise ValueError(f"publish is no hf:OWNER/NAME, folder:PATH or URL: {self.publish!r}")
+            raise ValueError(f"publish is no hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or URL: {self.publish!r}")
         if self.publish is None and (self.follow or self.checkpoints):
             raise ValueError("follow and checkpoints need publish")
         if self.hub is None and (self.revision or self.tag or self.pull_request):
             raise ValueError("revision, tag and pull_request need publish on a hub")
         if self.pull_request and self.revision:
             raise ValueError("a pull request is opened against the default branch: leave revision out")
+        if (self.publish or "").startswith("ms:") and (self.pull_request or self.revision):
+            raise ValueError("ModelScope takes neither pull requests nor new branches from a client: set tag instead")
 
     @property
     def hub(self) -> str | None:
         """OWNER/NAME where publish names the hub."""
         scheme, _, name = (self.publish or "").partition(":")
-        return name if scheme == "hf" else None
+        return name if scheme in HUBS else None

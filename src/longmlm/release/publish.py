@@ -2,6 +2,7 @@
 
 import hashlib
 import posixpath
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import fsspec
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, read_manifest, sha256_of, verify, write_json
 from longmlm.release.card import addressed
-from longmlm.release.huggingface import Repository, upload
+from longmlm.release.config import HUBS
+from longmlm.release.hub import Repository
+from longmlm.release.huggingface import upload
 
 CARD = "README.md"
 CHUNK_BYTES = 1 << 22
@@ -23,10 +26,26 @@ def publish(folder: Path, target: str, repository: Repository, message: str) -> 
     line when it cannot be published.
     """
     verify(folder)
-    if repository.name:
+    if target.startswith("hf:"):
         return upload(folder, repository, message)
+    if target.startswith("ms:"):
+        from longmlm.release import modelscope
+
+        return modelscope.upload(folder, repository, message)
     target = target.removeprefix("folder:")
     return copy(folder, posixpath.join(target, repository.revision) if repository.revision else target)
+
+
+def require(target: str) -> None:
+    """Raises ReleaseError where the client that writes to the target is not installed."""
+    scheme, _, rest = target.partition(":")
+    if scheme == "ms" and find_spec("modelscope_hub") is None:
+        raise ReleaseError("ModelScope's client is not installed: pip install 'longmlm[modelscope]'")
+    if rest.startswith("//"):
+        try:
+            fsspec.get_filesystem_class(scheme)
+        except (ImportError, ValueError) as error:
+            raise ReleaseError(f"{target}: its client is not installed ({error})") from None
 
 
 def copy(folder: Path, url: str) -> str:
@@ -44,17 +63,17 @@ def copy(folder: Path, url: str) -> str:
                 raise ReleaseError(f"{url} holds another {path.name} than was written: publish again")
     except ReleaseError:
         raise
-    except ImportError as error:
-        raise ReleaseError(f"{url}: its client is not installed ({error})") from None
     except Exception as error:  # each file system raises types of its own
         raise ReleaseError(f"{url} cannot be written ({str(error) or type(error).__name__})") from error
     return str(system.unstrip_protocol(root))
 
 
-def address(folder: Path, name: str, revision: str | None = None) -> None:
-    """Lets the card of a whole folder load the model by its name on the hub."""
+def address(folder: Path, target: str, revision: str | None = None) -> None:
+    """Lets the card of a whole folder load the model from where it is published, from elsewhere than a hub by path."""
+    hub, _, name = target.partition(":")
     card = folder / CARD
-    card.write_text(addressed(card.read_text(encoding="utf-8"), name, revision), encoding="utf-8")
+    where = (hub, name) if hub in HUBS else ("", folder.name)
+    card.write_text(addressed(card.read_text(encoding="utf-8"), *where, revision), encoding="utf-8")
     manifest = read_manifest(folder)
     manifest["files"][CARD] = {"bytes": card.stat().st_size, "sha256": sha256_of(card)}
     write_json(folder / MANIFEST, manifest)
