@@ -9,6 +9,7 @@ PLACES = ("model", "rows", "output", "evaluation")
 PUBLISHING = ("publish", "public", "revision", "tag", "pull_request", "checkpoints", "follow")
 HUBS = ("hf", "ms")
 TARGET = re.compile(r"(hf|ms):[\w.-]+/[\w.-]+|folder:.+|[a-z][a-z0-9+]*://.+")
+SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 WeightType = Literal["fp32", "bf16", "fp16"]
 
 
@@ -21,7 +22,7 @@ class ReleaseConfig:
     model: str
     """Run folder, whose best checkpoint is taken, or a checkpoint."""
     rows: str
-    """Folder of packed rows: its held-out side serves to compare logits, its packing report goes into the card."""
+    """Folder of packed rows, or hf:OWNER/NAME[@REVISION] of the hub: for the comparison of logits and the card."""
     output: str
     """Folder to write."""
     title: str
@@ -42,6 +43,10 @@ class ReleaseConfig:
     """Positions of the released model; absent for as many as were trained. Only generated positions can have others."""
     weights: WeightType = "fp32"
     """Type of the stored weights."""
+    max_shard_size: str | None = None
+    """Size that a file of weights may have, such as 5GB; absent for a single file, unless it passes 50 GB."""
+    onnx: bool = False
+    """Whether model.onnx is written as well, in fp32; needs the extra onnx."""
     allow_unrecovered: bool = False
     """Whether a long model may be released that tells fewer tokens than its base; the card then says so."""
     publish: str | None = None
@@ -62,6 +67,8 @@ class ReleaseConfig:
     def __post_init__(self) -> None:
         if self.num_positions is not None and self.num_positions < LEAST_POSITIONS:
             raise ValueError(f"num_positions must be at least {LEAST_POSITIONS}")
+        if self.max_shard_size is not None and not SIZE.fullmatch(self.max_shard_size):
+            raise ValueError(f"max_shard_size is no size such as 500MB or 5GB: {self.max_shard_size!r}")
         if self.publish is not None and not TARGET.fullmatch(self.publish):
             raise ValueError(f"publish is no hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or URL: {self.publish!r}")
         if self.publish is None and (self.follow or self.checkpoints):
