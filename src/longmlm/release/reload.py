@@ -6,12 +6,15 @@ python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object.
 import json
 import re
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+LOADING = re.compile(r'(model=|from_pretrained\(|cached_file\()"[^"]*"')
 
 
 @torch.no_grad()
@@ -20,14 +23,15 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     model, info = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     tensors = load_file(reference)
-    differences = []
-    for name in sorted(key.removesuffix(".input_ids") for key in tensors if key.endswith(".input_ids")):
-        mask = tensors[f"{name}.attention_mask"]
-        logits = model.eval()(input_ids=tensors[f"{name}.input_ids"], attention_mask=mask).logits[mask == 1]
-        differences.append((logits - tensors[f"{name}.logits"]).abs().max())
+
+    def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits
+
+    graph = Path(folder) / "model.onnx"
     answers = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)
     return {
-        "largest_difference": float(torch.stack(differences).max()),  # not a number where one of them is none
+        "largest_difference": largest_difference(logits_of, tensors),
+        "onnx_difference": largest_difference(run_onnx(graph), tensors) if graph.is_file() else None,
         "missing": sorted(info["missing_keys"]),
         "unexpected": sorted(info["unexpected_keys"]),
         "decoder_is_tied": model.get_output_embeddings().weight is model.get_input_embeddings().weight,
@@ -38,12 +42,37 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     }
 
 
+def largest_difference(
+    logits_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], tensors: Mapping[str, torch.Tensor]
+) -> float:
+    """Returns by how much the logits of all unpadded tokens differ from the reference's; not a number if any is."""
+    differences = []
+    for name in sorted(key.removesuffix(".input_ids") for key in tensors if key.endswith(".input_ids")):
+        mask = tensors[f"{name}.attention_mask"]
+        logits = logits_of(tensors[f"{name}.input_ids"], mask)[mask == 1]
+        differences.append((logits - tensors[f"{name}.logits"]).abs().max())
+    return float(torch.stack(differences).max())
+
+
+def run_onnx(graph: Path) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Returns what computes the logits of ids and mask with onnxruntime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+
+    def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        inputs = {"input_ids": input_ids.numpy(), "attention_mask": attention_mask.numpy()}
+        return torch.from_numpy(session.run(["logits"], inputs)[0])
+
+    return logits_of
+
+
 def run_card(folder: Path) -> None:
     """Runs the code of the folder's card, where there is one, on the folder itself."""
     card = folder / "README.md"
     if card.is_file():
-        code = re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL)[0]
-        exec(re.sub(r'model="[^"]*"', lambda _: f"model={str(folder)!r}", code), {})  # noqa: S102 - what others will type
+        code = "\n".join(re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL))
+        exec(LOADING.sub(lambda call: f"{call[1]}{str(folder)!r}", code), {})  # noqa: S102 - what others will type
 
 
 if __name__ == "__main__":

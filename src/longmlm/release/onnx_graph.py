@@ -1,0 +1,89 @@
+"""An exported folder to the graph beside its weights that ONNX runtimes compute."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from longmlm.errors import ReleaseError
+from longmlm.model.architecture import architecture_of
+from longmlm.model.loading import load_model
+
+GRAPH = "model.onnx"
+INPUTS = ("input_ids", "attention_mask")
+EXTRA = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
+MOST_BYTES = 2**31 - 2**25  # of weights: a file of Protocol Buffers ends at 2 GiB, and the graph takes a few MB
+
+
+class _Logits(nn.Module):
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+
+
+def refuse_without_extra() -> None:
+    """Raises ReleaseError where what writes and reads ONNX is not installed."""
+    if missing := [name for name in EXTRA if not find_spec(name)]:
+        raise ReleaseError(f"onnx = true needs {missing[0]}, which is not installed: pip install 'longmlm[onnx]'")
+
+
+def write_graph(folder: Path) -> None:
+    """Writes model.onnx of the stock model in the folder, in fp32 whatever its weights are stored in.
+
+    Inputs are those of INPUTS, (batch, length) of int64; the output is logits, (batch, length, vocabulary). It holds no
+    trace of this machine. Raises ReleaseError for a model that does not fit into one file, or cannot be traced.
+    """
+    model = load_model(str(folder)).model.eval()
+    num_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    if num_bytes > MOST_BYTES:
+        raise ReleaseError(
+            f"{GRAPH} would have {num_bytes / 1e9:.1f} GB, and such a file ends at 2 GB: release without onnx"
+        )
+    try:
+        with _quiet():
+            _program(model).save(folder / GRAPH, external_data=False)
+    except Exception as error:  # the exporter raises types of its own
+        raise ReleaseError(f"{GRAPH} cannot be made of this model: {str(error).strip().splitlines()[0]}") from error
+
+
+def _program(model: PreTrainedModel) -> Any:
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
+    dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=architecture_of(model).num_positions)}
+    example = torch.ones(2, 4, dtype=torch.long)
+    program = torch.onnx.export(
+        _Logits(model),
+        (example, example),
+        dynamo=True,
+        input_names=INPUTS,
+        output_names=("logits",),
+        dynamic_shapes=(dimensions, dimensions),
+        verbose=False,
+    )
+    assert program
+    ClearMetadataAndDocStringPass()(program.model)  # stack traces with the paths of this machine among it
+    return program
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences what the exporter says of itself: errors it raises."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
