@@ -27,9 +27,12 @@ def release(config: ReleaseConfig) -> None:
     from longmlm.folders import MANIFEST, new_folder, refuse_existing, sha256_of
     from longmlm.model.loading import read_provenance, weights_sha256
     from longmlm.release.card import read_evaluation, refuse_untrained
+    from longmlm.release.onnx_graph import refuse_without_extra
     from longmlm.release.publish import refuse_other, require
     from longmlm.training.checkpoint import model_folder
 
+    if config.onnx:
+        refuse_without_extra()
     if config.publish:
         require(config.publish)
     if config.follow:
@@ -52,6 +55,8 @@ def release(config: ReleaseConfig) -> None:
         with new_folder(output, {"released_from": released_from}) as partial:
             proof = write(config, source, rows, evaluation, partial)
         print(f"reloaded with plain transformers: logits differ by {proof.largest_difference:.1e} at the most")
+        if proof.onnx_difference is not None:
+            print(f"model.onnx with onnxruntime: logits differ by {proof.onnx_difference:.1e} at the most")
         print(f"fill-mask on a text of {proof.text_tokens} tokens answers {proof.answer!r}")
         print(f"released: {output}")
     if config.checkpoints:
@@ -76,6 +81,7 @@ def write(config: ReleaseConfig, source: Path, rows: "Rows", evaluation: Mapping
     from longmlm.model.loading import PROVENANCE, load_model, read_provenance
     from longmlm.release.card import model_card, public_provenance
     from longmlm.release.export import export, prove
+    from longmlm.release.onnx_graph import write_graph
     from longmlm.release.sources import licence_of, training_of
 
     provenance = read_provenance(str(source))
@@ -85,7 +91,9 @@ def write(config: ReleaseConfig, source: Path, rows: "Rows", evaluation: Mapping
     if config.num_positions is not None:
         trained = at_length(trained, provenance, config.num_positions)
         provenance |= {"num_positions": config.num_positions}
-    export(trained, config.weights, folder)
+    export(trained, config.weights, folder, config.max_shard_size)
+    if config.onnx:
+        write_graph(folder)
     card = model_card(config, provenance, evaluation, rows.manifest, training_of(source), licence)
     (folder / "README.md").write_text(card, encoding="utf-8")
     proof = prove(trained, config.weights, rows, folder)

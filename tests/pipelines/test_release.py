@@ -114,8 +114,8 @@ def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
 ) -> None:
     faithful, was_there = export.export, []
 
-    def unfaithful(trained: LoadedModel, weights: str, folder: Path) -> None:
-        faithful(trained, weights, folder)
+    def unfaithful(trained: LoadedModel, weights: str, folder: Path, max_shard_size: str | None) -> None:
+        faithful(trained, weights, folder, max_shard_size)
         stored = load_file(folder / "model.safetensors")
         stored["roberta.encoder.layer.1.output.dense.bias"][0] += 0.01
         save_file(stored, folder / "model.safetensors", {"format": "pt"})

@@ -96,7 +96,8 @@ def model_card(
 
 def addressed(card: str, hub: str, name: str, revision: str | None = None) -> str:
     """Returns the card with the code that loads the model from the hub, "hf" or "ms", or else from a folder."""
-    return re.sub(r"```python\n.*?```", lambda _: _code(hub, name, revision), card, count=1, flags=re.DOTALL)
+    card = re.sub(r"```python\n.*?```", lambda _: _code(hub, name, revision), card, count=1, flags=re.DOTALL)
+    return re.sub(r"```python\nimport onnx.*?```", lambda _: _onnx_code(hub, name, revision), card, flags=re.DOTALL)
 
 
 def _code(hub: str, name: str, revision: str | None = None) -> str:
@@ -109,6 +110,25 @@ def _code(hub: str, name: str, revision: str | None = None) -> str:
             'fill_mask = pipeline("fill-mask", model=str(folder))',
         ]
     lines.append('print(fill_mask(f"This is {fill_mask.tokenizer.mask_token}.")[0]["token_str"])')
+    return "\n".join(["```python", *lines, "```"])
+
+
+def _onnx_code(hub: str, name: str, revision: str | None = None) -> str:
+    revised = f', revision="{revision}"' if revision else ""
+    lines = ["import onnxruntime", "from transformers import AutoTokenizer", "from transformers.utils import cached_file"]
+    place = f'"{name}"{revised}'
+    if hub == "ms":
+        lines += ["from modelscope_hub import HubApi", "", f'folder = str(HubApi().download_repo("{name}", "model"{revised}))']
+        place = "folder"
+    lines += [
+        *[""] * (hub != "ms"),
+        f"tokenizer = AutoTokenizer.from_pretrained({place})",
+        f'session = onnxruntime.InferenceSession(cached_file({place}, filename="model.onnx"))',
+        'inputs = dict(tokenizer([f"This is {tokenizer.mask_token}."], return_tensors="np"))',
+        'inputs.pop("token_type_ids", None)',
+        '[logits] = session.run(["logits"], inputs)',
+        'print(tokenizer.decode(logits[inputs["input_ids"] == tokenizer.mask_token_id][0].argmax()))',
+    ]
     return "\n".join(["```python", *lines, "```"])
 
 
@@ -170,7 +190,16 @@ def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
             )
     return (
         f"## Use\n\n{_code('', Path(config.output).name)}\n\n"
-        f"A stock transformers checkpoint: no remote code. It reads up to {length} tokens.{beyond}"
+        f"A stock transformers checkpoint: no remote code. It reads up to {length} tokens.{beyond}{_onnx(config)}"
+    )
+
+
+def _onnx(config: ReleaseConfig) -> str:
+    if not config.onnx:
+        return ""
+    return (
+        "\n\nWithout torch, `model.onnx` (fp32) gives the same logits. It takes ids and attention mask, and no token "
+        f"types: they are all 0.\n\n{_onnx_code('', Path(config.output).name)}"
     )
 
 

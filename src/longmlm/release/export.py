@@ -22,27 +22,36 @@ from longmlm.release.config import WeightType
 TOLERANCE = 1e-4
 LONGEST_PROOF = 4096
 LEAST_CONTENT = 4
+ONNX_TOLERANCE = 1e-3  # another runtime adds up in another order
+LARGEST_FILE = "50GB"
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the fresh process found: its logits' largest difference, and how many tokens fill-mask read."""
+    """What the fresh process found: its logits' largest difference, and how many tokens fill-mask read.
+
+    `onnx_difference` is that of onnxruntime, where the folder has a model.onnx.
+    """
 
     largest_difference: float
     text_tokens: int
     answer: str
+    onnx_difference: float | None
 
 
-def export(trained: LoadedModel, weights: WeightType, folder: Path) -> None:
-    """Writes a fresh stock model with all the trained weights and a tied decoder, and the tokenizer."""
+def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_size: str | None = None) -> None:
+    """Writes a fresh stock model with all the trained weights and a tied decoder, and the tokenizer.
+
+    Weights above `max_shard_size`, such as 5GB, are divided into files with an index.
+    """
     num_positions = architecture_of(trained.model).num_positions
     stock = AutoModelForMaskedLM.from_config(trained.model.config)
     stock.load_state_dict(trained.model.state_dict(), strict=True)
     stock.tie_weights()
     stock.to(TYPES[weights])
     stock.config.dtype = TYPES[weights]
-    stock.save_pretrained(folder)
+    stock.save_pretrained(folder, max_shard_size=max_shard_size or LARGEST_FILE)
     trained.tokenizer.model_max_length = num_positions
     trained.tokenizer.save_pretrained(folder)
 
@@ -68,7 +77,7 @@ def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -
         raise ReleaseError(f"transformers cannot read what was exported: {said.splitlines()[-1]}")
     found = json.loads(done.stdout.splitlines()[-1])
     _refuse_unsound(found, architecture_of(trained.model).num_positions)
-    return Proof(found["largest_difference"], found["text_tokens"], found["answer"].strip())
+    return Proof(found["largest_difference"], found["text_tokens"], found["answer"].strip(), found["onnx_difference"])
 
 
 def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) -> str:
@@ -110,6 +119,8 @@ def _refuse_unsound(found: dict[str, Any], num_positions: int) -> None:
     problems = [f"{key} weights {found[key][:2]}" for key in ("missing", "unexpected") if found[key]]
     if not found["largest_difference"] <= TOLERANCE:
         problems.append(f"logits differ by {found['largest_difference']:.2e}")
+    if found["onnx_difference"] is not None and not found["onnx_difference"] <= ONNX_TOLERANCE:
+        problems.append(f"logits of model.onnx differ by {found['onnx_difference']:.2e}")
     if not found["decoder_is_tied"]:
         problems.append("the decoder is not tied to the embeddings")
     if found["model_max_length"] != num_positions:
