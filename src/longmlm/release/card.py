@@ -115,13 +115,17 @@ def _code(hub: str, name: str, revision: str | None = None) -> str:
 
 def _onnx_code(hub: str, name: str, revision: str | None = None) -> str:
     revised = f', revision="{revision}"' if revision else ""
-    lines = ["import onnxruntime", "from transformers import AutoTokenizer", "from transformers.utils import cached_file"]
-    place = f'"{name}"{revised}'
+    imports, fetch, place = [], [], f'"{name}"{revised}'
     if hub == "ms":
-        lines += ["from modelscope_hub import HubApi", "", f'folder = str(HubApi().download_repo("{name}", "model"{revised}))']
-        place = "folder"
-    lines += [
-        *[""] * (hub != "ms"),
+        imports, place = ["from modelscope_hub import HubApi"], "folder"
+        fetch = [f'folder = str(HubApi().download_repo("{name}", "model"{revised}))']
+    lines = [
+        "import onnxruntime",
+        *imports,
+        "from transformers import AutoTokenizer",
+        "from transformers.utils import cached_file",
+        "",
+        *fetch,
         f"tokenizer = AutoTokenizer.from_pretrained({place})",
         f'session = onnxruntime.InferenceSession(cached_file({place}, filename="model.onnx"))',
         'inputs = dict(tokenizer([f"This is {tokenizer.mask_token}."], return_tensors="np"))',
