@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
-from huggingface_hub import RepoCard
+import pytest
+from huggingface_hub import RepoCard, constants
 
 from tests.loopback import Answer, Asked, Server, listening
 
@@ -216,6 +218,16 @@ def changed(files: Files, operations: list[dict], objects: dict[str, bytes]) -> 
             case "deletedFile", {"path": path}:
                 del files[path]
     return files
+
+
+def point_client_at(hub: Hub, cache: Path, patch: pytest.MonkeyPatch) -> None:
+    """Lets the client in this process ask the hub, with the token that it knows and a cache of its own."""
+    if hub.token:
+        patch.setenv("HF_TOKEN", hub.token)
+    settings = {"ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+    template = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    for name, value in {**settings, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_CACHE": str(cache)}.items():
+        patch.setattr(constants, name, value)
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants, set_client_factory
+from huggingface_hub import set_client_factory
 from huggingface_hub.utils import enable_progress_bars, logging
 from huggingface_hub.utils._http import default_client_factory
 
 from longmlm.release import huggingface
-from tests.hub import Hub, serve
+from tests.hub import Hub, point_client_at, serve
 from tests.release.published import TOKEN, make
 from tests.tiny import World, one_thread, tiny_evaluation, tiny_world
 
@@ -35,10 +35,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub that the client in this process asks, which knows one token, and whose faults are not waited for."""
     with serve() as hub:
         hub.token = TOKEN
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        for name, value in {"ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+        point_client_at(hub, tmp_path / "hf", monkeypatch)
         monkeypatch.setattr(huggingface, "WAITS_SECONDS", (0.0, 0.0))
         monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
         yield hub

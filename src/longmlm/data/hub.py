@@ -113,7 +113,10 @@ def _one_line(name: str, revision: str | None) -> Iterator[None]:
     except RevisionNotFoundError as error:
         raise DataError(f"{name} has no revision {revision!r}: name a branch, a tag or a commit") from error
     except (RepositoryNotFoundError, DatasetNotFoundError) as error:
-        raise DataError(f"{name}: no such folder nor data set of the hub that you may read ({_said(error)})") from error
+        raise DataError(
+            f"{name}: no such folder nor data set of the hub that you may read ({_said(error)}): check its name, and "
+            "that HF_TOKEN is valid and may read it"
+        ) from error
     except (ConnectionError, LocalEntryNotFoundError) as error:
         raise DataError(
             f"{name}: the hub cannot be reached ({_said(error)}): check the network, or name a commit that is here"

@@ -1,7 +1,9 @@
 """Packed rows to Arrow shards under a manifest, and back, memory-mapped."""
 
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from datasets import Dataset, concatenate_datasets
 from jaxtyping import Int64
 
 from longmlm.data.packing import PackedRow
+from longmlm.data.plan import portable
 from longmlm.errors import DataError
 from longmlm.folders import PARTIAL, read_manifest, sync, verify
 
@@ -21,6 +24,12 @@ ROWS_PER_RECORD_BATCH = 512
 
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
+
+
+def fingerprint(plan: Mapping[str, Any]) -> str:
+    """Returns by what rows are told from others, wherever they lie: the SHA-256 of the plan that they follow from."""
+    content = {key: portable(plan)[key] for key in ("settings", "sources", "tokenizer_fingerprint")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +53,23 @@ class Rows:
         return self.manifest["row_length"]
 
     @property
+    def sha256(self) -> str:
+        """SHA-256 of the SHA-256 of every shard, of both splits: the same for the same rows."""
+        shards = sorted((name, about["sha256"]) for name, about in self.manifest["files"].items() if _is_shard(name))
+        return hashlib.sha256(repr(shards).encode()).hexdigest()
+
+    @property
     def mean_fill(self) -> float:
         """Mean share of `row_length` that the rows of this split fill."""
         return self.manifest["report"][self.split]["fill_rate"]
 
 
 def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
-    """Returns the rows of one split; `verified` compares every shard with its SHA-256 first.
+    """Returns the rows of one split; `verified` compares each of its shards with its SHA-256 first.
 
     Raises FolderError for a folder that is incomplete or damaged, DataError for one that holds no rows.
     """
-    manifest = verify(folder) if verified else read_manifest(folder)
+    manifest = verify(folder, f"{split}/") if verified else read_manifest(folder)
     if manifest.get("kind") != "rows" or manifest.get("format") != FORMAT:
         raise DataError(f"{folder} holds no packed rows of format {FORMAT}: make them with pipelines.prepare")
     shards = sorted(folder / name for name in manifest["files"] if name.startswith(f"{split}/"))
@@ -63,6 +78,10 @@ def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
     table = cast(Dataset, concatenate_datasets([Dataset.from_file(str(shard)) for shard in shards]))
     ids = cast(Dataset, table.select_columns(["input_ids"]).with_format("numpy"))
     return Rows(ids, manifest, split)
+
+
+def _is_shard(name: str) -> bool:
+    return name.startswith(tuple(f"{split}/" for split in SPLITS))
 
 
 def write_shard(path: Path, rows: Iterable[PackedRow], vocabulary_size: int) -> int:

@@ -35,7 +35,7 @@ class EvaluateConfig:
     __pydantic_config__ = {"extra": "forbid"}
 
     rows: str
-    """Folder of packed rows, whose held-out side is read."""
+    """Folder of packed rows, or hf:OWNER/NAME[@REVISION] of the hub; their held-out side is read."""
     output: str
     """Folder for evaluation.json, the pictures and index.html; an earlier result there is replaced."""
     base: str

@@ -166,7 +166,7 @@ class PretrainConfig:
     run: str
     """Run folder: checkpoints, metrics.jsonl, the resolved settings."""
     rows: str
-    """Folder of packed rows."""
+    """Folder of packed rows, or hf:OWNER/NAME[@REVISION] of the hub; the commit that it means at first is kept."""
     start: Start
     """The weights to begin with."""
     recipe: RecipeConfig
