@@ -1,0 +1,210 @@
+"""Packed rows to a data set: what is published and what is not, its card, where it goes."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from huggingface_hub import DatasetCard
+
+from longmlm.data.config import PrepareConfig, Source
+from longmlm.data.published import open_published
+from longmlm.data.rows import SPLITS, fingerprint, open_rows
+from longmlm.errors import FolderError, ReleaseError
+from longmlm.folders import MANIFEST, read_manifest, verify
+from longmlm.release.dataset import dataset_card, size_category
+from pipelines.prepare import prepare
+from tests.hub import Hub, Repository
+from tests.loopback import Fault
+from tests.release.published import TOKEN, sent
+from tests.tiny import World
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what the client does to httpx2
+NAME = "owner/tiny-rows"
+
+
+@pytest.fixture
+def config(world: World, tmp_path: Path) -> PrepareConfig:
+    """The settings by which the rows were made, in a copy, with a rejected text beside them."""
+    rows = Path(shutil.copytree(world.rows, tmp_path / "rows"))
+    (rows / "set_aside").mkdir(exist_ok=True)
+    (rows / "set_aside" / "slice-00007.jsonl").write_text('{"reason": "a rejected text"}')
+    return PrepareConfig(
+        output=str(rows),
+        tokenizer=str(world.base),
+        row_length=read_manifest(rows)["row_length"],
+        sources=(Source(files=(str(world.rows.parent / "text.jsonl"),)),),
+        held_out_fraction=0.25,
+        publish=f"hf:{NAME}",
+        license="cc0-1.0",
+    )
+
+
+@pytest.fixture
+def repository(hub: Hub, config: PrepareConfig) -> Repository:
+    """What the hub holds after a publication."""
+    prepare(config)
+    return hub.repository(f"datasets/{NAME}")
+
+
+def held(repository: Repository, revision: str = "main") -> dict[str, bytes]:
+    return {path: content for path, content in repository.files(revision).items() if path[0] != "."}
+
+
+def shards(folder: Path) -> dict[str, bytes]:
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.glob("*/slice-*.arrow")}
+    assert {name.split("/")[0] for name in found} == set(SPLITS)
+    return found
+
+
+def test_rows_lie_on_the_hub_whole_and_private(repository: Repository, config: PrepareConfig) -> None:
+    published = held(repository)
+    assert published.keys() - shards(Path(config.output)) == {"README.md", MANIFEST}
+    assert published.items() >= shards(Path(config.output)).items()
+    assert repository.private
+    assert json.loads(published[MANIFEST])["files"].keys() == published.keys() - {MANIFEST}
+
+
+def test_neither_places_of_this_machine_nor_rejected_text_are_published(
+    repository: Repository, world: World, tmp_path: Path
+) -> None:
+    texts = {name: content for name, content in held(repository).items() if not name.endswith(".arrow")}
+    assert len(texts) == 2
+    places = [str(place) for place in (tmp_path, world.base, world.rows.parent, Path.home(), Path.cwd())]
+    for private in [*places, "a rejected text", TOKEN]:
+        assert not [name for name, content in held(repository).items() if private.encode() in content]
+    (source,) = json.loads(texts[MANIFEST])["plan"]["sources"]
+    assert [file["path"] for file in source["files"]] == ["text.jsonl"]
+    assert {path.name for path in tmp_path.iterdir()} == {"rows"}
+
+
+def test_published_rows_are_known_as_those_that_were_prepared(
+    repository: Repository, config: PrepareConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "downloaded"
+    for name, content in held(repository).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    for split in SPLITS:
+        here, there = open_rows(Path(config.output), split), open_rows(folder, split)
+        assert (there.sha256, len(there), there.row_length) == (here.sha256, len(here), here.row_length)
+        assert fingerprint(there.manifest["plan"]) == fingerprint(here.manifest["plan"])
+        assert there.manifest["plan"] != here.manifest["plan"]
+        assert there.tokens(0).tolist() == here.tokens(0).tolist()
+
+
+def test_second_publication_sends_nothing_and_a_changed_card_only_itself(
+    repository: Repository, hub: Hub, config: PrepareConfig
+) -> None:
+    commits, uploads = len(repository.commits), len(sent(hub, "PUT "))
+    assert uploads >= 2
+    prepare(config)
+    assert (len(repository.commits), len(sent(hub, "PUT "))) == (commits, uploads)
+    prepare(replace(config, title="Another"))
+    assert (len(repository.commits), len(sent(hub, "PUT "))) == (commits + 1, uploads)
+    assert "# Another" in held(repository)["README.md"].decode()
+
+
+def test_shards_of_earlier_rows_go_and_what_others_put_there_stays(
+    repository: Repository, config: PrepareConfig
+) -> None:
+    repository.commit({**repository.files(), "train/slice-00099.arrow": b"old", "train/notes.txt": b"mine"})
+    prepare(config)
+    assert "train/slice-00099.arrow" not in held(repository)
+    assert held(repository)["train/notes.txt"] == b"mine"
+
+
+def test_branches_and_tags_hold_rows_and_their_card_says_so(hub: Hub, config: PrepareConfig) -> None:
+    prepare(replace(config, revision="v2", tag="v2.0"))
+    repository = hub.repository(f"datasets/{NAME}")
+    assert held(repository) == {}
+    for revision in ("v2", "v2.0"):
+        assert held(repository, revision).items() >= shards(Path(config.output)).items()
+    card = held(repository, "v2")["README.md"].decode()
+    assert f'load_dataset("{NAME}", split="train", revision="v2")' in card
+    assert f'rows = "hf:{NAME}@v2"' in card
+
+
+def test_metadata_of_the_card_is_what_the_hub_takes(repository: Repository) -> None:
+    card = DatasetCard(held(repository)["README.md"].decode())
+    card.validate()
+    data = card.data.to_dict()
+    assert (data["language"], data["license"], data["size_categories"]) == (["en"], "cc0-1.0", ["n<1K"])
+    assert data["pretty_name"] == "rows"
+    (found,) = data["configs"]
+    assert found["data_files"] == [{"split": split, "path": f"{split}/*.arrow"} for split in SPLITS]
+    del card.data.license
+    with pytest.raises(ValueError, match="license is wrong"):
+        card.validate()
+
+
+def test_card_tells_what_the_rows_are(repository: Repository, config: PrepareConfig) -> None:
+    card, report = held(repository)["README.md"].decode(), read_manifest(Path(config.output))["report"]
+    for split in SPLITS:
+        assert f"{report[split]['rows']:,}" in card
+        assert f"{report[split]['fill_rate']:.1%}" in card
+    told = [f"# {Path(config.output).name}", "rows of 40", "| input_ids |", f"`{Path(config.tokenizer).name}`"]
+    told += [read_manifest(Path(config.output))["plan"]["tokenizer_fingerprint"], "## Licence\n\ncc0-1.0"]
+    told += ["- text.jsonl (licence not told)", "| text.jsonl | en |", "A row may hold several documents"]
+    assert [line for line in told if line not in card] == []
+    manifest = read_manifest(Path(config.output))
+    manifest["report"]["set_aside"] = {"no text": 1_234}
+    card = dataset_card(replace(config, data=("Novels, public domain",), tokenizer="owner/model"), manifest)
+    for line in ("- Novels, public domain\n", "1,234 x no text", "`owner/model`"):
+        assert line in card
+
+
+def test_size_category_is_that_of_the_hub() -> None:
+    sizes = {0: "n<1K", 999: "n<1K", 1_000: "1K<n<10K", 99_999: "10K<n<100K", 5_000_000: "1M<n<10M", 10**10: "n>1B"}
+    assert {count: size_category(count) for count in sizes} == sizes
+
+
+def test_copy_in_a_folder_opens_as_rows_and_is_made_once(config: PrepareConfig, tmp_path: Path) -> None:
+    copied = replace(config, publish=f"folder:{tmp_path}/copies/tiny")
+    prepare(copied)
+    folder = tmp_path / "copies" / "tiny"
+    assert shards(folder) == shards(Path(config.output))
+    assert not (folder / "set_aside").exists()
+    assert len(open_published(str(folder), "held_out")) == len(open_rows(Path(config.output), "held_out"))
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    prepare(copied)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
+    assert verify(folder)["kind"] == "rows"
+
+
+def test_publishing_changes_neither_rows_nor_what_they_depend_on(repository: Repository, config: PrepareConfig) -> None:
+    before = {path: path.read_bytes() for path in Path(config.output).rglob("*.arrow")}
+    prepare(replace(config, publish=None, license=None))
+    assert {path: path.read_bytes() for path in Path(config.output).rglob("*.arrow")} == before
+
+
+def test_damaged_rows_are_named_and_not_published(hub: Hub, config: PrepareConfig) -> None:
+    shard = next(Path(config.output).glob("train/*.arrow"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    with pytest.raises(FolderError, match=f"^{shard} is damaged"):
+        prepare(config)
+    assert hub.repositories == {}
+
+
+def test_hub_that_refuses_is_one_line_and_one_that_fails_is_asked_again(hub: Hub, config: PrepareConfig) -> None:
+    hub.faults = [Fault("POST .*/commit/main", 403, said=f"no room for {TOKEN}")]
+    with pytest.raises(ReleaseError, match="the hub answers 403 for owner/tiny-rows") as caught:
+        prepare(config)
+    assert TOKEN not in str(caught.value) and "\n" not in str(caught.value)
+    hub.faults = [Fault("POST .*/commit/main", 503)]
+    prepare(config)
+    assert held(hub.repository(f"datasets/{NAME}")).items() >= shards(Path(config.output)).items()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"license": None}, "publish needs the licence of the text: set license"),
+        ({"publish": "owner/name"}, "publish is no hf:OWNER/NAME, folder:PATH or URL"),
+        ({"publish": "folder:out", "tag": "v1"}, "revision and tag need publish on a hub"),
+    ],
+)
+def test_settings_that_cannot_be_published_are_refused(config: PrepareConfig, changed: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(config, **changed)
