@@ -40,6 +40,7 @@ LOCK = ".lock"  # what processes.alone holds
 WHOLE = "whole"  # the folder that becomes the output; beside it lies what only the work needs
 Steps = list[Callable[..., Any] | PipelineStep]
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_executor_of_this_worker: list["QuietExecutor"] = []
 TEXT_BYTES_PER_TOKEN = 4  # of English; a text that gives more tokens is found out by a full disk
 
 
@@ -123,10 +124,19 @@ class PackSlice(PipelineStep):
         return TokenizedDocument(encode(self.vocabulary.tokenizer, document.text, starts), document.source)
 
 
-def _end_with_main() -> None:
-    """Lets this worker end with its parent, the fork server, and with the main process, which that one outlives."""
+def _begin(executor: "QuietExecutor") -> None:
+    """Lets this worker end with its parent, the fork server, and with the main process, which that one outlives.
+
+    It keeps the executor for all its slices: a tokenizer leaves its size behind in memory for each copy that is made.
+    """
     end_with_parent(signal.SIGKILL)
     Thread(target=_wait_for_main, daemon=True).start()
+    _executor_of_this_worker[:] = [executor]
+
+
+def _run_slice(rank: int) -> PipelineStats:
+    (executor,) = _executor_of_this_worker
+    return executor.run_slice(rank)
 
 
 def _wait_for_main() -> None:
@@ -144,11 +154,11 @@ class QuietExecutor(LocalPipelineExecutor):
         shown = {"desc": "prepare", "unit": "slice", "total": self.tasks, "initial": self.tasks - len(ranks)}
         if self.workers == 1:
             for rank in tqdm(ranks, **shown):
-                self._run_for_rank(rank)
+                self.run_slice(rank)
             return
         context = multiprocessing.get_context("forkserver")
-        with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_end_with_main) as pool:
-            tasks = [pool.submit(self._run_for_rank, rank) for rank in ranks]
+        with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin, initargs=(self,)) as pool:
+            tasks = [pool.submit(_run_slice, rank) for rank in ranks]
             try:
                 for task in tqdm(as_completed(tasks), **shown):
                     task.result()
@@ -161,9 +171,10 @@ class QuietExecutor(LocalPipelineExecutor):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _run_for_rank(self, rank: int, local_rank: int = 0, node_rank: int = -1) -> PipelineStats:
+    def run_slice(self, rank: int) -> PipelineStats:
+        """Does one task in this process; what datatrove would log of it is not shown."""
         logger.disable("datatrove")
-        return super()._run_for_rank(rank, local_rank, node_rank)
+        return self._run_for_rank(rank)
 
 
 def prepare_rows(config: PrepareConfig, vocabulary: Vocabulary) -> dict[str, Any]:
