@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 CUT, HANG = 0, 1
 
@@ -50,6 +50,7 @@ class Asked:
 
     command: str
     path: str
+    query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
 
@@ -76,7 +77,9 @@ def listening(server: Server, respond: Callable[[Asked], Answer]) -> Iterator[No
                 server.requests.append(f"{self.command} {unquote(self.path)}")
                 fault = next((fault for fault in server.faults if fault.strikes(server.requests[-1])), None)
                 if fault is None or fault.status == CUT:
-                    said = respond(Asked(self.command, urlsplit(self.path).path, self.headers, body))
+                    address = urlsplit(self.path)
+                    query = dict(parse_qsl(address.query))
+                    said = respond(Asked(self.command, address.path, query, self.headers, body))
                 else:
                     said = Answer({"error": fault.said}, fault.status, fault.headers)
             if said.status == HANG:

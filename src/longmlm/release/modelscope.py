@@ -71,7 +71,7 @@ def upload(folder: Path, place: Repository, message: str) -> str:
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it tells requests with what they hold
     expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
     with tempfile.TemporaryDirectory() as home:  # where it writes by what it knows this machine again
-        api = HubApi(HubConfig(token=token, config_dir=Path(home)))
+        api = HubApi(HubConfig(token=token, config_dir=Path(home), cache_dir=Path(home)))
         for scheme in ("http://", "https://"):
             api.legacy._session.mount(scheme, Patience())  # noqa: SLF001 - there is no other way to its waits
         return persist(
@@ -174,7 +174,7 @@ def _reason(error: Exception, name: str, token: str) -> Reason:
         said = "" if failed.message.startswith(("HTTP ", "<")) else without_secrets(failed.message, token)
         may_pass = failed.retryable or failed.status_code in TRANSIENT
         remedy = None if may_pass else REMEDIES.get(failed.status_code, REFUSED)
-        return answered(failed.status_code, name, said, remedy, getattr(failed, "retry_after", None) or 0.0)
+        return answered(failed.status_code, name, said, remedy, float(getattr(failed, "retry_after", None) or 0))
     said = without_secrets(str(links[-1]), token) or type(links[-1]).__name__
     if isinstance(failed, requests.RequestException) or (isinstance(failed, HubError) and failed.retryable):
         return unreachable(said)
