@@ -39,7 +39,7 @@ def main() -> None:
     subject = trained()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file("assets/roberta-mini/tokenizer.json"))
     rows = {"settings": {"row_length": 1536}, "sources": []}
-    record = checkpoint.RunRecord(tokenizer, "", {"rows": rows, "recipe": {}}, {})
+    record = checkpoint.RunRecord(tokenizer, "", {"rows": rows, "recipe": {}, "held_out": {}}, {}, "bf16")
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as folder:
         waits, writes = [], []
         for step in range(1, NUM_ROUNDS + 1):

@@ -1,6 +1,7 @@
 """Models and held-out rows to accuracies, a picture and a page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from longmlm.config import run_stage, to_toml
 from longmlm.evaluation.config import EvaluateConfig
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from longmlm.data.rows import Rows
     from longmlm.model.loading import LoadedModel
 
@@ -22,7 +25,6 @@ NUM_EXAMPLES = 8
 
 def evaluate(config: EvaluateConfig) -> None:
     """Measures the models on the same frozen masks, writes the results and prints their table."""
-    from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.evaluation.examples import filled_masks
     from longmlm.evaluation.held_out import FrozenRows, Measured, cut, measure, whole, windows
@@ -35,11 +37,12 @@ def evaluate(config: EvaluateConfig) -> None:
 
     curve = curve_of(config.run)
     before, after = model_folder(config.long_before), config.long_after and model_folder(config.long_after)
-    rows = open_rows(Path(config.rows), "held_out")
-    sources = sources_of(config, after)
-    is_bf16 = resolved_precision(config.precision) == "bf16"
+    precision = resolved_precision(config.precision)
     accelerator = launch()
-    models = loaded(rows, config.base, [str(name) for name in (before, after) if name])
+    config, rows = held_out_rows(config, accelerator)
+    sources = sources_of(config, rows, after)
+    base = config.base, base_revision(config.base, str(before))
+    models = loaded(rows, base, [str(name) for name in (before, after) if name])
     for note in (note for model in models for note in model.notes):
         accelerator.print(note)
     vocabulary = vocabulary_of_pretrained(models[0].tokenizer, config.base)
@@ -49,12 +52,14 @@ def evaluate(config: EvaluateConfig) -> None:
     views = {"cut": partial(cut, **shorter), "windows": partial(windows, **shorter), "whole": whole}
 
     measured: dict[str, Measured] = {}
-    objectives = [MlmObjective(model.model.to(accelerator.device), is_bf16) for model in models]
+    objectives = [MlmObjective(model.model.to(accelerator.device), precision == "bf16") for model in models]
     for objective, named_views in zip(objectives, VIEWS, strict=False):
         for result, view in named_views.items():
             measured[result] = measure(objective, frozen, views[view], num_positions, accelerator, result)
     if accelerator.is_main_process:
         examples = filled_masks(objectives[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
+        of_hub = {"base_revision": models[0].revision, "before_revision": models[1].revision}
+        sources |= {"precision": precision} | {key: commit for key, commit in of_hub.items() if commit}
         evaluation = as_json(measured, frozen, num_positions, sources, curve, examples)
         made_by = f"# python -m pipelines.evaluate settings.toml\n{to_toml(config)}"
         write_evaluation(evaluation, Path(config.output), made_by)
@@ -62,27 +67,47 @@ def evaluate(config: EvaluateConfig) -> None:
         print(f"page: {Path(config.output) / 'index.html'}")
 
 
-def loaded(rows: "Rows", base: str, long: Sequence[str]) -> "list[LoadedModel]":
-    """Returns the base model and the long ones, once all are known to read the rows; raises DataError else."""
+def base_revision(base: str, long: str) -> str | None:
+    """Returns the commit of the base model that the long one was made of, absent where that is another or a folder."""
+    from longmlm.model.loading import read_provenance
+
+    provenance = read_provenance(long)
+    return provenance.get("base_revision") if provenance.get("base") == base else None
+
+
+def loaded(rows: "Rows", base: tuple[str, str | None], long: Sequence[str]) -> "list[LoadedModel]":
+    """Returns the base model, a name with a revision, and the long ones, once all are known to read the rows.
+
+    Raises DataError when one cannot.
+    """
     from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.loading import load_model
 
     models = []
-    for name in (base, *long):
-        model = load_model(name)
+    for name, revision in (base, *((name, None) for name in long)):
+        model = load_model(name, revision)
         refuse_unreadable(rows, vocabulary_of_pretrained(model.tokenizer, name), model.model if models else None)
         models.append(model)
     return models
 
 
-def sources_of(config: EvaluateConfig, after: str | Path | None) -> dict[str, str]:
+def held_out_rows(config: EvaluateConfig, accelerator: "Accelerator") -> "tuple[EvaluateConfig, Rows]":
+    """Returns the settings, and the held-out rows that they name, those on the hub at their commit."""
+    from longmlm.data.published import folder_of_rows, open_published, pinned_rows
+    from longmlm.runtime import once_a_machine, told_by_main
+
+    name = told_by_main(accelerator, lambda: pinned_rows(config.rows))
+    once_a_machine(accelerator, lambda: folder_of_rows(name, ["held_out"]))
+    return replace(config, rows=name), open_published(name, "held_out")
+
+
+def sources_of(config: EvaluateConfig, rows: "Rows", after: str | Path | None) -> dict[str, str]:
     """Returns where rows and models lie, with hashes by which a release knows that it is about them."""
-    from longmlm.folders import MANIFEST, sha256_of
     from longmlm.model.loading import weights_sha256
 
     sources = {"rows": config.rows, "base": config.base, "before": config.long_before}
-    sources["rows_sha256"] = sha256_of(Path(config.rows) / MANIFEST)
+    sources["rows_sha256"] = rows.sha256
     return sources | ({"after": str(config.long_after), "after_sha256": weights_sha256(after)} if after else {})
 
 

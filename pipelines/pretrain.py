@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,6 @@ def pretrain(config: PretrainConfig) -> None:
 
 def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Path | None]:
     """Returns the run, with the weights of its newest sound checkpoint or of its beginning, and that checkpoint."""
-    from longmlm.data.rows import open_rows
     from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.model.batches import refuse_unreadable
     from longmlm.model.cost import Work, cost_of, peak_flops
@@ -80,16 +79,17 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
 
     folder = Path(config.run)
     sound = newest_seen_by_all(folder, accelerator)
+    config, rows = training_rows(config, sound.folder, accelerator)
     loaded, provenance = load_start(config, sound.folder)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
-    rows = open_rows(Path(config.rows), "train", verified=accelerator.is_local_main_process)
     refuse_unreadable(rows, vocabulary, loaded.model)
     rebuild_positions(loaded.model, provenance)
     if config.recipe.dropout is not None:
         set_dropout(loaded.model, config.recipe.dropout)
     if config.runtime.activation_checkpointing:
         checkpoint_activations(loaded.model)
-    is_bf16 = resolved_precision(config.recipe.precision) == "bf16"
+    precision = resolved_precision(config.recipe.precision)
+    is_bf16 = precision == "bf16"
     work = Work(
         rows.row_length, config.recipe.masking.selected_fraction, is_bf16, config.runtime.activation_checkpointing
     )
@@ -104,7 +104,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     depends_on = {
         "recipe": asdict(config.recipe),
         "start": asdict(config.start),
-        "rows": rows.manifest["plan"],
+        "rows": {**rows.manifest["plan"], "sha256": rows.sha256},
         "held_out": {key: value for key, value in asdict(config.held_out).items() if key != "rows_per_batch"},
     }
     run = Run(
@@ -114,11 +114,11 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
         optimizer=optimizer,
         parameters=parameters,
         batches=step_batches(config, rows, vocabulary, accelerator),
-        held_out=frozen_rows(config, vocabulary),
+        held_out=frozen_rows(config, vocabulary, accelerator),
         block=provenance.get("base_positions", rows.row_length),
         recipe=config.recipe,
         runtime=config.runtime,
-        record=checkpoint.RunRecord(loaded.tokenizer, to_toml(config), as_json(depends_on), provenance),
+        record=checkpoint.RunRecord(loaded.tokenizer, to_toml(config), as_json(depends_on), provenance, precision),
         cost=cost,
         peak_flops=(config.runtime.peak_flops or peak_flops()) if work.is_bf16 else None,
         num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
@@ -132,20 +132,37 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
 def newest_seen_by_all(folder: Path, accelerator: Accelerator) -> Sound:
     """Returns the newest sound checkpoint, which the main process verifies.
 
-    Raises TrainingError in every process when one does not see it.
+    Raises TrainingError in every process when one sees another in its place, or none.
     """
     from accelerate.utils import broadcast_object_list
 
-    from longmlm.errors import TrainingError
     from longmlm.folders import MANIFEST
-    from longmlm.runtime import anyone
+    from longmlm.runtime import refuse_unshared
     from longmlm.training import checkpoint
 
     (sound,) = broadcast_object_list([checkpoint.newest_sound(folder) if accelerator.is_main_process else None])
-    is_seen = sound.folder is None or (sound.folder / MANIFEST).is_file()
-    if any(anyone(accelerator, not is_seen)):
-        raise TrainingError(f"a process does not see {sound.folder}: it must lie on a disk that all machines share")
+    if sound.folder is not None:
+        manifest = sound.folder / MANIFEST
+        content = manifest.read_bytes() if manifest.is_file() else b""
+        refuse_unshared(accelerator, content, f"another checkpoint than {sound.folder}, or none")
     return sound
+
+
+def training_rows(
+    config: PretrainConfig, resumed_from: Path | None, accelerator: Accelerator
+) -> tuple[PretrainConfig, Rows]:
+    """Returns the settings, and the rows that they name, those on the hub at the commit with which the run began."""
+    from longmlm.data.published import folder_of_rows, open_published, pinned_rows
+    from longmlm.runtime import once_a_machine, refuse_unshared, told_by_main
+    from longmlm.training.checkpoint import rows_in
+    from longmlm.training.tracking import SETTINGS
+
+    earlier = rows_in((resumed_from / SETTINGS).read_text(encoding="utf-8")) if resumed_from else ""
+    name = told_by_main(accelerator, lambda: pinned_rows(config.rows, earlier))
+    once_a_machine(accelerator, lambda: folder_of_rows(name))
+    rows = open_published(name, "train", verified=accelerator.is_local_main_process)
+    refuse_unshared(accelerator, rows.sha256, f"other rows in {name}")
+    return replace(config, rows=name), rows
 
 
 def load_start(config: PretrainConfig, resumed_from: Path | None) -> tuple[LoadedModel, dict[str, Any]]:
@@ -177,12 +194,12 @@ def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, acc
     return StepBatches(rows, recipe, *share)
 
 
-def frozen_rows(config: PretrainConfig, vocabulary: Vocabulary) -> Any:
+def frozen_rows(config: PretrainConfig, vocabulary: Vocabulary, accelerator: Accelerator) -> Any:
     """Returns the held-out rows that the run evaluates."""
-    from longmlm.data.rows import open_rows
+    from longmlm.data.published import open_published
     from longmlm.evaluation.held_out import FrozenRows
 
-    rows = open_rows(Path(config.rows), "held_out", verified=False)
+    rows = open_published(config.rows, "held_out", verified=accelerator.is_local_main_process)
     return FrozenRows(rows, config.held_out, vocabulary.maskable, vocabulary.special)
 
 

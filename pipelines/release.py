@@ -23,10 +23,10 @@ def release(config: ReleaseConfig) -> None:
 
     What was released before with the same settings is published as it is.
     """
-    from longmlm.data.rows import open_rows
-    from longmlm.folders import MANIFEST, new_folder, refuse_existing, sha256_of
+    from longmlm.data.published import open_published, pinned_rows
+    from longmlm.folders import new_folder, refuse_existing
     from longmlm.model.loading import read_provenance, weights_sha256
-    from longmlm.release.card import read_evaluation, refuse_untrained
+    from longmlm.release.gate import read_evaluation, refuse_untrained
     from longmlm.release.onnx_graph import refuse_without_extra
     from longmlm.release.publish import refuse_other, require
     from longmlm.training.checkpoint import model_folder
@@ -45,8 +45,9 @@ def release(config: ReleaseConfig) -> None:
     expected = {"after_sha256": weights_sha256(source)}
     provenance = read_provenance(str(source))
     refuse_untrained(provenance, config.model)
-    rows = open_rows(Path(config.rows), "held_out")
-    expected |= {"rows_sha256": sha256_of(Path(config.rows) / MANIFEST), "base": provenance.get("base", "")}
+    rows = open_published(pinned_rows(config.rows), "held_out")
+    expected |= {"rows_sha256": rows.sha256, "base": provenance.get("base", "")}
+    expected |= {"base_revision": provenance["base_revision"]} if provenance.get("base_revision") else {}
     evaluation = read_evaluation(config.evaluation, expected, "base" in provenance, config.allow_unrecovered)
     released_from = fingerprint(config, expected, evaluation)
     if output.exists():
@@ -81,6 +82,7 @@ def write(config: ReleaseConfig, source: Path, rows: "Rows", evaluation: Mapping
     from longmlm.model.loading import PROVENANCE, load_model, read_provenance
     from longmlm.release.card import model_card, public_provenance
     from longmlm.release.export import export, prove
+    from longmlm.release.gate import accuracy_to_tell
     from longmlm.release.onnx_graph import write_graph
     from longmlm.release.sources import licence_of, training_of
 
@@ -94,9 +96,11 @@ def write(config: ReleaseConfig, source: Path, rows: "Rows", evaluation: Mapping
     export(trained, config.weights, folder, config.max_shard_size)
     if config.onnx:
         write_graph(folder)
+    if (accuracy := accuracy_to_tell(folder, rows, evaluation, provenance, config)) is not None:
+        provenance["trained"] |= {"exported_accuracy": accuracy}
     card = model_card(config, provenance, evaluation, rows.manifest, training_of(source), licence)
     (folder / "README.md").write_text(card, encoding="utf-8")
-    proof = prove(trained, config.weights, rows, folder)
+    proof = prove(trained, config.weights, rows, folder, provenance.get("base_positions"))
     write_json(folder / PROVENANCE, public_provenance(provenance))
     for picture in Path(config.evaluation or "").glob("*.png") if evaluation else ():
         shutil.copy(picture, folder)
@@ -157,9 +161,9 @@ def follow_run(config: ReleaseConfig, run: Path) -> None:
     from longmlm.release.follow import follow, leave_gpus_to_training
 
     leave_gpus_to_training()
-    from longmlm.data.rows import open_rows
+    from longmlm.data.published import open_published, pinned_rows
 
-    rows = open_rows(Path(config.rows), "held_out")
+    rows = open_published(pinned_rows(config.rows), "held_out")
     follow(run, config.allow_unrecovered, lambda best: publish_step(config, best, rows, config.revision))
 
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, SentencePieceUnigramTokenizer
 from transformers import (
@@ -30,14 +31,17 @@ from transformers import (
 )
 
 from longmlm import runtime
-from longmlm.data.config import PrepareConfig, Source
+from longmlm.data.config import Masking, PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows import Rows, open_rows
-from longmlm.data.vocabulary import Vocabulary, load_vocabulary
-from longmlm.evaluation.config import EvaluateConfig
+from longmlm.data.rows import Rows, fingerprint, open_rows
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
+from longmlm.evaluation.config import EvaluateConfig, HeldOut
+from longmlm.evaluation.held_out import FrozenRows, measure, whole
+from longmlm.evaluation.report import content_sha256
 from longmlm.folders import write_json
 from longmlm.model.extension import Provenance, write_extension
 from longmlm.model.loading import PROVENANCE, load_model, read_provenance
+from longmlm.model.mlm import MlmObjective
 from longmlm.release import export, reload
 from pipelines.evaluate import evaluate
 
@@ -61,6 +65,7 @@ TOKENIZERS = {
     "albert": AlbertTokenizer,
 }
 WIDTH = 32
+HELD_OUT = {"max_rows": None, "mask_seed": 1789, "masking": asdict(Masking())}
 
 
 @functools.cache
@@ -175,6 +180,26 @@ def mark_trained(folder: Path, num_steps: int = 3) -> Path:
     trained = {"row_length": about["num_positions"], "steps": num_steps, "tokens": 1_000, "accuracy": 12.5}
     write_json(folder / PROVENANCE, {**about, "trained": trained})
     return folder
+
+
+def measured_on(rows: Path) -> dict[str, Any]:
+    """Returns what longmlm.json says of an evaluation of these rows in a run."""
+    return {"held_out": HELD_OUT, "precision": "no", "rows_fingerprint": fingerprint(held_out(rows).manifest["plan"])}
+
+
+def accuracy_of(folder: Path, rows: Path) -> float:
+    """Returns the percent of the selected held-out tokens that the model in the folder tells."""
+    loaded = load_model(str(folder))
+    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
+    frozen = FrozenRows(held_out(rows), HeldOut(), vocabulary.maskable, vocabulary.special)
+    return measure(MlmObjective(loaded.model), frozen, whole, LONG_POSITIONS, Accelerator(cpu=True)).whole.accuracy
+
+
+def sign(folder: Path, **values: object) -> None:
+    """Changes an evaluation as if it had been measured so."""
+    path = folder / "evaluation.json"
+    content = json.loads(path.read_text()) | values
+    path.write_text(json.dumps(content | {"sha256": content_sha256(content)}))
 
 
 def favour(folder: Path, token_id: int) -> Path:

@@ -7,24 +7,28 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar, cast
 
 import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.commands.config import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
-from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
+from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs, broadcast_object_list
 from torch.distributed import DistError, TCPStore
 from transformers.integrations import unset_hf_deepspeed_config
 
 from longmlm.errors import TrainingError
 from longmlm.processes import end_with_parent
 
+Told = TypeVar("Told")
+POLL_SECONDS = 0.1
 LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
 _latest_beat = [0.0]
 _store_of_this_start: list[TCPStore] = []
@@ -163,6 +167,38 @@ def anyone(accelerator: Accelerator, *flags: bool) -> list[bool]:
     """Returns in every process, for each flag, whether it is set in any."""
     raised = accelerator.reduce(torch.tensor(flags, dtype=torch.int32, device=accelerator.device), "sum")
     return [count > 0 for count in raised.tolist()]
+
+
+def refuse_unshared(accelerator: Accelerator, content: str | bytes, what: str) -> None:
+    """Raises TrainingError in every process when `content` is not the same in all, since machines share no disk."""
+    (first,) = broadcast_object_list([content])
+    if any(anyone(accelerator, content != first)):
+        raise TrainingError(f"a process sees {what}: it must lie on a disk that all machines share")
+
+
+def told_by_main(accelerator: Accelerator, work: Callable[[], Told]) -> Told:
+    """Returns in every process what `work` returns in the main one."""
+    told = _while_others_wait(accelerator, work, accelerator.is_main_process)
+    return cast(Told, broadcast_object_list([told])[0])
+
+
+def once_a_machine(accelerator: Accelerator, work: Callable[[], object]) -> None:
+    """Does the work in the first process of each machine."""
+    _while_others_wait(accelerator, work, accelerator.is_local_main_process)
+
+
+def _while_others_wait(accelerator: Accelerator, work: Callable[[], Told], is_worker: bool) -> Told | None:
+    """Returns what `work` returns in the workers; the others wait as long as it takes, and all fail when one does."""
+    if accelerator.num_processes == 1:
+        return work()
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(work) if is_worker else None
+        while any(anyone(accelerator, task is not None and not task.done())):
+            time.sleep(POLL_SECONDS)
+    error = task.exception() if task else None
+    if any(anyone(accelerator, error is not None)):
+        raise error or TrainingError("another process failed: its error says why")
+    return task.result() if task else None
 
 
 def beat() -> None:

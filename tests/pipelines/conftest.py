@@ -17,7 +17,7 @@ from longmlm.model.loading import load_model, read_provenance
 from longmlm.training import checkpoint
 from longmlm.training.snapshot import Trained, take
 from longmlm.training.state import TrainState
-from tests.tiny import World, held_out, one_thread, tiny_evaluation, tiny_world, with_fresh_process_state
+from tests.tiny import HELD_OUT, World, held_out, one_thread, tiny_evaluation, tiny_world, with_fresh_process_state
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +50,8 @@ def run_folder(world: World, tmp_path: Path) -> Path:
         loaded = load_model(str(source))
         state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
         about = read_provenance(str(world.long))
-        record = checkpoint.RunRecord(loaded.tokenizer, "", {"rows": held_out(world.rows).manifest["plan"]}, about)
+        depends_on = {"rows": held_out(world.rows).manifest["plan"], "held_out": HELD_OUT}
+        record = checkpoint.RunRecord(loaded.tokenizer, "", depends_on, about, "no")
         optimizer = torch.optim.AdamW(loaded.model.parameters())
         snapshot = take(Trained(loaded.model, optimizer, tuple(loaded.model.parameters()), accelerator))
         checkpoint.write(folder, state, loaded.model, snapshot, record)

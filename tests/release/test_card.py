@@ -1,7 +1,6 @@
 """What was measured to a card: metadata that hubs read, real numbers, and what must not be kept back."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from longmlm.release.card import (
     NOT_RECOVERED,
     model_card,
     public_provenance,
-    read_evaluation,
-    refuse_untrained,
 )
 from longmlm.release.config import ReleaseConfig
+from longmlm.release.gate import read_evaluation
 from longmlm.release.sources import Licence, Training, licence_of, training_of
 from tests.tiny import LONG_POSITIONS, World
 
@@ -52,21 +50,10 @@ def measured(world: World, evaluation: Path) -> dict[str, Any]:
     )
 
 
-@pytest.fixture
-def copy(evaluation: Path, tmp_path: Path) -> Path:
-    """An evaluation to change."""
-    return Path(shutil.copytree(evaluation, tmp_path / "evaluation"))
-
-
 def card(provenance: dict, measured: dict, rows: dict, **told: object) -> str:
     """Returns the card of the model under CONFIG, changed as told."""
     training, licence = told.pop("training", Training()), told.pop("licence", Licence("apache-2.0"))
     return model_card(replace(CONFIG, **told), provenance, measured, rows, training, licence)
-
-
-def change(folder: Path, **values: object) -> None:
-    path = folder / "evaluation.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def test_metadata_is_what_hubs_read(provenance: dict, measured: dict, rows: dict) -> None:
@@ -123,6 +110,25 @@ def test_card_shows_pictures_that_there_are(provenance: dict, measured: dict, ro
     assert "(recovery.png)" in with_curve
 
 
+def test_accuracy_is_that_of_the_files_themselves_where_they_were_measured(
+    provenance: dict, measured: dict, rows: dict
+) -> None:
+    base_cut = measured["measured"]["base_cut"]["whole"]["accuracy"]
+    for accuracy, is_lost in ((base_cut + 0.014, False), (base_cut - 0.014, True)):
+        trained = {**provenance["trained"], "exported_accuracy": accuracy}
+        found = ModelCard(card(provenance | {"trained": trained}, measured, rows))
+        assert found.data.eval_results[0].metric_value == round(accuracy, 2)
+        assert f"These files, loaded again, tell {accuracy:.2f} % of" in found.text
+        assert (NOT_RECOVERED in found.text) == is_lost
+
+
+def test_card_says_so_where_the_base_model_was_not_measured(provenance: dict, rows: dict) -> None:
+    unknown = "What its base model tells was not measured"
+    assert unknown in card(provenance, {}, rows)
+    assert unknown not in card(provenance, {}, rows, training=Training(base_cut=1.0))
+    assert unknown not in card({"trained": provenance["trained"]}, {}, rows)
+
+
 def test_model_from_scratch_needs_no_base(rows: dict) -> None:
     trained = {"row_length": 128, "steps": 500, "tokens": 1_234_567, "accuracy": 31.25}
     found = ModelCard(card({"trained": trained}, {}, rows, data=()))
@@ -134,30 +140,6 @@ def test_model_from_scratch_needs_no_base(rows: dict) -> None:
     assert "31.25 %" in found.text
 
 
-@pytest.mark.parametrize("allowed", [False, True])
-def test_long_model_without_an_evaluation_is_refused(allowed: bool) -> None:
-    with pytest.raises(ReleaseError, match="set evaluation to its folder"):
-        read_evaluation(None, {"after_sha256": "sha"}, is_long=True, allowed=allowed)
-    assert read_evaluation(None, {"after_sha256": "sha"}, is_long=False, allowed=allowed) == {}
-
-
-def test_evaluation_of_other_weights_is_refused_whatever_is_allowed(world: World, evaluation: Path) -> None:
-    other = weights_sha256(world.long)
-    assert other != weights_sha256(world.trained)
-    for allowed in (False, True):
-        with pytest.raises(ReleaseError, match="measured on other weights"):
-            read_evaluation(str(evaluation), {"after_sha256": other}, is_long=True, allowed=allowed)
-
-
-def test_evaluation_on_other_rows_or_of_another_base_is_refused(evaluation: Path) -> None:
-    sources = json.loads((evaluation / "evaluation.json").read_text())["sources"]
-    expected = {key: sources[key] for key in ("after_sha256", "rows_sha256", "base")}
-    assert read_evaluation(str(evaluation), expected, is_long=True, allowed=False)
-    for key, others in (("rows_sha256", "other rows"), ("base", "another base model")):
-        with pytest.raises(ReleaseError, match=f"measured on {others}"):
-            read_evaluation(str(evaluation), expected | {key: "other"}, is_long=True, allowed=True)
-
-
 def test_folders_of_the_maker_are_not_told(provenance: dict, world: World) -> None:
     told = public_provenance(provenance | {"started_from": str(world.long)})
     assert str(world.base.parent) not in json.dumps(told)
@@ -166,38 +148,6 @@ def test_folders_of_the_maker_are_not_told(provenance: dict, world: World) -> No
     assert public_provenance(hub) == hub
     gone = public_provenance({"base": "/maker/secret/roberta", "base_revision": None})
     assert gone["base"] == "roberta"
-
-
-def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, measured: dict, world: World) -> None:
-    change(copy, gains={"recovered": False, "context": -1.0})
-    sha256 = weights_sha256(world.trained)
-    accuracy = measured["measured"]["long_after"]["whole"]["accuracy"]
-    with pytest.raises(
-        ReleaseError, match=f"long_after {accuracy:.2f} % is below base_cut .* allow_unrecovered = true"
-    ):
-        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=False)
-    assert (
-        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)["gains"]["recovered"] is False
-    )
-
-
-def test_evaluation_that_cannot_serve_is_refused_with_the_remedy(copy: Path, world: World) -> None:
-    sha256 = weights_sha256(world.trained)
-    with pytest.raises(ReleaseError, match=r"run pipelines\.evaluate first"):
-        read_evaluation(str(copy / "nowhere"), {"after_sha256": sha256}, is_long=True, allowed=True)
-    change(copy, measured={"base_cut": {}})
-    with pytest.raises(ReleaseError, match="evaluate with long_after set"):
-        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)
-    (copy / "evaluation.json").write_text('{"measured"')
-    with pytest.raises(ReleaseError, match="is damaged"):
-        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)
-
-
-def test_model_without_a_record_of_its_training_is_refused(world: World, provenance: dict) -> None:
-    for folder in (world.long, world.base):
-        with pytest.raises(ReleaseError, match="was not trained by longmlm"):
-            refuse_untrained(read_provenance(str(folder)), str(folder))
-    refuse_untrained(provenance, "trained")
 
 
 def test_lengths_at_which_nothing_was_measured_are_named(provenance: dict, measured: dict, rows: dict) -> None:
@@ -263,3 +213,13 @@ def test_checkpoint_below_its_base_is_told_to_be_so(provenance: dict, rows: dict
         told = card(provenance, {}, rows, training=Training(base_cut=base_cut))
         assert "12.50 % of the selected tokens" in told
         assert (NOT_RECOVERED in told) == is_short
+
+
+@pytest.mark.parametrize(("precision", "told"), [("no", "fp32 (auto)"), ("bf16", "bf16 (auto)"), (None, "auto")])
+def test_precision_is_what_auto_came_to(tmp_path: Path, precision: str | None, told: str) -> None:
+    (tmp_path / "settings.toml").write_text('[recipe]\nprecision = "auto"\n')
+    trained = {"precision": precision} if precision else {}
+    (tmp_path / "longmlm.json").write_text(json.dumps({"trained": trained}))
+    assert training_of(tmp_path).recipe == {"precision": told}
+    (tmp_path / "settings.toml").write_text('[recipe]\nprecision = "bf16"\n')
+    assert training_of(tmp_path).recipe == {"precision": "bf16"}

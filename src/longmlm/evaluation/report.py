@@ -1,5 +1,7 @@
 """Measurements to evaluation.json, a table, pictures and a page."""
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +23,7 @@ EXPLAINED = {
     "long_after_cut": "long model after training on what base_cut sees: what it has kept on short texts",
 }
 DRAWN: dict[str, Colour] = {"base_cut": "ink", "base_windows": "amber", "long_before": "pale", "long_after": "blue"}
+EVALUATION = "evaluation.json"
 PICTURES = ("blocks.png", "recovery.png")
 
 
@@ -49,6 +52,7 @@ def as_json(
         "position_starts": bin_starts(block, frozen.rows.row_length),
         "num_rows": len(frozen.row_ids),
         "mask_seed": frozen.config.mask_seed,
+        "held_out": asdict(frozen.config),
         "sources": dict(sources),
         "measured": {name: _without_nan(asdict(one)) for name, one in measured.items()},
         "gains": gains,
@@ -63,7 +67,7 @@ def write_evaluation(evaluation: Mapping[str, Any], folder: Path, made_by: str) 
     An earlier result there is removed first.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("evaluation.json", "index.html", *PICTURES):
+    for name in (EVALUATION, "index.html", *PICTURES):
         (folder / name).unlink(missing_ok=True)
     charts = {"blocks.png": _blocks(evaluation)}
     text = (
@@ -87,7 +91,13 @@ def write_evaluation(evaluation: Mapping[str, Any], folder: Path, made_by: str) 
     for name, chart in charts.items():
         write_png(chart, folder / name)
     write_page(page(_head(evaluation), sections, made_by), folder / "index.html")
-    write_json(folder / "evaluation.json", evaluation)
+    write_json(folder / EVALUATION, {**evaluation, "sha256": content_sha256(evaluation)})
+
+
+def content_sha256(evaluation: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of all that evaluation.json says besides it."""
+    content = {key: value for key, value in evaluation.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _without_nan(value: Any) -> Any:

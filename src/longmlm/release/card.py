@@ -1,6 +1,5 @@
 """What was measured to a model card."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,55 +8,14 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from longmlm.data.report import packing_table
-from longmlm.errors import ReleaseError
 from longmlm.evaluation.report import cells, explanation
-from longmlm.pages import Table
+from longmlm.pages import Table, markdown_table
 from longmlm.release.config import ReleaseConfig
 from longmlm.release.sources import Licence, Training, corpora, datasets
 
-OTHERS = {"after_sha256": "other weights", "rows_sha256": "other rows", "base": "another base model"}
 NOT_RECOVERED = (
     "**Not recovered: on whole rows this model tells fewer tokens than its base model on rows cut to its length.**"
 )
-
-
-def read_evaluation(folder: str | None, expected: Mapping[str, str], is_long: bool, allowed: bool) -> dict[str, Any]:
-    """Returns evaluation.json of this model, empty for a model that was not extended.
-
-    Raises ReleaseError for a long model when there is none, when it is damaged or was measured on something else than
-    `expected` (after_sha256, rows_sha256, base), and, unless `allowed`, when the base's accuracy was not won back.
-    """
-    if folder is None:
-        if is_long:
-            raise ReleaseError("a long model is released with its evaluation: set evaluation to its folder")
-        return {}
-    path = Path(folder) / "evaluation.json"
-    if not path.is_file():
-        raise ReleaseError(f"{path} does not exist: run pipelines.evaluate first")
-    try:
-        evaluation = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ReleaseError(f"{path} is damaged: it is no JSON") from error
-    if not isinstance(evaluation, dict) or not {"measured", "sources", "gains"} <= evaluation.keys():
-        raise ReleaseError(f"{path} is damaged: run pipelines.evaluate again")
-    if "long_after" not in evaluation["measured"]:
-        raise ReleaseError(f"{path} has no long_after: evaluate with long_after set")
-    for key, value in expected.items():
-        if evaluation["sources"].get(key) != value:
-            raise ReleaseError(f"{path} was measured on {OTHERS[key]}: evaluate this model on these rows")
-    if not evaluation["gains"]["recovered"] and not allowed:
-        measured = {name: evaluation["measured"][name]["whole"]["accuracy"] for name in ("long_after", "base_cut")}
-        raise ReleaseError(
-            f"long_after {measured['long_after']:.2f} % is below base_cut {measured['base_cut']:.2f} %: train on, or "
-            "set allow_unrecovered = true, and the card will say so"
-        )
-    return evaluation
-
-
-def refuse_untrained(provenance: Mapping[str, Any], name: str) -> None:
-    """Raises ReleaseError for a model of which longmlm.json does not say how it was trained, as the card must."""
-    if not provenance.get("trained"):
-        raise ReleaseError(f"{name} was not trained by longmlm: release a run folder or one of its checkpoints")
 
 
 def model_card(
@@ -85,9 +43,10 @@ def model_card(
     )
     parts = [f"# {config.title}", config.description, _making(provenance), _usage(config, provenance)]
     if evaluation:
-        parts.append(_measurements(evaluation))
+        parts.append(_measurements(evaluation, _exported(provenance)))
     elif (accuracy := (provenance.get("trained") or {}).get("accuracy")) is not None:
-        parts.append(_one_figure(accuracy, training.base_cut))
+        exported = _exported(provenance)
+        parts.append(_one_figure(accuracy if exported is None else exported, training.base_cut, "base" in provenance))
     parts += [_training(config, training), _data(config, rows), _limits(config, provenance)]
     told = f", as its base model {public_name(provenance, key)}" if licence.is_of_base else ""
     parts.append(f"## Licence\n\n{licence.name or licence.identifier}{told}")
@@ -149,8 +108,9 @@ def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _results(config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[EvalResult]:
-    trained = provenance.get("trained") or {}
-    accuracy = evaluation["measured"]["long_after"]["whole"]["accuracy"] if evaluation else trained.get("accuracy")
+    trained, accuracy = provenance.get("trained") or {}, _exported(provenance)
+    if accuracy is None:
+        accuracy = evaluation["measured"]["long_after"]["whole"]["accuracy"] if evaluation else trained.get("accuracy")
     if accuracy is None:
         return []
     return [
@@ -198,6 +158,11 @@ def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
     )
 
 
+def _exported(provenance: Mapping[str, Any]) -> float | None:
+    """Returns the accuracy of the released files themselves, where they were measured."""
+    return (provenance.get("trained") or {}).get("exported_accuracy")
+
+
 def _onnx(config: ReleaseConfig) -> str:
     if not config.onnx:
         return ""
@@ -207,20 +172,24 @@ def _onnx(config: ReleaseConfig) -> str:
     )
 
 
-def _measurements(evaluation: Mapping[str, Any]) -> str:
-    verdict = "" if evaluation["gains"]["recovered"] else f"{NOT_RECOVERED}\n\n"
+def _measurements(evaluation: Mapping[str, Any], exported: float | None) -> str:
+    base_cut = evaluation["measured"]["base_cut"]["whole"]["accuracy"]
+    is_lost = exported is not None and base_cut is not None and exported < base_cut
+    verdict = f"{NOT_RECOVERED}\n\n" if is_lost or not evaluation["gains"]["recovered"] else ""
+    again = "" if exported is None else f" These files, loaded again, tell {exported:.2f} % of the whole rows' tokens."
     curve = "\n\n![Recovery in training](recovery.png)" if evaluation["curve"] else ""
     return (
         f"## Accuracy\n\n{verdict}{evaluation['num_rows']:,} held-out rows of {evaluation['row_length']} tokens, one "
-        f"frozen mask each. {explanation(evaluation)}\n\n{_markdown(cells(evaluation))}\n\n"
+        f"frozen mask each. {explanation(evaluation)}{again}\n\n{markdown_table(cells(evaluation))}\n\n"
         f"![Accuracy by block of positions](blocks.png){curve}"
     )
 
 
-def _one_figure(accuracy: float, base_cut: float | None) -> str:
+def _one_figure(accuracy: float, base_cut: float | None, is_long: bool) -> str:
     told = f"{accuracy:.2f} % of the selected tokens of held-out rows are told right"
     if base_cut is None:
-        return f"## Accuracy\n\n{told}."
+        unknown = " What its base model tells was not measured." if is_long else ""
+        return f"## Accuracy\n\n{told}.{unknown}"
     verdict = f"{NOT_RECOVERED}\n\n" if accuracy < base_cut else ""
     return f"## Accuracy\n\n{verdict}{told}; the base model tells {base_cut:.2f} % on rows cut to its length."
 
@@ -229,14 +198,14 @@ def _training(config: ReleaseConfig, training: Training) -> str:
     hours = f" for {training.seconds / 3600:,.1f} hours" if training.seconds else ""
     on = f" on {config.hardware}" if config.hardware else ""
     when = f"Trained{hours}{on}." if hours or on else ""
-    table = _markdown(Table(["setting", "value"], [[name, str(value)] for name, value in training.recipe.items()]))
+    table = markdown_table(Table(["setting", "value"], [[name, str(value)] for name, value in training.recipe.items()]))
     told = [when] * bool(when) + [table] * bool(training.recipe)
     return "\n\n".join(["## Training", *told]) if told else ""
 
 
 def _data(config: ReleaseConfig, rows: Mapping[str, Any]) -> str:
     lines = "\n".join(f"- {line}" for line in config.data or corpora(rows))
-    packed = _markdown(packing_table(rows["report"]))
+    packed = markdown_table(packing_table(rows["report"]))
     return f"## Data\n\n{lines}\n\nPacked rows, training and held-out documents apart:\n\n{packed}"
 
 
@@ -250,8 +219,3 @@ def _limits(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
         "see; it says little of other tasks, for which the model has to be tuned.\n"
         "- What its text holds of error and prejudice, it may repeat."
     )
-
-
-def _markdown(table: Table) -> str:
-    rules = ["---", *("---:" for _ in table.header[1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (table.header, rules, *table.lines))

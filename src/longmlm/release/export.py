@@ -56,18 +56,21 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_si
     trained.tokenizer.save_pretrained(folder)
 
 
-def prove(trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path) -> Proof:
+def prove(
+    trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path, base_positions: int | None = None
+) -> Proof:
     """Loads the folder in a process without longmlm and compares logits with the trained model's.
 
-    Inputs are held-out tokens: one, half as many as there are positions, as many (of very many, the first thousands),
-    and a padded batch. The trained weights are rounded to the stored type first. The code in the folder's card is run
-    as well. Raises ReleaseError when anything differs, is missing or unreadable.
+    Inputs are held-out tokens: one, as many as the base model reads (half the positions where there is none), as many
+    as there are positions (of very many, the first thousands), and a padded batch. The trained weights are rounded to
+    the stored type first. The code in the folder's card is run as well. Raises ReleaseError when anything differs, is
+    missing or unreadable.
     """
     model: torch.nn.Module = trained.model
     rounded = cast(PreTrainedModel, model.to(TYPES[weights]).to(torch.float32).eval())
     with tempfile.TemporaryDirectory() as scratch:
         reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
-        save_file(_reference(rounded, rows), reference)
+        save_file(_reference(rounded, rows, base_positions), reference)
         longest = min(rows.row_length, architecture_of(trained.model).num_positions)
         text.write_text(masked_text(trained.tokenizer, rows, longest), encoding="utf-8")
         command = [sys.executable, str(reload.__file__), str(folder), str(reference), str(text)]
@@ -95,16 +98,16 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) ->
 
 
 @torch.no_grad()
-def _reference(model: PreTrainedModel, rows: Rows) -> dict[str, torch.Tensor]:
+def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -> dict[str, torch.Tensor]:
     num_positions = min(architecture_of(model).num_positions, max(LONGEST_PROOF, rows.row_length))
     held_out = torch.cat([torch.from_numpy(rows.tokens(row_id)) for row_id in range(min(64, len(rows)))])
     whole = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
-    half = num_positions // 2
+    num_base = min(base_positions or num_positions // 2, num_positions)
     padded, mask = whole.repeat(2, 1), torch.ones(2, num_positions, dtype=torch.long)
-    padded[1, half:], mask[1, half:] = model.config.pad_token_id or 0, 0
+    padded[1, num_positions // 2 :], mask[1, num_positions // 2 :] = model.config.pad_token_id or 0, 0
     inputs = {
         "short": (whole[:, :1], mask[:1, :1]),
-        "half": (whole[:, :half], mask[:1, :half]),
+        "base": (whole[:, :num_base], mask[:1, :num_base]),
         "whole": (whole, mask[:1]),
         "padded": (padded, mask),
     }

@@ -10,6 +10,7 @@ run/checkpoints/step-00001000/
 
 import json
 import shutil
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.data.config import Masking
+from longmlm.data.plan import portable
+from longmlm.data.rows import fingerprint
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import PARTIAL, partial_of, seal, verify, write_json
 from longmlm.model.loading import PROVENANCE
@@ -30,12 +33,16 @@ from longmlm.training.state import TrainState
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What is written beside the weights: tokenizer, settings as TOML, what the run depends on, the model's history."""
+    """What is written beside the weights: tokenizer, settings as TOML, what the run depends on, the model's history.
+
+    `precision` is what the run computes in: no (fp32) or bf16.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     settings: str
     depends_on: dict[str, Any]
     provenance: dict[str, Any]
+    precision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +95,18 @@ def _trained(state: TrainState, record: RunRecord) -> dict[str, Any]:
         "steps": state.step,
         "tokens": state.tokens,
         "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
+        "precision": record.precision,
+        "held_out": record.depends_on["held_out"],
+        "rows_fingerprint": fingerprint(rows),
+        **({"rows": name} if (name := rows_in(record.settings)).startswith("hf:") else {}),
         "files_sha256": [file["sha256"] for source in rows["sources"] for file in source.get("files", ())],
         "dataset_commits": [source["commit"] for source in rows["sources"] if "commit" in source],
     }
+
+
+def rows_in(settings: str) -> str:
+    """Returns the name of the rows in a run's settings: those on the hub at their commit; empty where there is none."""
+    return tomllib.loads(settings).get("rows", "")
 
 
 def newest_sound(run: Path) -> Sound:
@@ -149,7 +165,8 @@ def resumable_state(folder: Path, depends_on: dict[str, Any]) -> TrainState:
     Only the number of steps may be another, while the learning rate has not depended on it.
     """
     state, before = read_state(folder)
-    now = {**depends_on, "recipe": dict(depends_on["recipe"])}
+    before, now = ({**content, "rows": portable(content["rows"])} for content in (before, depends_on))
+    now["recipe"] = dict(now["recipe"])
     if all(is_constant(state.step, _recipe(content)) for content in (before["recipe"], now["recipe"])):
         now["recipe"]["num_steps"] = before["recipe"]["num_steps"]
     if changed := differences(before, now):
