@@ -61,7 +61,8 @@ def read_evaluation(folder: str | None, expected: Mapping[str, str], is_long: bo
     for key, value in expected.items():
         if evaluation["sources"].get(key) != value:
             raise ReleaseError(f"{path} was measured on {OTHERS[key]}: evaluate this model on these rows")
-    refuse_lost(*(evaluation["measured"][name]["whole"]["accuracy"] for name in ("long_after", "base_cut")), allowed)
+    long_after, base_cut = (evaluation["measured"][name]["whole"]["accuracy"] for name in ("long_after", "base_cut"))
+    refuse_lost(long_after, base_cut, allowed)
     return evaluation
 
 
@@ -136,8 +137,8 @@ def reported(evaluation: Mapping[str, Any], provenance: Mapping[str, Any], rows:
 
 def _reported(accuracy: float, place: str, about: Mapping[str, Any], num_selected: int | None = None) -> Reported:
     try:
-        content = dict(about["held_out"])
-        held_out = HeldOut(**{**content, "masking": Masking(**content["masking"])})
+        content: dict[str, Any] = {**about["held_out"], "masking": Masking(**about["held_out"]["masking"])}
+        held_out = HeldOut(**content)
         return Reported(accuracy, place, held_out, {"no": "no", "bf16": "bf16"}[about["precision"]], num_selected)
     except (KeyError, TypeError, ValueError) as error:
         raise ReleaseError(

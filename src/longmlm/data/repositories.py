@@ -1,0 +1,151 @@
+"""A model's name to a folder of its files, all of one commit, each as the hub has it."""
+
+import hashlib
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longmlm.errors import ModelError
+from longmlm.folders import sha256_of
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # what stands beside weights: settings and tokenizer, never code
+DEEPER = ("*/*",)
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The folder of a model's files, their commit where they come from the hub, and what was said on the way."""
+
+    folder: Path
+    commit: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def located(name: str, revision: str | None = None, with_weights: bool = True) -> Located:
+    """Returns a folder as it is; of a repository the files that lack here are downloaded, and every file is verified.
+
+    What a branch or tag means is asked once, and the cache serves where the hub cannot be asked. safetensors are taken
+    before a pytorch_model.bin; without `with_weights` neither. Raises ModelError in one line.
+    """
+    if Path(name).is_dir():
+        return Located(Path(name))
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars, logging
+
+    logging.set_verbosity_error()  # its warnings hold signed addresses
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        commit, is_here, notes = _commit_of(name, revision)
+        about = {"revision": commit, "local_files_only": is_here, "ignore_patterns": list(DEEPER)}
+        folder = Path(snapshot_download(name, allow_patterns=list(BESIDE), **about))
+        if with_weights and (weights := weight_files(_tree(name, commit))):
+            snapshot_download(name, allow_patterns=weights, **about)
+    except ModelError:
+        raise
+    except Exception as error:  # the client raises types of its own and of the libraries below
+        raise ModelError(_told(name, revision, error)) from error
+    _refuse_altered(folder)
+    return Located(folder, commit, notes)
+
+
+def _commit_of(name: str, revision: str | None) -> tuple[str, bool, tuple[str, ...]]:
+    """Returns the commit, whether its files are taken from the cache alone, and a note where that was not meant."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if COMMIT.fullmatch(revision or "") and not constants.HF_HUB_OFFLINE and _tree(name, str(revision)):
+        return str(revision), False, ()
+    try:
+        return str(HfApi().model_info(name, revision=revision, timeout=TIMEOUT_SECONDS).sha), False, ()
+    except (RepositoryNotFoundError, RevisionNotFoundError, GatedRepoError, HFValidationError):
+        raise
+    except Exception:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+        if not isinstance(found, str):
+            raise
+        commit = Path(found).parent.name
+        note = f"the hub does not answer: {name} is taken from the cache, at commit {commit}"
+        return commit, True, () if constants.HF_HUB_OFFLINE else (note,)
+
+
+def _tree(name: str, commit: str) -> list[str]:
+    """Returns the files that the repository has, where that was asked before."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    try:
+        return [file.path for file in get_cached_repo_tree(name, revision=commit)]
+    except CachedRepoTreeNotFoundError:
+        return []
+
+
+def weight_files(files: Sequence[str]) -> list[str]:
+    """Returns those of a folder's files that transformers reads weights from: safetensors first, whole ones first."""
+    top = [file for file in files if "/" not in file]
+    for whole, suffix in (("model.safetensors", ".safetensors"), ("pytorch_model.bin", ".bin")):
+        shards = sorted(file for file in top if file.startswith(Path(whole).stem) and file.endswith(suffix))
+        if shards:
+            return [whole] if whole in shards else shards
+    return []
+
+
+def _refuse_altered(folder: Path) -> None:
+    """Raises ModelError for a file of the hub's cache that is not what its name there says, the hash of its bytes."""
+    for path in sorted(path for path in folder.iterdir() if path.is_symlink()):
+        blob = path.resolve()
+        if not blob.is_file():
+            raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load it again")
+        found = next((hash_of(blob) for kind, hash_of in HASHES.items() if kind.fullmatch(blob.name)), blob.name)
+        if found != blob.name:
+            raise ModelError(f"{path} is damaged in the hub's cache ({blob}): remove that file and load it again")
+
+
+def _git_blob_id(path: Path) -> str:
+    """Returns by what git knows the file's content."""
+    with path.open("rb") as file:
+        found = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+        while chunk := file.read(1 << 20):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+HASHES = {SHA256: sha256_of, COMMIT: _git_blob_id}
+
+
+def _told(name: str, revision: str | None, error: Exception) -> str:
+    """Returns what a client's error means to a user, without the addresses and secrets that it may hold."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    nowhere, login = (
+        f"{name} is neither a folder with a model nor one that the hub gives",
+        "log in with `hf auth login`",
+    )
+    known = {
+        HFValidationError: f"{nowhere}: there is no such folder, and no repository has such a name",
+        GatedRepoError: f"{nowhere} to all: accept its conditions there, and {login}",
+        RevisionNotFoundError: f"{name} has no revision {revision!r}: name a branch, a tag or a commit",
+        RepositoryNotFoundError: f"{nowhere}: check its name, and {login} where it is private",
+        OfflineModeIsEnabled: f"{nowhere}: HF_HUB_OFFLINE is set, and the cache lacks it: unset it, or name a folder",
+    }
+    for kind, said in known.items():
+        if isinstance(error, kind):
+            return said
+    if isinstance(error, HfHubHTTPError):
+        return f"{nowhere} now: it answers {error.response.status_code}; try again later, or name a folder"
+    if constants.HF_HUB_OFFLINE:
+        return f"{name} is not whole in the cache, and HF_HUB_OFFLINE is set: unset it, or name a folder"
+    return f"{nowhere}: it cannot be reached ({type(error).__name__}); check the network, or name a folder"
