@@ -60,10 +60,10 @@ def _program(model: PreTrainedModel) -> Any:
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=architecture_of(model).num_positions)}
-    example = torch.ones(2, 4, dtype=torch.long)
+    example = tuple(torch.ones(2, 4, dtype=torch.long) for _ in INPUTS)  # one tensor twice is traced as one input
     program = torch.onnx.export(
         _Logits(model),
-        (example, example),
+        example,
         dynamo=True,
         input_names=INPUTS,
         output_names=("logits",),
