@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -104,6 +105,28 @@ def test_a_run_killed_at_a_dozen_random_moments_gives_the_rows_of_an_undisturbed
     assert made(verify(output)) == expected
     assert not partial_of(output).exists()
     assert not list(output.rglob("*.partial"))
+
+
+def largest_worker(output: Path, slice_bytes: int) -> int:
+    """Returns the most bytes that a worker of a run was seen to hold."""
+    process = subprocess.Popen(
+        [*command(output), "--slice-bytes", str(slice_bytes)], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    largest = 0
+    while process.poll() is None:
+        with suppress(psutil.Error):
+            descendants = psutil.Process(process.pid).children(recursive=True)
+            largest = max([largest, *(one.memory_info().rss for one in descendants)])
+        time.sleep(0.02)
+    assert process.returncode == 0
+    return largest
+
+
+@pytest.mark.slow
+def test_memory_of_a_worker_does_not_grow_with_the_slices_that_it_packs(tmp_path: Path) -> None:
+    """Imported libraries are 170 MB of it; a copy of the tokenizer for each of the slices is 400 MB more."""
+    assert 100_000_000 < largest_worker(tmp_path / "rows", 12_000) < 400_000_000
+    assert len(list((tmp_path / "rows" / "train").iterdir())) > 100
 
 
 def in_small_disk(script: str) -> subprocess.CompletedProcess:
