@@ -41,8 +41,7 @@ def evaluate(config: EvaluateConfig) -> None:
     accelerator = launch()
     config, rows = held_out_rows(config, accelerator)
     sources = sources_of(config, rows, after)
-    base = config.base, base_revision(config.base, str(before))
-    models = loaded(rows, base, [str(name) for name in (before, after) if name])
+    models = loaded(rows, config.base, [str(name) for name in (before, after) if name])
     for note in (note for model in models for note in model.notes):
         accelerator.print(note)
     vocabulary = vocabulary_of_pretrained(models[0].tokenizer, config.base)
@@ -67,28 +66,20 @@ def evaluate(config: EvaluateConfig) -> None:
         print(f"page: {Path(config.output) / 'index.html'}")
 
 
-def base_revision(base: str, long: str) -> str | None:
-    """Returns the commit of the base model that the long one was made of, absent where that is another or a folder."""
-    from longmlm.model.loading import read_provenance
-
-    provenance = read_provenance(long)
-    return provenance.get("base_revision") if provenance.get("base") == base else None
-
-
-def loaded(rows: "Rows", base: tuple[str, str | None], long: Sequence[str]) -> "list[LoadedModel]":
-    """Returns the base model, a name with a revision, and the long ones, once all are known to read the rows.
+def loaded(rows: "Rows", base: str, long: Sequence[str]) -> "list[LoadedModel]":
+    """Returns the base model, at the commit that the long ones were made of, and those, once all can read the rows.
 
     Raises DataError when one cannot.
     """
     from longmlm.data.vocabulary import vocabulary_of_pretrained
     from longmlm.model.batches import refuse_unreadable
-    from longmlm.model.loading import load_model
+    from longmlm.model.loading import load_model, read_provenance
 
-    models = []
-    for name, revision in (base, *((name, None) for name in long)):
-        model = load_model(name, revision)
-        refuse_unreadable(rows, vocabulary_of_pretrained(model.tokenizer, name), model.model if models else None)
-        models.append(model)
+    models = [load_model(name) for name in long]
+    provenance = read_provenance(long[0], models[0].revision)
+    models.insert(0, load_model(base, provenance.get("base_revision") if provenance.get("base") == base else None))
+    for number, (name, model) in enumerate(zip((base, *long), models, strict=True)):
+        refuse_unreadable(rows, vocabulary_of_pretrained(model.tokenizer, name), model.model if number else None)
     return models
 
 

@@ -15,8 +15,8 @@ def extend(config: ExtendConfig) -> None:
 
     output = Path(config.output)
     refuse_existing(output)
-    refuse_second_extension(read_provenance(config.base, config.revision), config.base)
     base = load_model(config.base, config.revision, config.new_head, config.seed)
+    refuse_second_extension(read_provenance(config.base, base.revision), config.base)
     provenance = Provenance(
         base=config.base,
         base_revision=base.revision,

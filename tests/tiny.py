@@ -38,7 +38,7 @@ from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_p
 from longmlm.evaluation.config import EvaluateConfig, HeldOut
 from longmlm.evaluation.held_out import FrozenRows, measure, whole
 from longmlm.evaluation.report import content_sha256
-from longmlm.folders import write_json
+from longmlm.folders import MANIFEST, write_json
 from longmlm.model.extension import Provenance, write_extension
 from longmlm.model.loading import PROVENANCE, load_model, read_provenance
 from longmlm.model.mlm import MlmObjective
@@ -179,6 +179,7 @@ def mark_trained(folder: Path, num_steps: int = 3) -> Path:
     about = read_provenance(str(folder))
     trained = {"row_length": about["num_positions"], "steps": num_steps, "tokens": 1_000, "accuracy": 12.5}
     write_json(folder / PROVENANCE, {**about, "trained": trained})
+    (folder / MANIFEST).unlink(missing_ok=True)
     return folder
 
 
@@ -208,6 +209,7 @@ def favour(folder: Path, token_id: int) -> Path:
     with torch.no_grad():
         model.get_output_embeddings().bias[token_id] = 100.0
     model.save_pretrained(folder)
+    (folder / MANIFEST).unlink(missing_ok=True)
     return folder
 
 

@@ -13,7 +13,7 @@ from longmlm.folders import sha256_of
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # what stands beside weights: settings and tokenizer, never code
-DEEPER = ("*/*",)
+PASSED_OVER = ("*/*", "adapter_config.json")  # the latter would lead transformers to another repository
 TIMEOUT_SECONDS = 10.0
 
 
@@ -42,7 +42,7 @@ def located(name: str, revision: str | None = None, with_weights: bool = True) -
         disable_progress_bars()
     try:
         commit, is_here, notes = _commit_of(name, revision)
-        about = {"revision": commit, "local_files_only": is_here, "ignore_patterns": list(DEEPER)}
+        about = {"revision": commit, "local_files_only": is_here, "ignore_patterns": list(PASSED_OVER)}
         folder = Path(snapshot_download(name, allow_patterns=list(BESIDE), **about))
         if with_weights and (weights := weight_files(_tree(name, commit))):
             snapshot_download(name, allow_patterns=weights, **about)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt32
 from tokenizers import Tokenizer
 
+from longmlm.data.repositories import located
 from longmlm.data.texts import Text
 from longmlm.errors import DataError
 
@@ -79,7 +80,8 @@ def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
     from transformers import AutoTokenizer
 
     try:
-        pretrained: Any = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+        folder = located(name, revision, with_weights=False).folder
+        pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the libraries below raise types of their own
         kind = "folder" if Path(name).exists() else "folder, nor a reachable hub repository,"
         raise DataError(f"{name}: no {kind} with a tokenizer ({(str(error).splitlines() or ['?'])[0]})") from error

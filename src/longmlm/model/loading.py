@@ -5,6 +5,7 @@ import json
 import pickle
 import textwrap
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import torch
 import transformers.utils.logging as transformers_logging
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.hub import cached_file
 
+from longmlm.data.repositories import located
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.model.architecture import architecture_of, refuse_unsuitable, replace_positions
+from longmlm.model.files import refuse_damaged
 from longmlm.model.positions import sinusoidal_table
 
 PROVENANCE = "longmlm.json"
@@ -37,20 +39,24 @@ class LoadedModel:
 
 
 def load_model(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:
-    """Returns the masked language model in a folder or on the hub, in fp32; code in a repository is never run.
+    """Returns the masked language model in a folder or on the hub, in fp32, all of one commit.
 
-    Raises ModelError when it is absent or unreadable, when its architecture does not suit, when weights or tokenizer
-    are missing, and when only its MLM head is missing unless `new_head` allows a new one, drawn by `seed`.
+    Code in a repository is never run: a model that brings some is read as the stock one of its family, if that takes
+    all its weights. Raises ModelError when it is absent, altered or unreadable, when its architecture does not suit,
+    when weights or tokenizer are missing, and when only its MLM head is missing unless `new_head` allows a new one,
+    drawn by `seed`.
     """
-    config = _load_config(name, revision)
-    _refuse_strange_shards(Path(name))
+    found = located(name, revision)
+    folder = found.folder
+    refuse_damaged(folder)
+    config = _load_config(name, folder)
     if new_head:
         torch.manual_seed(seed)
     try:
         model, info = AutoModelForMaskedLM.from_pretrained(
-            name,
+            folder,
             config=config,
-            revision=revision or "main",
+            trust_remote_code=False,
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
@@ -62,12 +68,26 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
         ) from error
     except Exception as error:  # the libraries below raise types of their own
         raise ModelError(f"{name} cannot be loaded: {_reason(error)}") from error
-    notes = _judged(name, model, info, new_head)
+    notes = [*found.notes, *_judged(name, model, info, new_head)]
+    if asks_for_code(folder):
+        notes.append(_as_stock(name, model, info))
     _begin_head(model, info["missing_keys"])
-    tokenizer = _load_tokenizer(name, revision)
-    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
+    tokenizer = _load_tokenizer(name, folder)
+    if not any(folder.glob("*.safetensors")):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
-    return LoadedModel(model, tokenizer, getattr(config, "_commit_hash", None), tuple(notes))
+    return LoadedModel(model, tokenizer, found.commit, tuple(notes))
+
+
+def _as_stock(name: str, model: PreTrainedModel, info: dict[str, Any]) -> str:
+    """Returns a note of a model whose code was not run; raises ModelError where the stock one has no place for it."""
+    known = (*BUILT_ANEW, "pooler.dense.weight", "pooler.dense.bias")
+    unexpected = sorted(key for key in info["unexpected_keys"] if not key.endswith(known))
+    if left_over := [key for key in unexpected if key.startswith(f"{model.base_model_prefix}.")]:
+        raise ModelError(
+            f"{name} brings code of its own, which is never run, and {left_over[0]}, which no stock "
+            f"{model.config.model_type} model has: take a stock checkpoint"
+        )
+    return f"{name} brings code of its own, which was not run: it was read as a stock {model.config.model_type} model"
 
 
 @torch.no_grad()
@@ -77,17 +97,6 @@ def _begin_head(model: PreTrainedModel, missing: Collection[str]) -> None:
     is_new = any(parameter is transform for name, parameter in model.named_parameters() if name in missing)
     if is_new and transform.shape[0] == transform.shape[1]:
         nn.init.eye_(transform)
-
-
-def _refuse_strange_shards(folder: Path) -> None:
-    """Raises ModelError when an index in the folder names a file outside it, which transformers would open."""
-    for index in folder.glob("*.index.json") if folder.is_dir() else ():
-        try:
-            shards = list(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{index} is damaged: it maps no weights to files") from error
-        if strange := [shard for shard in shards if Path(str(shard)).name != shard]:
-            raise ModelError(f"{index} names a file outside its folder, {strange[0]}: do not use this checkpoint")
 
 
 def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
@@ -100,7 +109,7 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
         described = dict(json.loads(Path(config_file).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"{config_file} is no transformers config.json: {error}") from error
-    tokenizer = _load_tokenizer(tokenizer_name, None)
+    tokenizer = _load_tokenizer(tokenizer_name, located(tokenizer_name, with_weights=False).folder)
     special = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
     try:
         config = AutoConfig.for_model(**described | {key: value for key, value in special.items() if value is not None})
@@ -121,14 +130,12 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
 
 def read_provenance(name: str, revision: str | None = None) -> dict[str, Any]:
     """Returns what longmlm.json beside a long checkpoint, local or on the hub, says of it; empty for other models."""
-    quietly = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
     try:
-        found = cached_file(name, PROVENANCE, revision=revision or "main", **quietly)
-    except OSError:  # there is no such model, which is told where it is loaded
+        path = located(name, revision, with_weights=False).folder / PROVENANCE
+    except ModelError:  # there is no such model, which is told where it is loaded
         return {}
-    if found is None:
+    if not path.is_file():
         return {}
-    path = Path(found)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -153,26 +160,41 @@ def weights_sha256(name: str | Path) -> str:
     return hashlib.sha256("".join(sha256_of(file) for file in files).encode()).hexdigest()
 
 
-def _load_config(name: str, revision: str | None) -> Any:
+def _load_config(name: str, folder: Path) -> Any:
+    """Returns the config of the folder's stock model; what it says of code is left out."""
     try:
-        config = AutoConfig.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the libraries below raise types of their own
+        if asks_for_code(folder):
+            raise ModelError(
+                f"{name} needs code of its own, and code in a repository is never run: take a stock checkpoint"
+            ) from error
         raise ModelError(
             f"{name} is neither a folder with a model nor one that the hub gives: {_reason(error)}"
         ) from error
     refuse_unsuitable(config, name)
+    if asks_for_code(folder):
+        del config.auto_map
     return config
 
 
-def _load_tokenizer(name: str, revision: str | None) -> PreTrainedTokenizerBase:
+def asks_for_code(folder: Path) -> bool:
+    """Tells whether the folder's config names classes of its own."""
+    with suppress(OSError, ValueError):
+        return bool(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("auto_map"))
+    return False
+
+
+def _load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the libraries below raise types of their own
         raise ModelError(f"{name}: its tokenizer cannot be loaded: {_reason(error)}") from error
     if tokenizer is None or len(tokenizer) <= len(
         tokenizer.all_special_ids
     ):  # what transformers makes up where there are no files
         raise ModelError(f"{name} has no tokenizer: put the files of its tokenizer beside its weights")
+    tokenizer.init_kwargs.pop("auto_map", None)
     return tokenizer
 
 
