@@ -1,6 +1,7 @@
 """Data sets of the Hugging Face hub, or in a folder, to files on this machine."""
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from longmlm.data.config import Source
 from longmlm.errors import DataError
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+ADDRESS_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*")  # may hold what an address is signed with
 SAVED = ("state.json", "dataset_dict.json")  # what Dataset.save_to_disk and DatasetDict.save_to_disk leave
 
 
@@ -23,12 +25,12 @@ def commit_of(name: str, revision: str | None) -> str:
     if revision and COMMIT.fullmatch(revision):
         return revision
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
     with _one_line(name, revision):
         try:
             return cast(str, HfApi().dataset_info(name, revision=revision).sha)
-        except (RepositoryNotFoundError, RevisionNotFoundError):
+        except HfHubHTTPError:
             raise
         except Exception as error:  # of the client below, which is no dependency of ours
             raise ConnectionError(_said(error)) from error
@@ -40,9 +42,11 @@ def downloaded(name: str, commit: str, patterns: Sequence[str]) -> Path:
     Raises DataError when they cannot be had.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import logging
+    from huggingface_hub.utils import disable_progress_bars, logging
 
     logging.set_verbosity_error()  # its warnings hold signed addresses
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     with _one_line(name, commit):
         return Path(snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=list(patterns)))
 
@@ -104,7 +108,12 @@ def _check_split(source: Source, there: Sequence[object]) -> None:
 def _one_line(name: str, revision: str | None) -> Iterator[None]:
     """Turns what the clients raise, types of their own and of the libraries below, into one line with the remedy."""
     from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         yield
@@ -117,6 +126,12 @@ def _one_line(name: str, revision: str | None) -> Iterator[None]:
             f"{name}: no such folder nor data set of the hub that you may read ({_said(error)}): check its name, and "
             "that HF_TOKEN is valid and may read it"
         ) from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        remedy = (
+            "set HF_TOKEN to a token that may read it" if status in (401, 403) else "give the same command again later"
+        )
+        raise DataError(f"{name}: the hub answers {status}: {remedy}; what was downloaded whole is kept") from error
     except (ConnectionError, LocalEntryNotFoundError) as error:
         raise DataError(
             f"{name}: the hub cannot be reached ({_said(error)}): check the network, or name a commit that is here"
@@ -131,4 +146,5 @@ def _said(error: Exception) -> str:
     from huggingface_hub import get_token
 
     said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    said = ADDRESS_QUERY.sub("", said)
     return said.replace(token, "***") if (token := get_token()) else said
