@@ -1,0 +1,103 @@
+"""What is released, in every family and form, to every way of loading it, where longmlm is not installed."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from longmlm.model.architecture import FAMILIES
+from longmlm.model.loading import load_model
+from longmlm.release.export import export
+from tests.tiny import tiny_folder, tiny_long
+
+ROOT = Path(__file__).parents[2]
+FORMS = {"fp32": ("fp32", None), "bf16": ("bf16", None), "sharded": ("fp32", "20KB")}
+LOADERS = ("masked_lm", "encoder", "sequence_classification", "fill_mask", "sentence_transformers")
+OTHERS = "sentence-transformers==6.2.0"
+SPOILT = ("no length", "weight lost")
+PADS = {"roberta": 1, "xlm-roberta": 1, "camembert": 1}
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with transformers and sentence-transformers, and nothing of this repository."""
+    folder = tmp_path_factory.mktemp("clean") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if subprocess.run([*pip, "--no-deps", OTHERS], capture_output=True, check=False).returncode:
+        pytest.skip(f"{OTHERS} cannot be fetched here")
+    pinned = [*pip, "--constraint", str(ROOT / "constraints.txt"), "torch", "transformers", OTHERS]
+    done = subprocess.run(pinned, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """A long model of each family as it is released, in each form."""
+    ground, made = tmp_path_factory.mktemp("matrix"), {}
+    for family in FAMILIES:
+        base = tiny_folder(ground / family / "base", family, PADS.get(family, 0))
+        long = load_model(str(tiny_long(ground / family / "long", base)))
+        for form, (weights, max_shard_size) in FORMS.items():
+            made[family, form] = ground / family / form
+            export(long, weights, made[family, form], max_shard_size)
+    assert len(made) == 21
+    return made | {("roberta", spoilt): _spoilt(made["roberta", "fp32"], spoilt) for spoilt in SPOILT}
+
+
+def _spoilt(whole: Path, spoilt: str) -> Path:
+    folder = Path(shutil.copytree(whole, whole.with_name(spoilt)))
+    if spoilt == "no length":
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 10**30}))
+    else:
+        weights = load_file(folder / "model.safetensors")
+        del weights["roberta.encoder.layer.1.output.dense.bias"]
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def matrix(clean: Path, folders: dict[tuple[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What each loader says of each folder."""
+    places = [str(folder) for folder in folders.values()]
+    done = subprocess.run(
+        [str(clean), "-I", str(Path(__file__).with_name("loaders.py")), *places],
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    return {cell: said[str(folder)] for cell, folder in folders.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_released_folder_loads(matrix: dict, family: str, form: str, loader: str) -> None:
+    assert matrix[family, form][loader] == "ok"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", LOADERS)
+def test_folder_that_is_spoilt_does_not_pass(matrix: dict, loader: str) -> None:
+    assert matrix["roberta", "no length"][loader] != "ok"
+    if loader != "fill_mask":
+        assert "output.dense.bias" in matrix["roberta", "weight lost"][loader]
+
+
+@pytest.mark.slow
+def test_table_of_the_documentation_is_the_one_tested(matrix: dict) -> None:
+    text = (ROOT / "docs" / "loading.md").read_text(encoding="utf-8")
+    for family in FAMILIES:
+        cells = [", ".join(form for form in FORMS if matrix[family, form][loader] == "ok") for loader in LOADERS]
+        assert f"| `{family}` | {' | '.join(cells)} |" in text

@@ -1,0 +1,195 @@
+"""A folder to its ONNX file: the same logits in another runtime, nothing of this machine, or a refusal."""
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx_ir
+import onnxruntime
+import pytest
+import torch
+
+from longmlm.errors import ReleaseError
+from longmlm.model.architecture import FAMILIES
+from longmlm.model.loading import LoadedModel, load_model
+from longmlm.release import onnx_graph, reload
+from longmlm.release.card import addressed, model_card
+from longmlm.release.config import ReleaseConfig
+from longmlm.release.export import ONNX_TOLERANCE, export, prove
+from longmlm.release.onnx_graph import GRAPH, INPUTS, write_graph
+from longmlm.release.sources import Licence, Training
+from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, prove_in_this_process, tiny_folder, tiny_long
+
+SHAPES = ((1, 1), (1, 2), (2, 1), (1, NUM_POSITIONS), (1, LONG_POSITIONS), (3, LONG_POSITIONS))
+WRITE = """
+import sys
+from pathlib import Path
+from longmlm.release.onnx_graph import write_graph
+write_graph(Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained model with its ONNX file; not to be changed."""
+    folder = tmp_path_factory.mktemp("onnx") / "tiny"
+    export(load_model(str(world.trained)), "fp32", folder)
+    write_graph(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(exported, tmp_path / "tiny"))
+
+
+def difference(folder: Path, trained: LoadedModel, shape: tuple[int, int]) -> float:
+    """Returns by how much the ONNX file's logits of random ids, padded from the second row on, differ."""
+    input_ids = torch.randint(5, 290, shape, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(input_ids)
+    for row in range(1, shape[0]):
+        mask[row, shape[1] // (row + 1) :] = 0
+        mask[row, 0] = 1
+    input_ids[mask == 0] = trained.model.config.pad_token_id
+    with torch.no_grad():
+        expected = trained.model.eval()(input_ids=input_ids, attention_mask=mask).logits[mask == 1]
+    session = onnxruntime.InferenceSession(folder / GRAPH)
+    [logits] = session.run(["logits"], dict(zip(INPUTS, (input_ids.numpy(), mask.numpy()), strict=True)))
+    assert logits.shape == (*shape, trained.model.config.vocab_size)
+    assert logits.dtype == np.float32
+    assert expected.std() > 0.1
+    return float((torch.from_numpy(logits)[mask == 1] - expected).abs().max())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_onnxruntime_gives_the_trained_logits_for_any_batch_and_length(
+    exported: Path, world: World, shape: tuple[int, int]
+) -> None:
+    assert difference(exported, load_model(str(world.trained)), shape) < 5e-5
+
+
+def test_longer_text_than_there_are_positions_is_an_error(exported: Path) -> None:
+    session = onnxruntime.InferenceSession(exported / GRAPH)
+    ones = np.ones((1, LONG_POSITIONS + 1), dtype=np.int64)
+    with pytest.raises(Exception, match="indices element out of data bounds"):
+        session.run(["logits"], {"input_ids": 5 * ones, "attention_mask": ones})
+
+
+def test_file_holds_nothing_of_this_machine(exported: Path) -> None:
+    content = (exported / GRAPH).read_bytes()
+    assert len(content) > 100_000
+    for place in (sys.prefix, str(Path(__file__).parents[2]), str(exported), "site-packages", "stack_trace", ".py"):
+        assert place.encode() not in content
+
+
+def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, folder: Path) -> None:
+    config = ReleaseConfig(model="m", rows="r", output=str(folder), title="Tiny", onnx=True)
+    provenance = json.loads((world.trained / "longmlm.json").read_text())
+    rows = held_out(world.rows)
+    card = model_card(config, provenance, {}, rows.manifest, Training({}, None, None), Licence("mit"))
+    (folder / "README.md").write_text(card)
+    assert card.count("```python") == 2
+    proof = prove(load_model(str(world.trained)), "fp32", rows, folder)
+    assert proof.onnx_difference is not None
+    assert 0 < proof.onnx_difference < 5e-5
+    (folder / "README.md").write_text(card.replace('session.run(["logits"]', 'session.run(["answers"]'))
+    with pytest.raises(Exception, match="answers"):
+        reload.run_card(folder)
+    there = addressed(card, "hf", "owner/tiny", "v1")
+    assert 'AutoTokenizer.from_pretrained("owner/tiny", revision="v1")' in there
+    assert 'cached_file("owner/tiny", revision="v1", filename="model.onnx")' in there
+    assert 'pipeline("fill-mask", model="owner/tiny", revision="v1")' in there
+
+
+def test_file_of_other_weights_is_found(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prove_in_this_process(monkeypatch)
+    graph = onnx_ir.load(folder / GRAPH)
+    [name] = [name for name in graph.graph.initializers if name.endswith("lm_head.layer_norm.bias")]
+    bias = graph.graph.initializers[name]
+    assert bias.const_value is not None
+    bias.const_value = onnx_ir.tensor(bias.const_value.numpy() + 2 * ONNX_TOLERANCE, name=name)
+    onnx_ir.save(graph, folder / GRAPH)
+    with pytest.raises(ReleaseError, match=r"not written: logits of model\.onnx differ by"):
+        prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
+
+
+@pytest.mark.slow
+def test_file_that_cannot_be_read_is_found(world: World, folder: Path) -> None:
+    (folder / GRAPH).write_bytes((folder / GRAPH).read_bytes()[:5000])
+    with pytest.raises(ReleaseError, match="cannot read what was exported"):
+        prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
+
+
+def test_folder_without_the_file_is_proved_without_it(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / GRAPH).unlink()
+    prove_in_this_process(monkeypatch)
+    monkeypatch.setattr(reload, "run_onnx", None)
+    assert prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder).onnx_difference is None
+
+
+def test_model_above_the_limit_of_a_file_is_refused_in_a_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1000)
+    monkeypatch.setattr(onnx_graph, "_program", None)
+    with pytest.raises(
+        ReleaseError, match=r"model\.onnx would have 0\.0 GB, and such a file ends at 2 GB: release with"
+    ):
+        write_graph(exported)
+
+
+def test_model_that_cannot_be_traced_is_refused_in_a_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **settings: object) -> None:
+        warnings.warn("pages of it", UserWarning, stacklevel=1)
+        raise RuntimeError("no such operator\nand more")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(ReleaseError, match="cannot be made of this model: no such operator$"):
+        write_graph(exported)
+
+
+@pytest.mark.parametrize("name", onnx_graph.EXTRA)
+def test_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx_graph.refuse_without_extra()
+    monkeypatch.setattr(onnx_graph, "find_spec", lambda other: None if other == name else object())
+    with pytest.raises(ReleaseError, match=rf"^onnx = true needs {name}, .*: pip install 'longmlm\[onnx\]'$"):
+        onnx_graph.refuse_without_extra()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["bf16", "fp16"])
+def test_file_is_fp32_of_the_rounded_weights(world: World, tmp_path: Path, weights: str) -> None:
+    trained = load_model(str(world.trained))
+    export(trained, weights, tmp_path)
+    write_graph(tmp_path)
+    kinds = {
+        tensor.dtype for tensor in onnx_ir.load(tmp_path / GRAPH).graph.initializers.values() if len(tensor.shape) == 2
+    }
+    assert kinds == {onnx_ir.DataType.FLOAT}
+    assert difference(tmp_path, load_model(str(tmp_path)), (3, LONG_POSITIONS)) < 5e-5
+    assert difference(tmp_path, trained, (3, LONG_POSITIONS)) > 5e-5
+    assert prove(trained, weights, held_out(world.rows), tmp_path).onnx_difference < 5e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "roberta"])
+def test_every_family_has_one(family: str, tmp_path: Path) -> None:
+    pad = 1 if family in ("xlm-roberta", "camembert") else 0
+    long = tiny_long(tmp_path / "long", tiny_folder(tmp_path / "base", family, pad))
+    write_graph(long)
+    for shape in SHAPES:
+        assert difference(long, load_model(str(long)), shape) < 5e-5
+
+
+@pytest.mark.slow
+def test_file_is_the_same_in_another_process(exported: Path, folder: Path) -> None:
+    (folder / GRAPH).unlink()
+    command = [sys.executable, "-c", WRITE, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (folder / GRAPH).read_bytes() == (exported / GRAPH).read_bytes()
