@@ -72,6 +72,7 @@ def fill_mask(folder: str) -> None:
     """Fails unless the pipeline tells a masked word at the end of a text as long as the model reads."""
     fill = pipeline("fill-mask", model=folder)
     mask, longest = fill.tokenizer.mask_token, fill.tokenizer.model_max_length
+    assert longest <= fill.model.config.max_position_embeddings, f"model_max_length is {longest}"
     texts = [f"{'It ' * words}{mask}." for words in range(longest, 0, -1)]
     text = next(text for text in texts if len(fill.tokenizer(text, verbose=False)["input_ids"]) <= longest)
     assert len(fill.tokenizer(text)["input_ids"]) > longest - 3
