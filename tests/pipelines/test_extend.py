@@ -127,7 +127,7 @@ def leave(folder: Path) -> None:
 
 ERRORS = {
     "absent": (shutil.rmtree, {}, "neither a folder with a model nor one that the hub gives"),
-    "cut short": (cut_weights, {}, "cannot be loaded"),
+    "cut short": (cut_weights, {}, "model.safetensors is damaged"),
     "headless": (take_head, {}, "set new_head = true"),
     "encoder": (take_encoder_weight, {"new_head": True}, "lacks weights of its encoder"),
     "rotary": (make_rotary, {}, "rotary positions"),

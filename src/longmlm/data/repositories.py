@@ -56,20 +56,28 @@ def located(name: str, revision: str | None = None, with_weights: bool = True) -
 
 def _commit_of(name: str, revision: str | None) -> tuple[str, bool, tuple[str, ...]]:
     """Returns the commit, whether its files are taken from the cache alone, and a note where that was not meant."""
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+        RevisionResolutionError,
+    )
 
-    if COMMIT.fullmatch(revision or "") and not constants.HF_HUB_OFFLINE and _tree(name, str(revision)):
-        return str(revision), False, ()
+    api = HfApi()
+    if COMMIT.fullmatch(revision or "") and _tree(name, str(revision)):
+        return str(revision), constants.HF_HUB_OFFLINE, ()
     try:
-        return str(HfApi().model_info(name, revision=revision, timeout=TIMEOUT_SECONDS).sha), False, ()
+        api.model_info(name, revision=revision, timeout=TIMEOUT_SECONDS)  # resolve_revision knows no patience
+        return api.resolve_revision(name, revision=revision).resolved, False, ()
     except (RepositoryNotFoundError, RevisionNotFoundError, GatedRepoError, HFValidationError):
         raise
-    except Exception:
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-        if not isinstance(found, str):
-            raise
-        commit = Path(found).parent.name
+    except Exception as error:  # noqa: BLE001 - it is raised again where the cache does not serve
+        try:
+            commit = api.resolve_revision(name, revision=revision, local_files_only=True).resolved
+        except RevisionResolutionError:
+            raise error from None
         note = f"the hub does not answer: {name} is taken from the cache, at commit {commit}"
         return commit, True, () if constants.HF_HUB_OFFLINE else (note,)
 
