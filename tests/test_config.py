@@ -218,7 +218,8 @@ def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str) -
     assert (answer.returncode, answer.stderr) == (0, "")
     told = " ".join(answer.stdout.replace("│", " ").split())
     for item in fields(PrepareConfig):
-        assert f"--{item.name.replace('_', '-')} " in told or item.name == "sources"
+        option = f"--{item.name.replace('_', '-')}"
+        assert f"{option} " in told or f"{option}, --no" in told or item.name == "sources"
     for number in (0, 1):
         for item in fields(Source):
             assert f"--sources.{number}.{item.name.replace('_', '-')} " in told

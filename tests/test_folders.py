@@ -166,6 +166,22 @@ def test_a_manifest_of_something_else_is_refused(folder: Path, content: str) -> 
         verify(folder)
 
 
+def test_only_the_files_that_are_asked_for_are_looked_at(folder: Path) -> None:
+    (folder / "a.txt").unlink()
+    assert verify(folder, "deep/") == read_manifest(folder)
+    (folder / "deep" / "er" / "b.bin").write_bytes(b"")
+    with pytest.raises(FolderError, match=r"b\.bin is damaged"):
+        verify(folder, "deep/")
+
+
+@pytest.mark.parametrize("name", ["../outside", "deep/../../outside", "/etc/passwd"])
+def test_a_manifest_that_names_a_file_outside_of_its_folder_is_refused(folder: Path, name: str) -> None:
+    content = read_manifest(folder)
+    write_json(folder / MANIFEST, {**content, "files": {**content["files"], name: content["files"]["a.txt"]}})
+    with pytest.raises(FolderError, match=f"names a file outside of its folder \\('{name}'\\)"):
+        read_manifest(folder)
+
+
 def test_a_json_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     write_json(path, {"湖": 1})

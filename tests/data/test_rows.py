@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset
 
 from longmlm.data.packing import PackedRow
-from longmlm.data.rows import FORMAT, ROWS_PER_RECORD_BATCH, open_rows, write_shard
+from longmlm.data.rows import FORMAT, ROWS_PER_RECORD_BATCH, SPLITS, open_rows, write_shard
 from longmlm.errors import DataError, FolderError, UserError
 from longmlm.folders import MANIFEST, new_folder
 
@@ -97,6 +97,17 @@ def test_a_flipped_byte_is_found_and_its_file_named(folder: Path) -> None:
     with pytest.raises(FolderError, match=f"{shard} is damaged"):
         open_rows(folder, "train")
     assert open_rows(folder, "train", verified=False).tokens(2).tolist()[1] == 11
+
+
+def test_damage_on_one_side_does_not_keep_the_other_from_being_read(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "rows", ABOUT) as partial:
+        for split in SPLITS:
+            (partial / split).mkdir()
+            write_shard(partial / split / "slice-00000.arrow", [row_of(10)], 300)
+    (tmp_path / "rows" / "train" / "slice-00000.arrow").write_bytes(b"damaged")
+    assert len(open_rows(tmp_path / "rows", "held_out")) == 1
+    with pytest.raises(FolderError, match="is damaged"):
+        open_rows(tmp_path / "rows", "train")
 
 
 def test_a_missing_shard_is_found_and_named(folder: Path) -> None:
