@@ -60,6 +60,16 @@ def run_folder(world: World, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def settings(world: World, evaluation: Path, tmp_path: Path) -> Path:
+    """A TOML file with which the trained model is released."""
+    places = {"model": world.trained, "rows": world.rows, "output": tmp_path / "tiny-40", "evaluation": evaluation}
+    lines = [f'{name} = "{path}"' for name, path in places.items()]
+    path = tmp_path / "release.toml"
+    path.write_text("\n".join([*lines, 'title = "Tiny"', 'license = "apache-2.0"', 'data = ["demo novels"]']))
+    return path
+
+
+@pytest.fixture
 def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable]:
     """Runs a stage from a TOML file in this process; returns exit code, standard output and standard error."""
 

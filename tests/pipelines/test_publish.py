@@ -1,6 +1,5 @@
 """A release to a hub, as a user asks for it, and from there to anybody's transformers; a run, followed."""
 
-import json
 import os
 import re
 import shutil
@@ -13,9 +12,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from longmlm.folders import new_folder, verify
+from longmlm.folders import verify
 from tests.hub import Hub, serve
 from tests.loopback import Fault
+from tests.pipelines.checkpoints import checkpoint, reached
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World
 
 ROOT = Path(__file__).parents[2]
@@ -36,16 +36,6 @@ def hub() -> Iterator[Hub]:
     with serve() as hub:
         hub.token = TOKEN
         yield hub
-
-
-@pytest.fixture
-def settings(world: World, evaluation: Path, tmp_path: Path) -> Path:
-    """A TOML file with which the trained model is released."""
-    places = {"model": world.trained, "rows": world.rows, "output": tmp_path / "tiny-40", "evaluation": evaluation}
-    lines = [f'{name} = "{path}"' for name, path in places.items()]
-    path = tmp_path / "release.toml"
-    path.write_text("\n".join([*lines, 'title = "Tiny"', 'license = "apache-2.0"', 'data = ["demo novels"]']))
-    return path
 
 
 def online(hub: Hub, ground: Path) -> dict[str, str]:
@@ -73,25 +63,6 @@ def loads(hub: Hub, ground: Path, revision: str) -> str:
     environment = {name: value for name, value in online(hub, ground).items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=ground, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]
-
-
-def checkpoint(run: Path, step: int, source: Path, accuracy: float | None, base_cut: float = 10.0) -> Path:
-    """Writes a checkpoint of a run as far as a release reads it."""
-    folder = run / "checkpoints" / f"step-{step:08d}"
-    about = json.loads((source / "longmlm.json").read_text())
-    trained = {"row_length": LONG_POSITIONS, "steps": step, "tokens": 100 * step, "accuracy": accuracy}
-    state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": base_cut}
-    with new_folder(folder) as partial:
-        for path in source.iterdir():
-            shutil.copy(path, partial)
-        (partial / "longmlm.json").write_text(json.dumps({**about, "trained": trained}))
-        (partial / "state.json").write_text(
-            json.dumps({"state": {**state, "training_seconds": 7_200.0}, "depends_on": {}})
-        )
-        (partial / "settings.toml").write_text(
-            "[recipe]\nlearning_rate = 1e-4\n[recipe.masking]\nselected_fraction = 0.2\n"
-        )
-    return folder
 
 
 @pytest.mark.slow
@@ -137,20 +108,20 @@ def test_checkpoints_become_branches_and_those_that_fail_stay_here(
     hub: Hub, publish: Publish, tmp_path: Path, world: World
 ) -> None:
     run = tmp_path / "run"
-    for step, accuracy in {10: 3.0, 20: 12.0, 30: None, 40: 13.0, 50: 14.0}.items():
-        checkpoint(run, step, world.trained, accuracy)
+    for step, accuracy in {10: 0.5, 20: 12.0, 30: None, 40: 13.0, 50: 14.0}.items():
+        checkpoint(run, step, world, accuracy)
     shutil.copy(world.trained / "model.safetensors", run / "checkpoints" / "step-00000050" / "model.safetensors")
     (run / "checkpoints" / "step-00000050" / "config.json").write_text("{}")
     done = publish("--model", str(run), "--checkpoints")
     assert done.returncode == 0, done.stderr
-    assert "step 10 is not published: its 3.00 % is below base_cut 10.00 %" in done.stdout
+    assert "step 10 is not published: its 0.50 % is below base_cut 1.00 %" in done.stdout
     assert "step 30 is not published: it was not evaluated when it was saved" in done.stdout
     assert "step 50 is not published: " in done.stdout
     repository = hub.repository(f"models/{NAME}")
     assert repository.branches.keys() == {"main", "step-20", "step-40"}
     assert loads(hub, tmp_path, "step-20") == f"roberta {LONG_POSITIONS} False"
     card = ModelCard(repository.files("step-20")["README.md"].decode())
-    assert card.data.eval_results[0].metric_value == 12.0
+    assert card.data.eval_results[0].metric_value == round(reached(world), 2)
     assert f'model="{NAME}", revision="step-20")' in card.text
     assert "Trained for 2.0 hours." in card.text
     assert "| masking.selected_fraction | 0.2 |" in card.text
@@ -164,7 +135,7 @@ def test_run_is_followed_to_its_end_and_a_failing_hub_is_waited_for(
     run, repository = tmp_path / "run", hub.repository(f"models/{NAME}")
     repository.private = True
     repository.commit({})
-    checkpoint(run, 10, world.trained, 11.0)
+    checkpoint(run, 10, world, 11.0)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     hub.faults = [Fault("commit", 503)]
     script = (
@@ -177,8 +148,8 @@ def test_run_is_followed_to_its_end_and_a_failing_hub_is_waited_for(
     ) as follower:
         wait_for(lambda: b"step 10" in repository.files().get("README.md", b""), follower)
         assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-        checkpoint(run, 20, world.trained, 9.5)
-        checkpoint(run, 30, world.trained, 15.0)
+        checkpoint(run, 20, world, 9.5)
+        checkpoint(run, 30, world, 15.0)
         wait_for(lambda: b"step 30" in repository.files().get("README.md", b""), follower)
         (run / "metrics.jsonl").write_text("{}\n")
         (run / "summary.json").write_text("{}")
