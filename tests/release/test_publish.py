@@ -91,7 +91,9 @@ def test_public_repository_is_written_only_where_that_was_asked_for(hub: Hub, fo
     assert not hub.repository("models/owner/other").private
 
 
-@pytest.mark.parametrize("target", ["folder:{ground}/copies/tiny", "file://{ground}/copies/tiny", "memory://bucket/tiny"])
+@pytest.mark.parametrize(
+    "target", ["folder:{ground}/copies/tiny", "file://{ground}/copies/tiny", "memory://bucket/tiny"]
+)
 def test_copy_on_any_storage_is_whole_and_made_once(
     folder: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,9 +126,10 @@ def test_storage_that_fails_is_one_line(folder: Path, tmp_path: Path) -> None:
 
 
 def test_missing_client_is_told_in_one_line_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms-known")
     for target in ("folder:copies", "file:///copies", "memory://bucket/tiny", "hf:owner/name", "ms:owner/name"):
         require(target)
-    monkeypatch.setattr("longmlm.release.publish.find_spec", lambda name: None)
+    monkeypatch.setattr("longmlm.release.publish.find_spec", lambda _: None)
     for target, client in {"s3://bucket/tiny": "s3fs", "no://bucket": "no", "ms:owner/name": "longmlm"}.items():
         with pytest.raises(ReleaseError, match=rf"client is not installed.*{client}") as caught:
             require(target)

@@ -11,7 +11,7 @@ import pytest
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.release import modelscope
 from longmlm.release.hub import Repository
-from longmlm.release.publish import address, publish
+from longmlm.release.publish import address, publish, require
 from tests.loopback import CUT, HANG, Fault
 from tests.modelscope_hub import FIRST, PRIVATE, PUBLIC, ModelScope, serve
 from tests.modelscope_hub import Repository as Held
@@ -179,8 +179,9 @@ def test_token_that_is_wrong_or_lacks_is_told(hub: ModelScope, folder: Path, mon
         send(folder)
     monkeypatch.delenv("MODELSCOPE_API_TOKEN")
     hub.requests.clear()
-    with pytest.raises(ReleaseError, match="needs a token: set MODELSCOPE_API_TOKEN"):
-        send(folder)
+    for act in (lambda: require(f"ms:{NAME}"), lambda: send(folder)):
+        with pytest.raises(ReleaseError, match="needs a token: set MODELSCOPE_API_TOKEN"):
+            act()
     assert hub.requests == []
 
 

@@ -65,9 +65,7 @@ def upload(folder: Path, place: Repository, message: str) -> str:
     only what changed, so a failed one is begun again: what the hub may mend by itself a few times, anything else not.
     Raises ReleaseError that says what to do, UnavailableError where that is to wait.
     """
-    token = os.environ.get(TOKEN, "")
-    if not token:
-        raise ReleaseError(f"publishing to ModelScope needs a token: set {TOKEN}")
+    token = token_of_environment()
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it tells requests with what they hold
     expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
     with tempfile.TemporaryDirectory() as home:  # where it writes by what it knows this machine again
@@ -79,6 +77,13 @@ def upload(folder: Path, place: Repository, message: str) -> str:
             lambda error: _reason(error, place.name, token),
             WAITS_SECONDS,
         )
+
+
+def token_of_environment() -> str:
+    """Returns the token by which the hub knows who publishes; raises ReleaseError without one."""
+    if token := os.environ.get(TOKEN, ""):
+        return token
+    raise ReleaseError(f"publishing to ModelScope needs a token: set {TOKEN}")
 
 
 def _upload(api: HubApi, folder: Path, expected: Mapping[str, str], place: Repository, message: str) -> str:

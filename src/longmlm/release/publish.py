@@ -37,10 +37,14 @@ def publish(folder: Path, target: str, repository: Repository, message: str) -> 
 
 
 def require(target: str) -> None:
-    """Raises ReleaseError where the client that writes to the target is not installed."""
+    """Raises ReleaseError where the client that writes to the target is not installed, or lacks a token."""
     scheme, _, rest = target.partition(":")
-    if scheme == "ms" and find_spec("modelscope_hub") is None:
-        raise ReleaseError("ModelScope's client is not installed: pip install 'longmlm[modelscope]'")
+    if scheme == "ms":
+        if find_spec("modelscope_hub") is None:
+            raise ReleaseError("ModelScope's client is not installed: pip install 'longmlm[modelscope]'")
+        from longmlm.release import modelscope
+
+        modelscope.token_of_environment()
     if rest.startswith("//"):
         try:
             fsspec.get_filesystem_class(scheme)
