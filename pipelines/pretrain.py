@@ -80,7 +80,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     folder = Path(config.run)
     sound = newest_seen_by_all(folder, accelerator)
     config, rows = training_rows(config, sound.folder, accelerator)
-    loaded, provenance = load_start(config, sound.folder)
+    loaded, provenance = load_start(config, sound.folder, accelerator)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     refuse_unreadable(rows, vocabulary, loaded.model)
     rebuild_positions(loaded.model, provenance)
@@ -165,9 +165,16 @@ def training_rows(
     return replace(config, rows=name), rows
 
 
-def load_start(config: PretrainConfig, resumed_from: Path | None) -> tuple[LoadedModel, dict[str, Any]]:
-    """Returns the model of the checkpoint to resume, else the one that the run starts with, and its history."""
+def load_start(
+    config: PretrainConfig, resumed_from: Path | None, accelerator: Accelerator
+) -> tuple[LoadedModel, dict[str, Any]]:
+    """Returns the model of the checkpoint to resume, else the one that the run starts with, and its history.
+
+    What a branch means the main process asks for all.
+    """
+    from longmlm.data.repositories import located
     from longmlm.model.loading import history_of, load_model, new_model, read_provenance
+    from longmlm.runtime import told_by_main
     from longmlm.training import checkpoint
 
     if resumed_from is not None:
@@ -175,7 +182,8 @@ def load_start(config: PretrainConfig, resumed_from: Path | None) -> tuple[Loade
     if config.start.checkpoint is None:
         return new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed), {}
     source = str(checkpoint.model_folder(config.start.checkpoint))
-    loaded = load_model(source, config.start.revision, config.start.new_head, config.recipe.seed)
+    commit = told_by_main(accelerator, lambda: located(source, config.start.revision).commit)
+    loaded = load_model(source, commit or config.start.revision, config.start.new_head, config.recipe.seed)
     return loaded, history_of(source, loaded.revision)
 
 

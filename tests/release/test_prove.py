@@ -46,6 +46,11 @@ def last_position(folder: Path) -> None:
     change_weights(folder, lambda weights: weights["roberta.embeddings.position_embeddings.weight"][-1, 0].add_(0.5))
 
 
+def round_positions(folder: Path) -> None:
+    name = "roberta.embeddings.position_embeddings.weight"
+    change_weights(folder, lambda weights: weights.update({name: weights[name].bfloat16().float()}))
+
+
 def drop(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.pop("lm_head.dense.bias"))
 
@@ -67,6 +72,7 @@ def forget_length(folder: Path) -> None:
 TAMPERINGS = {
     nudge: "logits differ by",
     last_position: "logits differ by",
+    round_positions: "logits differ by",
     drop: r"missing weights \['lm_head\.dense\.bias'\]",
     add: r"unexpected weights \['stray'\]",
     untie: "the decoder is not tied",
@@ -91,6 +97,25 @@ def test_tampering_is_found(trained: LoadedModel, rows: Rows, tmp_path: Path, ta
     tamper(tmp_path)
     with pytest.raises(ReleaseError, match=TAMPERINGS[tamper]):
         prove(trained, "fp32", rows, tmp_path)
+
+
+@pytest.mark.parametrize(("base_positions", "length"), [(NUM_POSITIONS, NUM_POSITIONS), (None, 20), (99, 40)])
+def test_logits_are_compared_at_the_base_models_length(
+    trained: LoadedModel,
+    rows: Rows,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    base_positions: int | None,
+    length: int,
+) -> None:
+    compared = {}
+    monkeypatch.setattr("longmlm.release.export.save_file", lambda tensors, path: compared.update(tensors, path=path))
+    monkeypatch.setattr(reload, "load_file", lambda _: {name: compared[name] for name in compared if name != "path"})
+    export(trained, "fp32", tmp_path)
+    prove(trained, "fp32", rows, tmp_path, base_positions)
+    shapes = {name: tuple(compared[f"{name}.input_ids"].shape) for name in ("short", "base", "whole", "padded")}
+    assert shapes == {"short": (1, 1), "base": (1, length), "whole": (1, LONG_POSITIONS), "padded": (2, LONG_POSITIONS)}
+    assert compared["padded.attention_mask"].sum(1).tolist() == [LONG_POSITIONS, LONG_POSITIONS // 2]
 
 
 def test_last_position_is_proved_where_no_row_reaches_it(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_trained_model_is_released_at_any_length(generated, train, tmp_path, m
     evaluation = tmp_path / "evaluation"
     evaluation.mkdir()
     prove_in_this_process(monkeypatch)
-    monkeypatch.setattr("longmlm.release.card.read_evaluation", lambda *_: {})
+    monkeypatch.setattr("longmlm.release.gate.read_evaluation", lambda *_: {})
     config = ReleaseConfig(
         model=str(best),
         rows=generated.rows,

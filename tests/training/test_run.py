@@ -265,6 +265,7 @@ def test_a_local_base_model_that_is_gone_leaves_base_cut_unmeasured_and_says_so(
     start = Path(shutil.copytree(folder_of(first, 12), tmp_path / "released"))
     about = read_provenance(str(start)) | {"base": "mybase", "base_revision": None, "base_positions": 16}
     (start / "longmlm.json").write_text(json.dumps(about))
+    (start / "manifest.json").unlink()
     run = train(replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start))))
     assert "mybase is not on this machine: base_cut is not measured" in capsys.readouterr().out
     assert checkpoint.read_state(folder_of(run, 12))[0].base_cut is None

@@ -134,7 +134,8 @@ def _making(provenance: Mapping[str, Any]) -> str:
     if not {"base", "started_from"} & provenance.keys():
         return f"Pretrained from scratch with longmlm {on_rows}"
     if "base" not in provenance:
-        return f"`{public_name(provenance, 'started_from')}`, pretrained further with longmlm {on_rows}"
+        name, commit = public_name(provenance, "started_from"), provenance.get("started_from_revision") or "local"
+        return f"`{name}` (revision {commit}), pretrained further with longmlm {on_rows}"
     return (
         f"`{public_name(provenance, 'base')}` (revision {provenance['base_revision'] or 'local'}) with its table of "
         f"{provenance['base_positions']} trained positions stretched to {provenance['num_positions']} by longmlm "
