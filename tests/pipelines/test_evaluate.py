@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 
 from longmlm.evaluation.config import EvaluateConfig
-from longmlm.folders import sha256_of
 from longmlm.model.loading import weights_sha256
 from longmlm.training import tracking
 from pipelines.evaluate import evaluate
@@ -49,10 +48,9 @@ def test_all_five_measures_are_taken_on_all_held_out_rows(world: World, evaluati
     assert found["gains"]["context"] == accuracy["long_after"] - accuracy["base_windows"]
     paths = (world.rows, world.base, world.long, world.trained)
     sources = dict(zip(("rows", "base", "before", "after"), (str(path) for path in paths), strict=True))
-    rows_sha256 = sha256_of(Path(world.rows) / "manifest.json")
     assert found["sources"] == {
         **sources,
-        "rows_sha256": rows_sha256,
+        "rows_sha256": held_out(world.rows).sha256,
         "after_sha256": weights_sha256(world.trained),
         "precision": "no",
     }
