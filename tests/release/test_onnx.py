@@ -83,7 +83,7 @@ def test_longer_text_than_there_are_positions_is_an_error(exported: Path) -> Non
 def test_file_holds_nothing_of_this_machine(exported: Path) -> None:
     content = (exported / GRAPH).read_bytes()
     assert len(content) > 100_000
-    for place in (sys.prefix, str(Path(__file__).parents[2]), str(exported), "site-packages", "stack_trace", ".py"):
+    for place in (sys.prefix, str(Path(__file__).parents[2]), str(exported), "site-packages", "modeling_"):
         assert place.encode() not in content
 
 
@@ -104,6 +104,9 @@ def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, 
     assert 'AutoTokenizer.from_pretrained("owner/tiny", revision="v1")' in there
     assert 'cached_file("owner/tiny", revision="v1", filename="model.onnx")' in there
     assert 'pipeline("fill-mask", model="owner/tiny", revision="v1")' in there
+    of_modelscope = addressed(there, "ms", "owner/tiny")
+    assert of_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 2
+    assert 'cached_file(folder, filename="model.onnx")' in of_modelscope
 
 
 def test_file_of_other_weights_is_found(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
