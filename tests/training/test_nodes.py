@@ -1,5 +1,6 @@
 """Accelerate's YAML files as their heads say to start them, two launchers for two machines among them."""
 
+import json
 import os
 import shutil
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
+from longmlm.folders import MANIFEST
 from longmlm.training import checkpoint, tracking
 from tests.training.test_faults import ROOT, faulty, finish, start, told
 from tests.training.test_run import losses
@@ -112,6 +114,24 @@ def test_two_machines_with_addresses_of_their_own_train_as_one_process(whole, ma
     for code, said in run_all(settings, tmp_path, [(*on, *one) for on, one in zip(machines, commands, strict=True)]):
         assert code == 0, said[-2000:]
     assert_same_record(run, Path(settings.run))
+
+
+@pytest.mark.slow
+def test_two_machines_with_other_rows_under_the_same_name_do_not_begin(settings, tmp_path):
+    rows = Path(shutil.copytree(settings.rows, tmp_path / "rows"))
+    manifest = json.loads((rows / MANIFEST).read_text(encoding="utf-8"))
+    held_out, train = sorted(name for name in manifest["files"] if name.endswith(".arrow"))
+    shutil.copy(rows / train, rows / held_out)
+    manifest["files"][held_out] = manifest["files"][train]
+    (rows / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    own_disk = ("unshare", "-rm", "sh", "-c", f'mount --bind {rows} {settings.rows} && exec "$@"', "sh")
+    if subprocess.run([*own_disk, "true"], check=False).returncode:
+        pytest.skip("this machine lets nobody mount")
+    one, other = launchers("two-nodes-cpu.yaml")
+    for code, said in run_all(settings, tmp_path, [one, (*own_disk, *other)]):
+        assert code != 0
+        assert all("a process sees other rows in" in line for line in told(said)) and told(said), said[-2000:]
+    assert not list(Path(settings.run).glob("checkpoints/*"))
 
 
 @pytest.mark.slow
