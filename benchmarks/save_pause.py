@@ -38,7 +38,7 @@ def main() -> None:
     """Prints the median seconds of the copy, of writing it, and their ratio."""
     subject = trained()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file("assets/roberta-mini/tokenizer.json"))
-    rows = {"settings": {"row_length": 1536}, "sources": []}
+    rows = {"settings": {"row_length": 1536}, "sources": [], "sha256": ""}
     record = checkpoint.RunRecord(tokenizer, "", {"rows": rows, "recipe": {}, "held_out": {}}, {}, "bf16")
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as folder:
         waits, writes = [], []

@@ -104,7 +104,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     depends_on = {
         "recipe": asdict(config.recipe),
         "start": asdict(config.start),
-        "rows": {**rows.manifest["plan"], "sha256": rows.sha256},
+        "rows": rows.identity,
         "held_out": {key: value for key, value in asdict(config.held_out).items() if key != "rows_per_batch"},
     }
     run = Run(

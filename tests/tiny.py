@@ -33,7 +33,7 @@ from transformers import (
 from longmlm import runtime
 from longmlm.data.config import Masking, PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows import Rows, fingerprint, open_rows
+from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
 from longmlm.evaluation.config import EvaluateConfig, HeldOut
 from longmlm.evaluation.held_out import FrozenRows, measure, whole
@@ -185,7 +185,7 @@ def mark_trained(folder: Path, num_steps: int = 3) -> Path:
 
 def measured_on(rows: Path) -> dict[str, Any]:
     """Returns what longmlm.json says of an evaluation of these rows in a run."""
-    return {"held_out": HELD_OUT, "precision": "no", "rows_fingerprint": fingerprint(held_out(rows).manifest["plan"])}
+    return {"held_out": HELD_OUT, "precision": "no", "rows_sha256": held_out(rows).sha256}
 
 
 def accuracy_of(folder: Path, rows: Path) -> float:

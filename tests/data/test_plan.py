@@ -41,9 +41,9 @@ def test_names_on_the_hub_stay_in_a_portable_plan_and_those_of_folders_lose_thei
     sources = [
         {"dataset": "owner/novels", "split": "train", "commit": "a" * 40},
         {
-            "dataset": "/home/me/novels",
+            "dataset": "/data/novels",
             "split": "train",
-            "files": [{"path": "/home/me/novels/1.parquet", "sha256": ""}],
+            "files": [{"path": "/data/novels/1.parquet", "sha256": ""}],
         },
     ]
     found = portable({**plan(tmp_path / "one"), "sources": sources})["sources"]

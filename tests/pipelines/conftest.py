@@ -50,7 +50,7 @@ def run_folder(world: World, tmp_path: Path) -> Path:
         loaded = load_model(str(source))
         state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
         about = read_provenance(str(world.long))
-        depends_on = {"rows": held_out(world.rows).manifest["plan"], "held_out": HELD_OUT}
+        depends_on = {"rows": held_out(world.rows).identity, "held_out": HELD_OUT}
         record = checkpoint.RunRecord(loaded.tokenizer, "", depends_on, about, "no")
         optimizer = torch.optim.AdamW(loaded.model.parameters())
         snapshot = take(Trained(loaded.model, optimizer, tuple(loaded.model.parameters()), accelerator))

@@ -10,7 +10,7 @@ from huggingface_hub import DatasetCard
 
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.published import open_published
-from longmlm.data.rows import SPLITS, fingerprint, open_rows
+from longmlm.data.rows import SPLITS, open_rows
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, read_manifest, verify
 from longmlm.release.dataset import dataset_card, size_category
@@ -89,7 +89,6 @@ def test_published_rows_are_known_as_those_that_were_prepared(
     for split in SPLITS:
         here, there = open_rows(Path(config.output), split), open_rows(folder, split)
         assert (there.sha256, len(there), there.row_length) == (here.sha256, len(here), here.row_length)
-        assert fingerprint(there.manifest["plan"]) == fingerprint(here.manifest["plan"])
         assert there.manifest["plan"] != here.manifest["plan"]
         assert there.tokens(0).tolist() == here.tokens(0).tolist()
 

@@ -200,7 +200,7 @@ def test_report_that_cannot_be_repeated_is_refused(world: World, evaluation: Pat
     with pytest.raises(ReleaseError, match=r"evaluation\.json does not say how"):
         reported({key: value for key, value in found.items() if key != "held_out"}, {}, rows)
     with pytest.raises(ReleaseError, match="on other rows"):
-        reported({}, {"trained": {"accuracy": 1.0, **about, "rows_fingerprint": "other"}}, rows)
+        reported({}, {"trained": {"accuracy": 1.0, **about, "rows_sha256": "other"}}, rows)
 
 
 def test_where_nothing_was_reported_nothing_is_measured(rows: Rows, tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """Packed rows to Arrow shards under a manifest, and back, memory-mapped."""
 
 import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from datasets import Dataset, concatenate_datasets
 from jaxtyping import Int64
 
 from longmlm.data.packing import PackedRow
-from longmlm.data.plan import portable
 from longmlm.errors import DataError
 from longmlm.folders import PARTIAL, read_manifest, sync, verify
 
@@ -24,12 +22,6 @@ ROWS_PER_RECORD_BATCH = 512
 
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
-
-
-def fingerprint(plan: Mapping[str, Any]) -> str:
-    """Returns by what rows are told from others, wherever they lie: the SHA-256 of the plan that they follow from."""
-    content = {key: portable(plan)[key] for key in ("settings", "sources", "tokenizer_fingerprint")}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +49,11 @@ class Rows:
         """SHA-256 of the SHA-256 of every shard, of both splits: the same for the same rows."""
         shards = sorted((name, about["sha256"]) for name, about in self.manifest["files"].items() if _is_shard(name))
         return hashlib.sha256(repr(shards).encode()).hexdigest()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The plan that the rows follow from, and their `sha256`: all that a run on them depends on."""
+        return {**self.manifest["plan"], "sha256": self.sha256}
 
     @property
     def mean_fill(self) -> float:

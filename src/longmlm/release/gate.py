@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.data.config import Masking
-from longmlm.data.rows import Rows, fingerprint
+from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
 from longmlm.evaluation.config import HeldOut
@@ -130,7 +130,7 @@ def reported(evaluation: Mapping[str, Any], provenance: Mapping[str, Any], rows:
     trained = provenance["trained"]
     if trained["accuracy"] is None:
         return None
-    if trained.get("rows_fingerprint") not in (None, fingerprint(rows.manifest["plan"])):
+    if trained.get("rows_sha256") not in (None, rows.sha256):
         raise ReleaseError("the run measured its accuracy on other rows: name those that it was trained with")
     return _reported(trained["accuracy"], "longmlm.json", trained)
 

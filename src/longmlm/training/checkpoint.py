@@ -21,7 +21,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.data.config import Masking
 from longmlm.data.plan import portable
-from longmlm.data.rows import fingerprint
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import PARTIAL, partial_of, seal, verify, write_json
 from longmlm.model.loading import PROVENANCE
@@ -97,7 +96,7 @@ def _trained(state: TrainState, record: RunRecord) -> dict[str, Any]:
         "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
         "precision": record.precision,
         "held_out": record.depends_on["held_out"],
-        "rows_fingerprint": fingerprint(rows),
+        "rows_sha256": rows["sha256"],
         **({"rows": name} if (name := rows_in(record.settings)).startswith("hf:") else {}),
         "files_sha256": [file["sha256"] for source in rows["sources"] for file in source.get("files", ())],
         "dataset_commits": [source["commit"] for source in rows["sources"] if "commit" in source],
