@@ -73,7 +73,7 @@ def prove(
         save_file(_reference(rounded, rows, base_positions), reference)
         longest = min(rows.row_length, architecture_of(trained.model).num_positions)
         text.write_text(masked_text(trained.tokenizer, rows, longest), encoding="utf-8")
-        command = [sys.executable, str(reload.__file__), str(folder), str(reference), str(text)]
+        command = [sys.executable, "-P", str(reload.__file__), str(folder), str(reference), str(text)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
