@@ -174,3 +174,18 @@ def test_code_of_the_card_is_run_on_the_folder(tmp_path: Path) -> None:
     with pytest.raises(KeyError) as caught:
         reload.run_card(tmp_path)
     assert caught.value.args == (str(tmp_path),)
+
+
+def test_logits_are_compared_before_a_pipeline_takes_the_model_to_a_gpu(
+    world: World, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(_task: str, model: torch.nn.Module, **_: object) -> Callable[[str], list[dict[str, str]]]:
+        model.to("meta")
+        return lambda _text: [{"token_str": "a"}]
+
+    prove_in_this_process(monkeypatch)
+    trained = load_model(str(world.trained))
+    export(trained, "fp32", tmp_path)
+    monkeypatch.setattr(reload, "pipeline", elsewhere)
+    with pytest.raises(ReleaseError, match="^[^;]*the decoder is not tied[^;]*$"):  # which a stand-in for a GPU undoes
+        prove(trained, "fp32", rows, tmp_path)
