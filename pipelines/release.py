@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longmlm.config import run_stage
-from longmlm.processes import closing_on_sigterm
+from longmlm.processes import closing_on_sigterm, leave_gpus_to_training
 from longmlm.release.config import PLACES, PUBLISHING, ReleaseConfig
 
 if TYPE_CHECKING:
@@ -19,6 +19,23 @@ if TYPE_CHECKING:
 
 
 def release(config: ReleaseConfig) -> None:
+    """Releases a model, or follows a run, once what that needs is known to be here."""
+    if config.follow:
+        leave_gpus_to_training()
+    from longmlm.release.onnx_graph import refuse_without_extra
+    from longmlm.release.publish import require
+
+    if config.onnx:
+        refuse_without_extra()
+    if config.publish:
+        require(config.publish)
+    if config.follow:
+        follow_run(config, Path(config.follow))
+    else:
+        release_one(config)
+
+
+def release_one(config: ReleaseConfig) -> None:
     """Exports, proves in a fresh process, writes the card, publishes; nothing is left when a check fails.
 
     What was released before with the same settings is published as it is.
@@ -27,17 +44,9 @@ def release(config: ReleaseConfig) -> None:
     from longmlm.folders import new_folder, refuse_existing
     from longmlm.model.loading import read_provenance, weights_sha256
     from longmlm.release.gate import read_evaluation, refuse_untrained
-    from longmlm.release.onnx_graph import refuse_without_extra
-    from longmlm.release.publish import refuse_other, require
+    from longmlm.release.publish import refuse_other
     from longmlm.training.checkpoint import model_folder
 
-    if config.onnx:
-        refuse_without_extra()
-    if config.publish:
-        require(config.publish)
-    if config.follow:
-        follow_run(config, Path(config.follow))
-        return
     output = Path(config.output)
     if not config.publish:
         refuse_existing(output)
@@ -158,10 +167,8 @@ def publish_step(config: ReleaseConfig, checkpoint: Path, rows: "Rows", revision
 
 def follow_run(config: ReleaseConfig, run: Path) -> None:
     """Publishes each new best checkpoint of a run in training until that has ended."""
-    from longmlm.release.follow import follow, leave_gpus_to_training
-
-    leave_gpus_to_training()
     from longmlm.data.published import open_published, pinned_rows
+    from longmlm.release.follow import follow
 
     rows = open_published(pinned_rows(config.rows), "held_out")
     follow(run, config.allow_unrecovered, lambda best: publish_step(config, best, rows, config.revision))

@@ -2,6 +2,7 @@
 
 import ctypes
 import fcntl
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ def ignore_stop_signals(_worker: int = 0) -> None:
     """Leaves SIGTERM and SIGINT, which reach a whole process group, to the process that knows how to stop."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+
+
+def leave_gpus_to_training() -> None:
+    """Lets this process compute on the CPU, unless CUDA_VISIBLE_DEVICES says otherwise; before torch is imported."""
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 @contextmanager

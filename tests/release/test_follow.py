@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +14,10 @@ import pytest
 
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.folders import new_folder
-from longmlm.processes import closing_on_sigterm
+from longmlm.processes import closing_on_sigterm, leave_gpus_to_training
 from longmlm.release import follow as following
 from longmlm.release.candidates import refusal
-from longmlm.release.follow import follow, leave_gpus_to_training
+from longmlm.release.follow import follow
 
 
 def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 10.0) -> Path:
@@ -140,3 +142,26 @@ def test_gpus_are_left_to_training_unless_told_otherwise(monkeypatch: pytest.Mon
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     leave_gpus_to_training()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_follower_leaves_gpus_before_torch_can_find_them(tmp_path: Path) -> None:
+    code = """
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.stderr.write(repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
+            os._exit(0)
+sys.meta_path.insert(0, Watch())
+from pipelines.release import main
+main()
+"""
+    settings = tmp_path / "release.toml"
+    settings.write_text(
+        'model = "run"\nrows = "rows"\noutput = "out"\ntitle = "t"\npublish = "folder:x"\nfollow = "run"\n'
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(settings)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "''"

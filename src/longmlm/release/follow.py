@@ -1,6 +1,5 @@
 """A run in training to its best checkpoints, each published when it comes."""
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -44,8 +43,3 @@ def follow(run: Path, is_allowed: bool, publish_step: Callable[[Path], None]) ->
                 raise
             print(f"step {step_of(best):,} is not published yet: {error}", file=sys.stderr, flush=True)
             time.sleep(POLL_SECONDS)
-
-
-def leave_gpus_to_training() -> None:
-    """Lets this process compute on the CPU, unless CUDA_VISIBLE_DEVICES says otherwise; before torch is imported."""
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
