@@ -1,5 +1,6 @@
 """Names on a hub to models: all of one commit, each file as the hub has it, one line where that fails."""
 
+import errno
 import json
 import socket
 import time
@@ -99,6 +100,8 @@ def test_safetensors_alone_are_downloaded_and_nothing_that_runs(hub: Hub, world:
         (["model-2.safetensors", "model-1.safetensors", "a/model.safetensors"],
          ["model-1.safetensors", "model-2.safetensors"]),
         (["pytorch_model.bin", "training_args.bin"], ["pytorch_model.bin"]),
+        (["model.fp16.safetensors", "model.fp16-00001-of-00002.safetensors", "pytorch_model.bin"],
+         ["pytorch_model.bin"]),
         (["config.json"], []),
     ],
 )  # fmt: skip
@@ -197,3 +200,13 @@ def test_place_of_the_cache_stands_in_nothing_that_is_written(hub: Hub, world: W
     assert len(list((tmp_path / "saved").iterdir())) > 3
     for path in (tmp_path / "saved").iterdir():
         assert str(tmp_path).encode() not in path.read_bytes()
+
+
+def test_disk_that_is_full_is_not_taken_for_a_network(hub: Hub, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
+
+    commit(hub, world.base, 1.0)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
+    with pytest.raises(OSError, match="No space left"):
+        load_model(NAME)

@@ -1,5 +1,6 @@
 """A model's name to a folder of its files, all of one commit, each as the hub has it."""
 
+import errno
 import hashlib
 import re
 import sys
@@ -12,9 +13,10 @@ from longmlm.folders import sha256_of
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # what stands beside weights: settings and tokenizer, never code
+BESIDE = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")  # settings and tokenizer beside weights, never code
 PASSED_OVER = ("*/*", "adapter_config.json")  # the latter would lead transformers to another repository
 TIMEOUT_SECONDS = 10.0
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ def located(name: str, revision: str | None = None, with_weights: bool = True) -
     """Returns a folder as it is; of a repository the files that lack here are downloaded, and every file is verified.
 
     What a branch or tag means is asked once, and the cache serves where the hub cannot be asked. safetensors are taken
-    before a pytorch_model.bin; without `with_weights` neither. Raises ModelError in one line.
+    before a pytorch_model.bin; without `with_weights` neither. Raises ModelError in one line, and OSError where the
+    disk does not take them.
     """
     if Path(name).is_dir():
         return Located(Path(name))
@@ -49,6 +52,8 @@ def located(name: str, revision: str | None = None, with_weights: bool = True) -
     except ModelError:
         raise
     except Exception as error:  # the client raises types of its own and of the libraries below
+        if isinstance(error, OSError) and error.errno in OF_THE_DISK:
+            raise
         raise ModelError(_told(name, revision, error)) from error
     _refuse_altered(folder)
     return Located(folder, commit, notes)
@@ -94,11 +99,15 @@ def _tree(name: str, commit: str) -> list[str]:
 
 
 def weight_files(files: Sequence[str]) -> list[str]:
-    """Returns those of a folder's files that transformers reads weights from: safetensors first, whole ones first."""
+    """Returns those of a folder's files that transformers reads weights from: safetensors first, whole ones first.
+
+    A variant, such as model.fp16.safetensors, it does not read.
+    """
     top = [file for file in files if "/" not in file]
     for whole, suffix in (("model.safetensors", ".safetensors"), ("pytorch_model.bin", ".bin")):
-        shards = sorted(file for file in top if file.startswith(Path(whole).stem) and file.endswith(suffix))
-        if shards:
+        stem = whole.removesuffix(suffix)
+        found = sorted(file for file in top if file.startswith(stem) and file.endswith(suffix))
+        if shards := [file for file in found if file == whole or not file.startswith(f"{stem}.")]:
             return [whole] if whole in shards else shards
     return []
 
