@@ -35,6 +35,12 @@ def main() -> None:
     pretrain.run_stage(PretrainConfig, pretrain.pretrain)
 
 
+def until_saved(run) -> None:
+    """Waits for the first checkpoint, which a thread of this process writes."""
+    while not checkpoint.folders(run.folder):
+        time.sleep(0.05)
+
+
 def happen(fault: str, run) -> None:
     match fault:
         case "hang":
@@ -42,6 +48,7 @@ def happen(fault: str, run) -> None:
         case "hang-save":
             saving.take = lambda _: time.sleep(600)
         case "stop":
+            until_saved(run)
             os.kill(os.getpid(), signal.SIGSTOP)
         case "terminate":
             os.kill(os.getpid(), signal.SIGTERM)
@@ -49,8 +56,7 @@ def happen(fault: str, run) -> None:
             (run.folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         case "full":
-            while not checkpoint.folders(run.folder):  # the first one is still being written
-                time.sleep(0.05)
+            until_saved(run)
             resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
         case "nan":
             with torch.no_grad():
