@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -203,3 +204,14 @@ def test_a_killed_worker_ends_prepare_with_the_remedy_and_finished_slices_are_ke
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert verify(output)["report"]["train"]["documents"] > 100
+
+
+def test_worker_that_is_killed_before_all_slices_are_handed_out_is_told_likewise(
+    config: PrepareConfig, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(engine.ProcessPoolExecutor, "submit", broken)
+    with pytest.raises(DataError, match="a worker was killed"):
+        prepare_rows(replace(config, num_workers=2), vocabulary)

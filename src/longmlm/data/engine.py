@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import time
@@ -124,17 +125,20 @@ class PackSlice(PipelineStep):
         return TokenizedDocument(encode(self.vocabulary.tokenizer, document.text, starts), document.source)
 
 
-def _begin(executor: "QuietExecutor") -> None:
-    """Lets this worker end with its parent, the fork server, and with the main process, which that one outlives.
-
-    It keeps the executor for all its slices: a tokenizer leaves its size behind in memory for each copy that is made.
-    """
+def _end_with_main() -> None:
+    """Lets this worker end with its parent, the fork server, and with the main process, which that one outlives."""
     end_with_parent(signal.SIGKILL)
     Thread(target=_wait_for_main, daemon=True).start()
-    _executor_of_this_worker[:] = [executor]
 
 
-def _run_slice(rank: int) -> PipelineStats:
+def _run_slice(pickled: bytes, rank: int) -> PipelineStats:
+    """Does one task with the executor of the first one, as each copy of a tokenizer leaves its size behind.
+
+    As an argument of the initializer it would fill the pipe by which a worker starts: workers would start one by one,
+    and the pool would wait for ever for one that starts while another is killed.
+    """
+    if not _executor_of_this_worker:
+        _executor_of_this_worker[:] = [pickle.loads(pickled)]  # noqa: S301 - of the main process
     (executor,) = _executor_of_this_worker
     return executor.run_slice(rank)
 
@@ -156,10 +160,10 @@ class QuietExecutor(LocalPipelineExecutor):
             for rank in tqdm(ranks, **shown):
                 self.run_slice(rank)
             return
-        context = multiprocessing.get_context("forkserver")
-        with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin, initargs=(self,)) as pool:
-            tasks = [pool.submit(_run_slice, rank) for rank in ranks]
+        context, pickled = multiprocessing.get_context("forkserver"), pickle.dumps(self)
+        with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_end_with_main) as pool:
             try:
+                tasks = [pool.submit(_run_slice, pickled, rank) for rank in ranks]
                 for task in tqdm(as_completed(tasks), **shown):
                     task.result()
             except BrokenProcessPool:  # nothing is cancelled, because a broken pool may not survive that
