@@ -114,7 +114,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
         optimizer=optimizer,
         parameters=parameters,
         batches=step_batches(config, rows, vocabulary, accelerator),
-        held_out=frozen_rows(config, vocabulary, accelerator),
+        held_out=frozen_rows(config, vocabulary),
         block=provenance.get("base_positions", rows.row_length),
         recipe=config.recipe,
         runtime=config.runtime,
@@ -151,16 +151,20 @@ def newest_seen_by_all(folder: Path, accelerator: Accelerator) -> Sound:
 def training_rows(
     config: PretrainConfig, resumed_from: Path | None, accelerator: Accelerator
 ) -> tuple[PretrainConfig, Rows]:
-    """Returns the settings, and the rows that they name, those on the hub at the commit with which the run began."""
-    from longmlm.data.published import folder_of_rows, open_published, pinned_rows
+    """Returns the settings, and the rows that they name, those on the hub at the commit with which the run began.
+
+    One process of each machine verifies both splits, which takes its time: the others wait as for a download.
+    """
+    from longmlm.data.published import open_published, pinned_rows
+    from longmlm.data.rows import SPLITS
     from longmlm.runtime import once_a_machine, refuse_unshared, told_by_main
     from longmlm.training.checkpoint import rows_in
     from longmlm.training.tracking import SETTINGS
 
     earlier = rows_in((resumed_from / SETTINGS).read_text(encoding="utf-8")) if resumed_from else ""
     name = told_by_main(accelerator, lambda: pinned_rows(config.rows, earlier))
-    once_a_machine(accelerator, lambda: folder_of_rows(name))
-    rows = open_published(name, "train", verified=accelerator.is_local_main_process)
+    once_a_machine(accelerator, lambda: [open_published(name, split) for split in SPLITS])
+    rows = open_published(name, "train", verified=False)
     refuse_unshared(accelerator, rows.sha256, f"other rows in {name}")
     return replace(config, rows=name), rows
 
@@ -202,12 +206,12 @@ def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, acc
     return StepBatches(rows, recipe, *share)
 
 
-def frozen_rows(config: PretrainConfig, vocabulary: Vocabulary, accelerator: Accelerator) -> Any:
+def frozen_rows(config: PretrainConfig, vocabulary: Vocabulary) -> Any:
     """Returns the held-out rows that the run evaluates."""
     from longmlm.data.published import open_published
     from longmlm.evaluation.held_out import FrozenRows
 
-    rows = open_published(config.rows, "held_out", verified=accelerator.is_local_main_process)
+    rows = open_published(config.rows, "held_out", verified=False)
     return FrozenRows(rows, config.held_out, vocabulary.maskable, vocabulary.special)
 
 
