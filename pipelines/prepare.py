@@ -13,7 +13,10 @@ def prepare(config: PrepareConfig) -> None:
     from longmlm.data.report import packing_page, packing_report
     from longmlm.data.vocabulary import load_vocabulary
     from longmlm.pages import write_page
+    from longmlm.release.publish import require
 
+    if config.publish:
+        require(config.publish)
     manifest = prepare_rows(config, load_vocabulary(config.tokenizer))
     page = Path(config.output) / "index.html"
     write_page(packing_page(manifest, f"# python -m pipelines.prepare settings.toml\n{to_toml(config)}"), page)

@@ -46,6 +46,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def seal(partial: Path, folder: Path, about: Mapping[str, Any] | None = None) -> None:
     """Turns `partial` into `folder`: hashes every file, writes the manifest last, syncs, renames.
 
+    All files can be read by whom the user lets read new files.
+
     The manifest holds `about` and `files`, a map from relative path to size in bytes and SHA-256.
     """
     paths = sorted(path for path in partial.rglob("*") if path.is_file() and path != partial / MANIFEST)
@@ -56,6 +58,8 @@ def seal(partial: Path, folder: Path, about: Mapping[str, Any] | None = None) ->
     for path in paths:
         sync(path)
     write_json(partial / MANIFEST, {**(about or {}), "files": files})
+    for path in paths:
+        path.chmod((partial / MANIFEST).stat().st_mode)  # safetensors lets nobody else read its files
     for parent in {path.parent for path in paths} | {partial}:
         sync(parent)
     partial.rename(folder)

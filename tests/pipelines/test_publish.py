@@ -176,8 +176,11 @@ REFUSALS = {
     "branch of ModelScope": (["--publish", "ms:owner/name", "--revision", "x"], "set tag instead"),
     "storage without client": (["--publish", "gs://bucket/name"], "its client is not installed"),
     "follow without": (["--publish", "folder:out", "--tag", "v1"], "need publish on a hub"),
+    "offline": (["--publish", f"hf:{NAME}"], "HF_HUB_OFFLINE is set"),
+    "tag of what is followed": (["--publish", "ms:owner/name", "--follow", "run", "--tag", "x"], "leave checkpoints"),
+    "public nowhere": (["--public"], "need publish"),
     "both": (["--publish", f"hf:{NAME}", "--pull-request", "--revision", "x"], "leave revision out"),
-    "no run": (["--publish", f"hf:{NAME}", "--follow", "nowhere"], "no such run folder"),
+    "no run": (["--publish", "folder:out", "--follow", "nowhere"], "no such run folder"),
 }
 
 

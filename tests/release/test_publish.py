@@ -127,13 +127,25 @@ def test_storage_that_fails_is_one_line(folder: Path, tmp_path: Path) -> None:
 
 def test_missing_client_is_told_in_one_line_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms-known")
-    for target in ("folder:copies", "file:///copies", "memory://bucket/tiny", "hf:owner/name", "ms:owner/name"):
+    for target in ("folder:copies", "file:///copies", "memory://bucket/tiny", "ms:owner/name"):
         require(target)
     monkeypatch.setattr("longmlm.release.publish.find_spec", lambda _: None)
     for target, client in {"s3://bucket/tiny": "s3fs", "no://bucket": "no", "ms:owner/name": "longmlm"}.items():
         with pytest.raises(ReleaseError, match=rf"client is not installed.*{client}") as caught:
             require(target)
         assert "\n" not in str(caught.value)
+
+
+def test_hub_that_may_not_be_asked_or_is_not_logged_in_to_is_told_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for is_offline, token, said in ((True, "hf-known", "HF_HUB_OFFLINE is set"), (False, None, "needs a token")):
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", is_offline)
+        monkeypatch.setattr("longmlm.release.huggingface.get_token", lambda token=token: token)
+        with pytest.raises(ReleaseError, match=said):
+            require("hf:owner/name")
+    monkeypatch.setattr("longmlm.release.huggingface.get_token", lambda: "hf-known")
+    require("hf:owner/name")
 
 
 def test_card_of_a_whole_folder_names_the_model_by_where_it_is(folder: Path) -> None:

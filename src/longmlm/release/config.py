@@ -71,8 +71,10 @@ class ReleaseConfig:
             raise ValueError(f"max_shard_size is no size such as 500MB or 5GB: {self.max_shard_size!r}")
         if self.publish is not None and not TARGET.fullmatch(self.publish):
             raise ValueError(f"publish is no hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or URL: {self.publish!r}")
-        if self.publish is None and (self.follow or self.checkpoints):
-            raise ValueError("follow and checkpoints need publish")
+        if self.publish is None and (self.follow or self.checkpoints or self.public):
+            raise ValueError("follow, checkpoints and public need publish")
+        if self.follow and (self.checkpoints or self.tag or self.pull_request):
+            raise ValueError("follow publishes to a branch: leave checkpoints, tag and pull_request out")
         if self.hub is None and (self.revision or self.tag or self.pull_request):
             raise ValueError("revision, tag and pull_request need publish on a hub")
         if self.pull_request and self.revision:

@@ -28,6 +28,7 @@ def follow(run: Path, is_allowed: bool, publish_step: Callable[[Path], None]) ->
             told.add(folder)
         if best is None or best == seen:
             if is_over:
+                print("the run has ended", flush=True)
                 return
             time.sleep(POLL_SECONDS)
             continue

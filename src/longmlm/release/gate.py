@@ -143,7 +143,7 @@ def _reported(accuracy: float, place: str, about: Mapping[str, Any], num_selecte
     except (KeyError, TypeError, ValueError) as error:
         raise ReleaseError(
             f"{place} does not say how its {accuracy:.2f} % were measured, so that they cannot be measured again: it "
-            "is older than this version, evaluate the model anew with pipelines.evaluate or let its run save again"
+            "is older than this version: evaluate the model anew with pipelines.evaluate"
         ) from error
 
 

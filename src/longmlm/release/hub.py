@@ -60,7 +60,7 @@ def persist(attempt: Callable[[], str], reason_of: Callable[[Exception], Reason]
             reason = reason_of(error)
             if wait is None or reason.wait > LONGEST_WAIT_SECONDS:
                 raise reason.error from None
-            print(f"{reason.error}: trying again", file=sys.stderr)
+            print(f"trying again: {reason.error}", file=sys.stderr)
             time.sleep(max(wait, reason.wait))
     raise AssertionError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import HfApi, get_token, set_client_factory
+from huggingface_hub import HfApi, constants, get_token, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 from huggingface_hub.utils import disable_progress_bars, logging, parse_ratelimit_headers
 from huggingface_hub.utils._http import default_client_factory
@@ -51,6 +51,14 @@ def upload(folder: Path, place: Repository, message: str) -> str:
     return persist(lambda: _upload(folder, place, message), lambda error: _reason(error, place.name), WAITS_SECONDS)
 
 
+def require_login() -> None:
+    """Raises ReleaseError where the client is told to stay offline, or has no token to publish with."""
+    if constants.HF_HUB_OFFLINE:
+        raise ReleaseError("HF_HUB_OFFLINE is set: unset it to publish")
+    if get_token() is None:
+        raise ReleaseError("publishing to the hub needs a token: log in with `hf auth login`, or set HF_TOKEN")
+
+
 def _upload(folder: Path, place: Repository, message: str) -> str:
     api = HfApi()
     _open_repository(api, place)
@@ -83,6 +91,8 @@ def _open_repository(api: HfApi, place: Repository) -> None:
         found = api.repo_info(place.name, repo_type=place.kind)
     if not found.private and not place.public:
         raise ReleaseError(f"{place.name} is public: set public = true, or make it private first")
+    if found.private and place.public:
+        print(f"{place.name} is private, and stays so: make it public in its settings", file=sys.stderr)
 
 
 def _pull_request(api: HfApi, place: Repository, title: str) -> str:

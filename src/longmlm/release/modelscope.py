@@ -180,7 +180,7 @@ def _reason(error: Exception, name: str, token: str) -> Reason:
         may_pass = failed.retryable or failed.status_code in TRANSIENT
         remedy = None if may_pass else REMEDIES.get(failed.status_code, REFUSED)
         return answered(failed.status_code, name, said, remedy, float(getattr(failed, "retry_after", None) or 0))
-    said = without_secrets(str(links[-1]), token) or type(links[-1]).__name__
     if isinstance(failed, requests.RequestException) or (isinstance(failed, HubError) and failed.retryable):
-        return unreachable(said)
+        return unreachable(type(links[-1]).__name__)
+    said = without_secrets(str(links[-1]), token) or type(links[-1]).__name__
     return Reason(ReleaseError(f"{name} cannot be published: {said}"))

@@ -10,10 +10,10 @@ import fsspec
 
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, read_manifest, sha256_of, verify, write_json
+from longmlm.release import huggingface
 from longmlm.release.card import addressed
 from longmlm.release.config import HUBS
 from longmlm.release.hub import Repository
-from longmlm.release.huggingface import upload
 
 CARD = "README.md"
 CHUNK_BYTES = 1 << 22
@@ -27,7 +27,7 @@ def publish(folder: Path, target: str, repository: Repository, message: str) -> 
     """
     verify(folder)
     if target.startswith("hf:"):
-        return upload(folder, repository, message)
+        return huggingface.upload(folder, repository, message)
     if target.startswith("ms:"):
         from longmlm.release import modelscope
 
@@ -39,6 +39,8 @@ def publish(folder: Path, target: str, repository: Repository, message: str) -> 
 def require(target: str) -> None:
     """Raises ReleaseError where the client that writes to the target is not installed, or lacks a token."""
     scheme, _, rest = target.partition(":")
+    if scheme == "hf":
+        huggingface.require_login()
     if scheme == "ms":
         if find_spec("modelscope_hub") is None:
             raise ReleaseError("ModelScope's client is not installed: pip install 'longmlm[modelscope]'")
