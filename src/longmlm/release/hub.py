@@ -1,7 +1,6 @@
 """What publishing to any hub shares: where to, tries that end, reasons without secrets."""
 
 import math
-import re
 import sys
 import textwrap
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from longmlm.data.hub import ADDRESS_QUERY
 from longmlm.errors import ReleaseError, UnavailableError
 
 TOO_MANY_REQUESTS = 429
@@ -17,7 +17,6 @@ WAITS_SECONDS = (1.0, 5.0, 25.0)
 LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
 TIMEOUT_SECONDS = 120.0
 REFUSED = "the request was refused"
-QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*")  # of an address, which may be signed
 
 
 Kind = Literal["model", "dataset"]
@@ -94,4 +93,4 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def without_secrets(said: str, token: str | None) -> str:
     """Returns what was said in a short line, neither the token nor what signs an address in it."""
-    return textwrap.shorten(QUERY.sub("", said.replace(token, "***") if token else said), 300)
+    return textwrap.shorten(ADDRESS_QUERY.sub("", said.replace(token, "***") if token else said), 300)
