@@ -55,7 +55,8 @@ def located(name: str, revision: str | None = None, with_weights: bool = True) -
         if isinstance(error, OSError) and error.errno in OF_THE_DISK:
             raise
         raise ModelError(_told(name, revision, error)) from error
-    _refuse_altered(folder)
+    weights = weight_files([path.name for path in folder.iterdir()]) if with_weights else []
+    _refuse_altered(folder, [*BESIDE, *weights])
     return Located(folder, commit, notes)
 
 
@@ -112,9 +113,13 @@ def weight_files(files: Sequence[str]) -> list[str]:
     return []
 
 
-def _refuse_altered(folder: Path) -> None:
-    """Raises ModelError for a file of the hub's cache that is not what its name there says, the hash of its bytes."""
-    for path in sorted(path for path in folder.iterdir() if path.is_symlink()):
+def _refuse_altered(folder: Path, patterns: Sequence[str]) -> None:
+    """Raises ModelError for a file of the hub's cache that is not what its name there says, the hash of its bytes.
+
+    Files that match no pattern are not read, and are not looked at.
+    """
+    links = (path for path in folder.iterdir() if path.is_symlink())
+    for path in sorted(path for path in links if any(path.match(pattern) for pattern in patterns)):
         blob = path.resolve()
         if not blob.is_file():
             raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load it again")
