@@ -163,6 +163,8 @@ def training_rows(
 
     earlier = rows_in((resumed_from / SETTINGS).read_text(encoding="utf-8")) if resumed_from else ""
     name = told_by_main(accelerator, lambda: pinned_rows(config.rows, earlier))
+    if accelerator.is_main_process and name == earlier != config.rows:
+        print(f"{config.rows}: the rows stay those with which the run began, {name}")
     once_a_machine(accelerator, lambda: [open_published(name, split) for split in SPLITS])
     rows = open_published(name, "train", verified=False)
     refuse_unshared(accelerator, rows.sha256, f"other rows in {name}")

@@ -84,13 +84,15 @@ def test_run_on_published_rows_is_that_on_the_folder_and_records_the_commit(sett
     assert "rows" not in json.loads((folder_of(here, 4) / "longmlm.json").read_text())["trained"]
 
 
-def test_resumed_run_keeps_its_commit_when_the_branch_has_moved(settings, train, repository, files):
+def test_resumed_run_keeps_its_commit_when_the_branch_has_moved(settings, train, repository, files, capsys):
     settings = replace(settings, rows=f"hf:{NAME}")
     run, first = train(settings), repository.branches["main"]
     whole = losses(run)
     rewind(run)
     repository.commit({name: content for name, content in files.items() if not name.startswith("train/")})
+    capsys.readouterr()
     assert losses(train(settings)) == whole
+    assert f"the rows stay those with which the run began, hf:{NAME}@{first}" in capsys.readouterr().out
     assert tomllib.loads((run / "settings.toml").read_text())["rows"] == f"hf:{NAME}@{first}"
 
 
