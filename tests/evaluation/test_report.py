@@ -15,7 +15,7 @@ from accelerate import Accelerator
 
 from longmlm.evaluation.examples import FilledMask
 from longmlm.evaluation.held_out import Accuracy, FrozenRows, Measured, cut, measure, whole, windows
-from longmlm.evaluation.report import NAMES, as_json, block_names, cells, explanation, write_evaluation
+from longmlm.evaluation.report import NAMES, as_json, block_names, cells, content_sha256, explanation, write_evaluation
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, with_fresh_process_state
@@ -80,13 +80,15 @@ def test_file_holds_what_was_measured(measured: dict[str, Measured], frozen: Fro
         "block": NUM_POSITIONS,
         "num_rows": len(frozen.row_ids),
         "mask_seed": 1789,
+        "held_out": json.loads(json.dumps(asdict(frozen.config))),
         "sources": SOURCES,
         "curve": curve(),
         "examples": json.loads(json.dumps([asdict(example) for example in EXAMPLES])),
         "position_starts": [0, 16, 32],
     }
     assert {name: found[name] for name in expected} == expected
-    assert found.keys() - expected.keys() == {"measured", "gains"}
+    assert found.keys() - expected.keys() == {"measured", "gains", "sha256"}
+    assert found["sha256"] == content_sha256(found) != content_sha256({**found, "gains": {}})
     assert found["measured"].keys() == measured.keys()
     for name, one in measured.items():
         assert found["measured"][name]["whole"] == asdict(one.whole)
