@@ -1,6 +1,7 @@
 """Long texts: what is decoded piece by piece is what a string would have been, and is refused where it would be."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,19 @@ def test_a_harmed_json_line_is_refused_where_a_parser_refuses_it(
         assert [joined(value) for value in found.values()] == list(expected.values())
 
 
+@pytest.mark.parametrize("tail", [b"", b"\\"])
+def test_a_string_that_is_cut_is_refused_in_time_that_grows_with_the_line_alone(tail: bytes) -> None:
+    def seconds(num_quotes: int) -> float:
+        line = b'{"text": "' + b'\\"Yes,\\" he said. ' * (num_quotes // 2) + tail
+        started = time.process_time()
+        with pytest.raises(orjson.JSONDecodeError):
+            json_of(line)
+        return time.process_time() - started
+
+    few, many = (min(seconds(num_quotes) for _ in range(3)) for num_quotes in (500, 8_000))
+    assert many < 16 * 5 * few  # a quadratic search takes 256 times as long
+
+
 def test_escapes_and_characters_are_never_cut() -> None:
     for text in ("\\" * 99, '"' * 99, "😀" * 99, "湖" * 99, "\\n" * 99, "a\\" * 99, "\ud7ff\ue000" * 50):
         for plain in (True, False):
@@ -145,6 +159,7 @@ def test_long_records_are_documents_or_set_aside_as_short_ones_are(tmp_path: Pat
         json.dumps({"body": long}).encode(): "no field 'text'",
         json.dumps({"text": [long]}).encode(): "field 'text' is no text",
         json.dumps({"text": long}).encode()[:-9]: "broken JSON",
+        json.dumps({"text": '"Ja." ' * 40}).encode()[:-9]: "broken JSON",
         b'{"text": "' + b"\xff" * 90 + b'"}': "bad UTF-8",
         b'{"text": "' + b"\\ud800" * 90 + b'"}': "broken JSON",
     }

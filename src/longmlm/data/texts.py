@@ -13,7 +13,8 @@ LONG_BYTES = 4_000_000
 PIECE_BYTES = 1 << 20
 CACHED_PIECES = 4
 UNBROKEN = re.compile(rb"(?![\x80-\xbf])")  # after the last byte of a character
-STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# An unclosed string is found too, without the quote: otherwise the search would begin anew at each escaped quote in it.
+STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
 # The longest escape, a pair of surrogates, takes 12 bytes: where 12 have no backslash, none is open at their end. The
 # other place is where an escape of no surrogate begins.
 UNESCAPED = re.compile(rb"[^\\]{12}(?![\x80-\xbf])|(?<!\\)(?=\\u[0-9a-cA-CeEfF])")
@@ -69,7 +70,8 @@ def json_of(line: bytes) -> Any:
     if len(line) <= LONG_BYTES:
         return orjson.loads(line)
     text_of(line)
-    spans = [found.span() for found in STRING.finditer(line) if found.end() - found.start() > PIECE_BYTES]
+    strings = (found.span() for found in STRING.finditer(line) if found[1])
+    spans = [(begin, end) for begin, end in strings if end - begin > PIECE_BYTES]
     ends = [0, *(end for _, end in spans)]
     begins = [*(begin for begin, _ in spans), len(line)]
     between = [line[end:begin] for end, begin in zip(ends, begins, strict=True)]
