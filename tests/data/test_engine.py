@@ -4,6 +4,7 @@ import copy
 import gzip
 import json
 import math
+import shutil
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -12,15 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datasets import Dataset
+from tokenizers import Tokenizer, normalizers
 
 from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.corpus import is_held_out
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import SPLITS, Split, open_rows
 from longmlm.data.sentences import sentence_starts
-from longmlm.data.vocabulary import Vocabulary
+from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.errors import DataError
-from longmlm.folders import MANIFEST, partial_of, verify
+from longmlm.folders import MANIFEST, partial_of, verify, write_json
 
 SPELT = "She wrote <s> and <mask> and </s> into her letter. "
 
@@ -258,6 +260,26 @@ def test_rows_made_from_another_text_or_vocabulary_are_not_taken_either(
     changed = Source(files=(str(tmp_path / "a.jsonl"),))
     with pytest.raises(DataError, match="was made from other text or settings"):
         prepare_rows(replace(at_the_same_place, sources=(changed, config.sources[1])), vocabulary)
+
+
+def test_rows_made_before_the_tokenizer_was_changed_are_not_taken(
+    config: PrepareConfig, tokenizers_by_kind: dict[str, Tokenizer]
+) -> None:
+    cased = copy.deepcopy(tokenizers_by_kind["word_piece"])
+    cased.normalizer = normalizers.BertNormalizer(lowercase=False)
+    prepare_rows(config, vocabulary_of(tokenizers_by_kind["word_piece"], "tiny"))
+    with pytest.raises(DataError, match="was made from other text or settings"):
+        prepare_rows(config, vocabulary_of(cased, "tiny"))
+
+
+def test_rows_made_by_an_earlier_version_are_named_as_such(
+    prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary
+) -> None:
+    shutil.copytree(prepared[0], config.output)
+    plan = {**prepared[1]["plan"], "tokenizer_fingerprint": vocabulary.vocabulary_sha256}
+    write_json(Path(config.output) / MANIFEST, {**prepared[1], "format": 1, "plan": plan})
+    with pytest.raises(DataError, match="made by an earlier version.* whole tokenizer: remove it or name another"):
+        prepare_rows(config, vocabulary)
 
 
 def test_documents_packed_on_their_own_share_no_row(config: PrepareConfig, vocabulary: Vocabulary) -> None:

@@ -131,6 +131,11 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
             open_rows(tmp_path / str(number), "train")
 
 
+def test_rows_of_the_earlier_format_are_opened(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows", [[row_of(10)]], {**ABOUT, "format": 1})
+    assert len(open_rows(tmp_path / "rows", "train")) == 1
+
+
 def test_a_side_without_rows_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match="no held_out rows"):
         open_rows(folder, "held_out")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from longmlm.data import vocabulary as vocabulary_module
 from longmlm.data.sentences import sentence_starts
@@ -234,21 +233,6 @@ def test_a_tokenizer_without_a_token_that_rows_need_is_refused(token: str, role:
     lacking = Tokenizer(models.WordLevel({other: place for place, other in enumerate(tokens)}, unk_token="[UNK]"))
     with pytest.raises(DataError, match=f"lacking: the tokenizer has no {role} token"):
         vocabulary_of(lacking, "lacking")
-
-
-def test_the_fingerprint_survives_saving_and_tells_vocabularies_apart(
-    tokenizers_by_kind: dict[str, Tokenizer], tmp_path: Path
-) -> None:
-    fingerprints = set()
-    for kind, tokenizer in tokenizers_by_kind.items():
-        tokens = ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]") if kind == "word_piece" else ()
-        names = tokens or ("<s>", "</s>", "<mask>", "<pad>", "<unk>")
-        roles = dict(zip(("cls_token", "sep_token", "mask_token", "pad_token", "unk_token"), names, strict=True))
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles).save_pretrained(tmp_path / kind)
-        before, after = vocabulary_of(tokenizer, kind), load_vocabulary(str(tmp_path / kind))
-        assert (after.fingerprint, after.special, after.size) == (before.fingerprint, before.special, before.size)
-        fingerprints.add(after.fingerprint)
-    assert len(fingerprints) == 3  # the two byte-level tokenizers differ in their offsets only
 
 
 def test_a_tokenizer_that_nobody_has_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import normalizers
 
 from longmlm.data.config import Masking
 from longmlm.data.masking import mask_row
 from longmlm.data.rows import Rows, open_rows
-from longmlm.data.vocabulary import Vocabulary, load_vocabulary
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import DataError, TrainingError
 from longmlm.model.batches import MlmBatch, Recipe, StepBatches, collate, refuse_unreadable, rows_per_step
 from longmlm.model.loading import load_model
-from tests.tiny import LONG_POSITIONS, World, tiny_folder, tiny_model
+from tests.tiny import LONG_POSITIONS, World, tiny_folder, tiny_model, tiny_tokenizer
 
 ROWS_PER_STEP = 13
 LAUNCHES = [(1, 13), (1, 4), (1, 1), (2, 3), (3, 8), (4, 1), (13, 2)]
@@ -156,6 +157,23 @@ def test_rows_of_another_tokenizer_are_refused(rows: Rows, vocabulary: Vocabular
     other = load_vocabulary(str(tiny_folder(tmp_path / "other", "roberta", 3)))
     with pytest.raises(DataError, match=r"made by another tokenizer than that of .*other"):
         refuse_unreadable(rows, other)
+
+
+def test_rows_of_the_same_vocabulary_and_another_tokenizer_are_refused(rows: Rows, tmp_path: Path) -> None:
+    pretrained = tiny_tokenizer("roberta", 1)
+    pretrained.backend_tokenizer.normalizer = normalizers.Lowercase()
+    twin = vocabulary_of_pretrained(pretrained, "twin")
+    with pytest.raises(DataError, match="made by another tokenizer than that of twin"):
+        refuse_unreadable(rows, twin)
+
+
+def test_rows_of_the_earlier_format_are_refused_by_their_vocabulary_alone(rows: Rows, vocabulary: Vocabulary) -> None:
+    plan = {**rows.manifest["plan"], "tokenizer_fingerprint": vocabulary.vocabulary_sha256}
+    earlier = dataclasses.replace(rows, manifest={**rows.manifest, "format": 1, "plan": plan})
+    refuse_unreadable(earlier, vocabulary)
+    refuse_unreadable(earlier, dataclasses.replace(vocabulary, fingerprint="another"))
+    with pytest.raises(DataError, match="made by another tokenizer"):
+        refuse_unreadable(earlier, dataclasses.replace(vocabulary, vocabulary_sha256="another"))
 
 
 def test_rows_longer_than_the_model_reads_are_refused(rows: Rows, vocabulary: Vocabulary, world: World) -> None:

@@ -30,7 +30,7 @@ from longmlm.data.counts import Counts, merged, reasons_in, tokens_of
 from longmlm.data.languages import check_language
 from longmlm.data.packing import OpenRow, PackedRow, TokenizedDocument, pack_document
 from longmlm.data.plan import PLAN, earlier_plan, pinned, plan_of
-from longmlm.data.rows import FORMAT, SPLITS, Shard, Split, open_shard
+from longmlm.data.rows import FORMAT, SPLITS, VOCABULARY_ONLY, Shard, Split, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary, encode
 from longmlm.errors import DataError
@@ -202,6 +202,11 @@ def prepare_rows(config: PrepareConfig, vocabulary: Vocabulary) -> dict[str, Any
                 _write(config, vocabulary, slices, plan)
     shutil.rmtree(partial_of(output), ignore_errors=True)
     manifest = read_manifest(output)
+    if manifest.get("kind") == "rows" and manifest.get("format") == VOCABULARY_ONLY:
+        raise DataError(
+            f"{output} was made by an earlier version, whose record does not cover the whole tokenizer: remove it or "
+            "name another output"
+        )
     if manifest.get("plan") != plan:
         raise DataError(f"{output} was made from other text or settings: remove it or name another output")
     return manifest

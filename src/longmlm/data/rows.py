@@ -14,10 +14,13 @@ from datasets import Dataset, concatenate_datasets
 from jaxtyping import Int64
 
 from longmlm.data.packing import PackedRow
+from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.folders import PARTIAL, read_manifest, sync, verify
 
-FORMAT = 1
+FORMAT = 2
+VOCABULARY_ONLY = 1  # the format of earlier rows, whose plan tells the vocabulary's hash instead of the tokenizer's
+FORMATS = (VOCABULARY_ONLY, FORMAT)
 ROWS_PER_RECORD_BATCH = 512
 
 Split = Literal["train", "held_out"]
@@ -55,6 +58,12 @@ class Rows:
         """The plan that the rows follow from, and their `sha256`: all that a run on them depends on."""
         return {**self.manifest["plan"], "sha256": self.sha256}
 
+    def is_made_by(self, vocabulary: Vocabulary) -> bool:
+        """Tells whether the tokenizer of these rows was that of `vocabulary`, as far as their format records it."""
+        is_earlier = self.manifest["format"] == VOCABULARY_ONLY
+        expected = vocabulary.vocabulary_sha256 if is_earlier else vocabulary.fingerprint
+        return self.manifest["plan"]["tokenizer_fingerprint"] == expected
+
     @property
     def mean_fill(self) -> float:
         """Mean share of `row_length` that the rows of this split fill."""
@@ -67,8 +76,10 @@ def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
     Raises FolderError for a folder that is incomplete or damaged, DataError for one that holds no rows.
     """
     manifest = verify(folder, f"{split}/") if verified else read_manifest(folder)
-    if manifest.get("kind") != "rows" or manifest.get("format") != FORMAT:
-        raise DataError(f"{folder} holds no packed rows of format {FORMAT}: make them with pipelines.prepare")
+    if manifest.get("kind") != "rows" or manifest.get("format") not in FORMATS:
+        raise DataError(
+            f"{folder} holds no packed rows of format {VOCABULARY_ONLY} or {FORMAT}: make them with pipelines.prepare"
+        )
     shards = sorted(folder / name for name in manifest["files"] if name.startswith(f"{split}/"))
     if not shards:
         raise DataError(f"{folder} holds no {split} rows")

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,13 +55,19 @@ class Maskable:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A tokenizer with what packing and masking must know of it; `size` is the highest id plus one."""
+    """A tokenizer with what packing and masking must know of it; `size` is the highest id plus one.
+
+    `fingerprint` is the same for tokenizers that give every text the same row: a hash of normalizer, pre-tokenizer,
+    model, vocabulary and special tokens. `vocabulary_sha256` covers the vocabulary and the ids of the special tokens
+    alone; it is what rows of format 1 recorded.
+    """
 
     name: str
     tokenizer: Tokenizer
     special: SpecialTokens
     size: int
     fingerprint: str
+    vocabulary_sha256: str
 
     @property
     def maskable(self) -> Maskable:
@@ -119,8 +125,37 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None 
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     described = json.dumps([sorted(vocab.items()), every]).encode()
     special = SpecialTokens(**cast(dict[str, Any], found), all=every)
-    fingerprint = hashlib.sha256(described).hexdigest()
-    return Vocabulary(name, _unspelt(tokenizer, every), special, max(vocab.values()) + 1, fingerprint)
+    vocabulary_sha256 = hashlib.sha256(described).hexdigest()
+    fingerprint = _fingerprint(tokenizer, special, vocabulary_sha256)
+    return Vocabulary(
+        name, _unspelt(tokenizer, every), special, max(vocab.values()) + 1, fingerprint, vocabulary_sha256
+    )
+
+
+def _fingerprint(tokenizer: Tokenizer, special: SpecialTokens, vocabulary_sha256: str) -> str:
+    """Returns the hash of all that decides which tokens a text gets, in a form that saving and loading keeps.
+
+    Special tokens count by their ids alone, because texts are searched for none.
+    """
+    described = json.loads(tokenizer.to_str())
+    deciding = {name: described[name] for name in ("normalizer", "pre_tokenizer", "model")}
+    added = [token for token in described["added_tokens"] if not token["special"]]
+    whole = {**deciding, "added": added, "special": asdict(special), "vocabulary": vocabulary_sha256}
+    return hashlib.sha256(json.dumps(_canonical(whole), sort_keys=True).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """Returns a part of a tokenizer's description in the one form that all descriptions of equal tokenizers share.
+
+    Some write null or an empty text for what is unset. Scores lose their last digit in JSON. Offsets are trimmed or
+    not to the same tokens.
+    """
+    if isinstance(value, dict):
+        kept = {name: item for name, item in value.items() if item not in (None, "") and name != "trim_offsets"}
+        return {name: _canonical(item) for name, item in kept.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    return float(np.float32(value)) if isinstance(value, float) else value
 
 
 def _unspelt(tokenizer: Tokenizer, special: Sequence[int]) -> Tokenizer:

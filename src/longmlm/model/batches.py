@@ -78,7 +78,7 @@ class Recipe:
 
 def refuse_unreadable(rows: Rows, vocabulary: Vocabulary, model: PreTrainedModel | None = None) -> None:
     """Raises DataError when rows were made by another tokenizer, or, with a model, are longer than it can read."""
-    if rows.manifest["plan"]["tokenizer_fingerprint"] != vocabulary.fingerprint:
+    if not rows.is_made_by(vocabulary):
         raise DataError(
             f"the rows were made by another tokenizer than that of {vocabulary.name}: prepare them with its own"
         )
