@@ -106,6 +106,17 @@ def tiny_tokenizer(family: str, pad: int, num_positions: int = NUM_POSITIONS) ->
     return kind(vocab=dict(learnt["vocab"]), model_max_length=num_positions)
 
 
+def leave_a_gap(folder: Path) -> int:
+    """Lets the tokenizer in the folder have one more token, some ids above the others, and returns its id."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    pieces = content["model"]["vocab"]
+    assert isinstance(pieces, dict)
+    pieces["far"] = VOCABULARY_SIZE + 9
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return VOCABULARY_SIZE + 9
+
+
 def tiny_config(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedConfig:
     """Returns the config of a model with `num_positions` usable positions, with weights large enough to matter."""
     tokenizer = tiny_tokenizer(family, pad)

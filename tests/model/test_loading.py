@@ -112,6 +112,20 @@ def test_folder_without_a_tokenizer_is_refused(copy: Path) -> None:
         load_model(str(copy))
 
 
+def test_a_tokenizer_with_ids_beyond_the_embedding_is_refused(copy: Path) -> None:
+    tokenizer = load_model(str(copy)).tokenizer
+    num_rows = len(tokenizer)
+    tokenizer.add_tokens(["one-more", "and-another"])
+    tokenizer.save_pretrained(copy)
+    said = f"has token id {num_rows + 1}, its word embedding {num_rows} rows: .*resize_token_embeddings.{num_rows + 2}"
+    with pytest.raises(ModelError, match=said):
+        load_model(str(copy))
+    model = AutoModelForMaskedLM.from_pretrained(copy)
+    model.resize_token_embeddings(num_rows + 2)
+    model.save_pretrained(copy)
+    assert len(load_model(str(copy)).tokenizer) == num_rows + 2
+
+
 def test_missing_head_is_an_error_that_names_the_remedy(copy: Path, kind: tuple[str, int]) -> None:
     keep(copy, lambda name: not name.startswith(HEADS[kind[0]]))
     with pytest.raises(ModelError, match=r"no MLM head .* set new_head = true"):

@@ -10,7 +10,7 @@ from longmlm.errors import ModelError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import new_model
 from longmlm.model.positions import sinusoidal_table
-from tests.tiny import VOCABULARY_SIZE, tiny_tokenizer
+from tests.tiny import VOCABULARY_SIZE, leave_a_gap, tiny_tokenizer
 
 ARCHITECTURE = {
     "model_type": "roberta",
@@ -72,8 +72,17 @@ def test_new_weights_follow_the_seed(tokenizer: Path, tmp_path: Path) -> None:
 
 def test_vocabulary_smaller_than_the_tokenizers_is_refused(tokenizer: Path, tmp_path: Path) -> None:
     new_model(written(tmp_path, vocab_size=VOCABULARY_SIZE), str(tokenizer), seed=0)
-    with pytest.raises(ModelError, match=f"vocab_size {VOCABULARY_SIZE - 1} is less than .* {VOCABULARY_SIZE}"):
+    with pytest.raises(ModelError, match=f"vocab_size = {VOCABULARY_SIZE - 1}, .* set it to {VOCABULARY_SIZE} or"):
         new_model(written(tmp_path, vocab_size=VOCABULARY_SIZE - 1), str(tokenizer), seed=0)
+
+
+def test_vocabulary_without_a_place_for_the_highest_id_is_refused_where_ids_have_gaps(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    highest = leave_a_gap(tokenizer)
+    with pytest.raises(ModelError, match=f"vocab_size = {highest}, .* token id {highest}: set it to {highest + 1}"):
+        new_model(written(tmp_path, vocab_size=highest), str(tokenizer), seed=0)
+    new_model(written(tmp_path, vocab_size=highest + 1), str(tokenizer), seed=0)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"vocab_size": 300}', '{"model_type": "unheard-of"}'])

@@ -43,8 +43,8 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
 
     Code in a repository is never run: a model that brings some is read as the stock one of its family, if that takes
     all its weights. Raises ModelError when it is absent, altered or unreadable, when its architecture does not suit,
-    when weights or tokenizer are missing, and when only its MLM head is missing unless `new_head` allows a new one,
-    drawn by `seed`.
+    when weights or tokenizer are missing, when the tokenizer has ids beyond the word embedding, and when only its MLM
+    head is missing unless `new_head` allows a new one, drawn by `seed`.
     """
     found = located(name, revision)
     folder = found.folder
@@ -73,6 +73,11 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
         notes.append(_as_stock(name, model, info))
     _begin_head(model, info["missing_keys"])
     tokenizer = _load_tokenizer(name, folder)
+    if (needed := _rows_needed(tokenizer)) > (num_rows := model.get_input_embeddings().num_embeddings):
+        raise ModelError(
+            f"{name}: its tokenizer has token id {needed - 1}, its word embedding {num_rows} rows: take the tokenizer "
+            f"of these weights, or call resize_token_embeddings({needed}) on the model and save it"
+        )
     if not any(folder.glob("*.safetensors")):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
     return LoadedModel(model, tokenizer, found.commit, tuple(notes))
@@ -103,7 +108,7 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     """Returns an untrained model of the architecture in a transformers config.json, with the tokenizer's special ids.
 
     Weights are drawn as transformers draws them; only the positions begin as sinusoids of the same deviation.
-    Raises ModelError when the file cannot be used, or its vocabulary is smaller than the tokenizer's.
+    Raises ModelError when the file cannot be used, or its vocabulary has no place for one of the tokenizer's ids.
     """
     try:
         described = dict(json.loads(Path(config_file).read_text(encoding="utf-8")))
@@ -114,8 +119,11 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     try:
         config = AutoConfig.for_model(**described | {key: value for key, value in special.items() if value is not None})
         refuse_unsuitable(config, config_file)
-        if config.vocab_size < (needed := len(tokenizer)):
-            raise ModelError(f"{config_file}: vocab_size {config.vocab_size} is less than the tokenizer's {needed}")
+        if config.vocab_size < (needed := _rows_needed(tokenizer)):
+            raise ModelError(
+                f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {needed - 1}: set it "
+                f"to {needed} or more"
+            )
         torch.manual_seed(seed)
         model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
     except ModelError:
@@ -196,6 +204,11 @@ def _load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
         raise ModelError(f"{name} has no tokenizer: put the files of its tokenizer beside its weights")
     tokenizer.init_kwargs.pop("auto_map", None)
     return tokenizer
+
+
+def _rows_needed(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Returns how many rows an embedding of all the tokenizer's ids has: more than tokens where ids have gaps."""
+    return max(tokenizer.get_vocab().values()) + 1
 
 
 def _reason(error: Exception) -> str:
