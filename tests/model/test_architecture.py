@@ -78,6 +78,13 @@ def test_relative_positions_of_a_known_family_are_refused(config_kind: type, kin
     refuse_unsuitable(config_kind(), "a model")
 
 
+@pytest.mark.parametrize("config_kind", [BertConfig, RobertaConfig])
+def test_a_decoder_is_refused(config_kind: type) -> None:
+    with pytest.raises(ModelError, match=r"a model is a decoder .*: its attention is causal"):
+        refuse_unsuitable(config_kind(is_decoder=True), "a model")
+    refuse_unsuitable(config_kind(is_decoder=False), "a model")
+
+
 def test_sinusoids_are_no_table_that_was_learnt() -> None:
     with pytest.raises(ModelError, match="sinusoidal positions"):
         refuse_unsuitable(DistilBertConfig(sinusoidal_pos_embds=True), "a model")

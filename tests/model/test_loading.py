@@ -186,6 +186,12 @@ def test_config_of_no_model_is_refused(copy: Path, values: dict[str, object]) ->
         load_model(str(copy))
 
 
+def test_a_folder_with_a_decoder_is_refused(copy: Path) -> None:
+    change_config(copy, is_decoder=True)
+    with pytest.raises(ModelError, match=f"{copy} is a decoder"):
+        load_model(str(copy))
+
+
 def test_pickled_tensors_are_read_and_it_is_said(base: Path, copy: Path) -> None:
     as_pickle(copy)
     loaded = load_model(str(copy))

@@ -61,7 +61,7 @@ class Architecture:
 
 
 def refuse_unsuitable(config: PretrainedConfig, name: str) -> None:
-    """Raises ModelError, with the reason, for a model whose positions are not a learned absolute table."""
+    """Raises ModelError, with the reason, for a model that is no encoder with a learned absolute table."""
     family = config.model_type
     if family in REFUSED:
         raise ModelError(f"{name} is a {family} model: it has {REFUSED[family]}, and no table of positions to stretch")
@@ -74,6 +74,11 @@ def refuse_unsuitable(config: PretrainedConfig, name: str) -> None:
         raise ModelError(f"{name} has sinusoidal positions: only learned absolute ones can be stretched")
     if (kind := getattr(config, "position_embedding_type", None) or "absolute") != "absolute":
         raise ModelError(f"{name} has {kind} positions: only learned absolute ones can be stretched")
+    if getattr(config, "is_decoder", False):
+        raise ModelError(
+            f"{name} is a decoder (is_decoder = true): its attention is causal, a masked language model's is not; take "
+            "an encoder, or set it to false if the weights are one's"
+        )
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
