@@ -192,6 +192,32 @@ def test_a_folder_with_a_decoder_is_refused(copy: Path) -> None:
         load_model(str(copy))
 
 
+@pytest.mark.parametrize("is_alone", [False, True], ids=["with-head", "encoder-alone"])
+def test_weights_of_more_layers_than_the_config_says_are_refused(
+    copy: Path, kind: tuple[str, int], is_alone: bool
+) -> None:
+    if is_alone:
+        encoder = AutoModel.from_pretrained(copy)
+        (copy / "model.safetensors").unlink()
+        encoder.save_pretrained(copy)
+    weights = load_file(copy / "model.safetensors")
+    layer = {"albert": "albert_layer_groups.0."}.get(kind[0], "layer.1.")
+    name = min(key for key in weights if layer in key)
+    more = {name.replace(layer, layer.replace("1", "2").replace("0", "1")): weights[name].clone()}
+    save_file({**weights, **more}, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=rf"has {next(iter(more))} among its weights, .* no place: take the config"):
+        load_model(str(copy), new_head=is_alone)
+
+
+def test_buffers_and_a_pooler_among_the_weights_do_no_harm(copy: Path) -> None:
+    prefix = AutoModelForMaskedLM.from_pretrained(copy).base_model_prefix
+    weights = load_file(copy / "model.safetensors")
+    names = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.weight", "pooler.dense.bias")
+    more = {f"{prefix}.{name}": torch.zeros(2) for name in names}
+    save_file({**weights, **more, "cls.seq_relationship.bias": torch.zeros(2)}, copy / "model.safetensors")
+    assert load_model(str(copy)).notes == ()
+
+
 def test_pickled_tensors_are_read_and_it_is_said(base: Path, copy: Path) -> None:
     as_pickle(copy)
     loaded = load_model(str(copy))

@@ -43,8 +43,8 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
 
     Code in a repository is never run: a model that brings some is read as the stock one of its family, if that takes
     all its weights. Raises ModelError when it is absent, altered or unreadable, when its architecture does not suit,
-    when weights or tokenizer are missing, when the tokenizer has ids beyond the word embedding, and when only its MLM
-    head is missing unless `new_head` allows a new one, drawn by `seed`.
+    when weights or tokenizer are missing, when there are weights that the config has no place for or token ids beyond
+    the word embedding, and when only its MLM head is missing unless `new_head` allows a new one, drawn by `seed`.
     """
     found = located(name, revision)
     folder = found.folder
@@ -69,8 +69,11 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     except Exception as error:  # the libraries below raise types of their own
         raise ModelError(f"{name} cannot be loaded: {_reason(error)}") from error
     notes = [*found.notes, *_judged(name, model, info, new_head)]
-    if asks_for_code(folder):
-        notes.append(_as_stock(name, model, info))
+    has_code = asks_for_code(folder)
+    _refuse_leftover(name, model, info["unexpected_keys"], has_code)
+    if has_code:
+        family = model.config.model_type
+        notes.append(f"{name} brings code of its own, which was not run: it was read as a stock {family} model")
     _begin_head(model, info["missing_keys"])
     tokenizer = _load_tokenizer(name, folder)
     if (needed := _rows_needed(tokenizer)) > (num_rows := model.get_input_embeddings().num_embeddings):
@@ -83,16 +86,22 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     return LoadedModel(model, tokenizer, found.commit, tuple(notes))
 
 
-def _as_stock(name: str, model: PreTrainedModel, info: dict[str, Any]) -> str:
-    """Returns a note of a model whose code was not run; raises ModelError where the stock one has no place for it."""
-    known = (*BUILT_ANEW, "pooler.dense.weight", "pooler.dense.bias")
-    unexpected = sorted(key for key in info["unexpected_keys"] if not key.endswith(known))
-    if left_over := [key for key in unexpected if key.startswith(f"{model.base_model_prefix}.")]:
+def _refuse_leftover(name: str, model: PreTrainedModel, unexpected: Collection[str], has_code: bool) -> None:
+    """Raises ModelError for a weight of the encoder that the model has no place for; a pooler is never needed."""
+    prefix = f"{model.base_model_prefix}."
+    parts = {part for part, _ in model.base_model.named_children()}  # an encoder saved alone has no prefix
+    keys = [key for key in sorted(unexpected) if key.startswith(prefix) or key.split(".")[0] in parts]
+    leftover = [key for key in keys if not key.endswith(BUILT_ANEW) and not key.startswith(f"{prefix}pooler.")]
+    if leftover and has_code:
         raise ModelError(
-            f"{name} brings code of its own, which is never run, and {left_over[0]}, which no stock "
+            f"{name} brings code of its own, which is never run, and {leftover[0]}, which no stock "
             f"{model.config.model_type} model has: take a stock checkpoint"
         )
-    return f"{name} brings code of its own, which was not run: it was read as a stock {model.config.model_type} model"
+    if leftover:
+        raise ModelError(
+            f"{name} has {leftover[0]} among its weights, for which its config.json has no place: take the config.json "
+            "of these weights"
+        )
 
 
 @torch.no_grad()
