@@ -24,14 +24,14 @@ def checkpoints(config: CheckpointsConfig) -> None:
 
 def export_checkpoint(config: CheckpointsConfig) -> None:
     """Writes the weights of one checkpoint, the best where none is named, as a folder that transformers loads."""
-    from longmlm.folders import new_folder, verify, write_json
+    from longmlm.folders import new_folder, write_json
     from longmlm.model.loading import PROVENANCE, load_model, read_provenance
     from longmlm.release.export import export
     from longmlm.training import checkpoint
 
     run, output = Path(config.run), Path(str(config.output))
     source = checkpoint.best(run) if config.step is None else checkpoint.folder_of(run, config.step)
-    verify(source)
+    checkpoint.refuse_unsound(source)
     with new_folder(output) as partial:
         export(load_model(str(source)), "fp32", partial)
         write_json(partial / PROVENANCE, read_provenance(str(source)))

@@ -22,6 +22,8 @@ def checkpoint(run: Path, step: int, world: World, accuracy: float | None) -> Pa
     trained = {"row_length": LONG_POSITIONS, "steps": step, "tokens": 100 * step, "accuracy": told}
     state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": BASE_CUT}
     with new_folder(folder) as partial:
+        for name in ("optimizer.pt", "rng-00000.pt"):
+            (partial / name).touch()
         for path in world.trained.iterdir():
             shutil.copy(path, partial)
         (partial / "longmlm.json").write_text(json.dumps({**about, "trained": {**trained, **measured_on(world.rows)}}))

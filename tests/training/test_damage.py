@@ -11,6 +11,7 @@ from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, seal, verify
 from longmlm.training import checkpoint
 from longmlm.training.checkpoint import folder_of
+from longmlm.training.inventory import inventory
 from tests.training.test_run import stop_after
 
 KINDS = ("flipped", "truncated", "emptied")
@@ -69,6 +70,24 @@ def test_a_checkpoint_with_a_damaged_manifest_is_replaced_by_the_resumed_run(set
     said = capsys.readouterr().out
     assert f"checkpoint step-00000012 is skipped: {folder_of(run, 12) / MANIFEST} is damaged" in said
     assert checkpoint.newest_sound(run) == checkpoint.Sound(folder_of(run, 12), ())
+
+
+def test_a_checkpoint_whose_manifest_lists_too_few_files_is_unsound_and_the_first_is_named(settings, train):
+    run = train(settings)
+    newest, before = folder_of(run, 12), folder_of(run, 8)
+    manifest = json.loads((newest / MANIFEST).read_text(encoding="utf-8"))
+    for needed in ("config.json", "model.safetensors", "longmlm.json", "optimizer.pt", "rng-00000.pt", "settings.toml"):
+        files = {name: about for name, about in manifest["files"].items() if name != needed}
+        assert len(files) == len(manifest["files"]) - 1
+        (newest / MANIFEST).write_text(json.dumps({**manifest, "files": files}), encoding="utf-8")
+        found = checkpoint.newest_sound(run)
+        pattern = {"model.safetensors": "model*.safetensors", "rng-00000.pt": "rng-*.pt"}.get(needed, needed)
+        assert found.folder == before
+        assert f"does not list {pattern}" in found.skipped[0]
+    (newest / MANIFEST).write_text('{"files": {}}', encoding="utf-8")
+    assert "does not list config.json: the checkpoint is not whole" in checkpoint.newest_sound(run).skipped[0]
+    table, problems = inventory(run, is_verified=True)
+    assert [line[4] for line in table.lines] == ["sound", "unsound"] and len(problems) == 1
 
 
 def other_rows(rows: Path, folder: Path) -> Path:

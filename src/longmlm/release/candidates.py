@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from longmlm.errors import FolderError
-from longmlm.folders import verify
 from longmlm.model.loading import read_provenance
 from longmlm.release.sources import training_of
 from longmlm.training import checkpoint
@@ -20,7 +19,7 @@ def step_of(folder: Path) -> int:
 def refusal(folder: Path, is_allowed: bool) -> str | None:
     """Returns why a checkpoint is not published: it is damaged, or, unless allowed, not known to equal its base."""
     try:
-        verify(folder)
+        checkpoint.refuse_unsound(folder)
     except FolderError as error:
         return str(error)
     if is_allowed:

@@ -13,6 +13,7 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from longmlm.data.config import Masking
 from longmlm.data.plan import portable
 from longmlm.errors import CheckpointError, FolderError
-from longmlm.folders import PARTIAL, partial_of, seal, verify, write_json
+from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, seal, verify, write_json
 from longmlm.model.loading import PROVENANCE
 from longmlm.training.config import RecipeConfig
 from longmlm.training.schedule import is_constant
 from longmlm.training.snapshot import Snapshot, Trained, put_back
 from longmlm.training.state import TrainState
+
+NEEDED = ("config.json", "model*.safetensors", PROVENANCE, "optimizer.pt", "rng-*.pt", "settings.toml", "state.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +111,20 @@ def rows_in(settings: str) -> str:
     return tomllib.loads(settings).get("rows", "")
 
 
+def refuse_unsound(folder: Path) -> None:
+    """Raises FolderError unless all that a checkpoint consists of is there, and every file as its manifest says."""
+    listed = read_manifest(folder)["files"]
+    if lacking := [needed for needed in NEEDED if not any(fnmatch(name, needed) for name in listed)]:
+        raise FolderError(f"{folder / MANIFEST} does not list {lacking[0]}: the checkpoint is not whole")
+    verify(folder)
+
+
 def newest_sound(run: Path) -> Sound:
-    """Returns the newest checkpoint whose every file is as its manifest says."""
+    """Returns the newest sound checkpoint."""
     skipped = []
     for folder in reversed(folders(run)):
         try:
-            verify(folder)
+            refuse_unsound(folder)
         except FolderError as error:
             skipped.append(f"checkpoint {folder.name} is skipped: {error}")
         else:
@@ -140,7 +151,7 @@ def best(run: Path) -> Path:
     ranked = sorted(evaluated(run), reverse=True)
     for _, folder in ranked:
         try:
-            verify(folder)
+            refuse_unsound(folder)
         except FolderError:
             continue
         return folder

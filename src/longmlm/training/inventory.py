@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from longmlm.errors import CheckpointError, FolderError
-from longmlm.folders import verify
 from longmlm.pages import Table
 from longmlm.training import checkpoint
 
@@ -39,7 +38,7 @@ def _figures(folder: Path) -> list[str]:
 
 def _problem(folder: Path) -> str:
     try:
-        verify(folder)
+        checkpoint.refuse_unsound(folder)
     except FolderError as error:
         return str(error)
     return ""
