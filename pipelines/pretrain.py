@@ -132,15 +132,14 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
 def newest_seen_by_all(folder: Path, accelerator: Accelerator) -> Sound:
     """Returns the newest sound checkpoint, which the main process verifies.
 
-    Raises TrainingError in every process when one sees another in its place, or none.
+    Raises CheckpointError when there are some and none is sound, TrainingError in every process when one sees another
+    in its place, or none.
     """
-    from accelerate.utils import broadcast_object_list
-
     from longmlm.folders import MANIFEST
-    from longmlm.runtime import refuse_unshared
+    from longmlm.runtime import refuse_unshared, told_by_main
     from longmlm.training import checkpoint
 
-    (sound,) = broadcast_object_list([checkpoint.newest_sound(folder) if accelerator.is_main_process else None])
+    sound = told_by_main(accelerator, lambda: checkpoint.newest_sound(folder))
     if sound.folder is not None:
         manifest = sound.folder / MANIFEST
         content = manifest.read_bytes() if manifest.is_file() else b""

@@ -1,17 +1,21 @@
 """Damage on the disk and changed inputs: named in a line, never trained on; what is sound is used."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from longmlm import folders
 from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, seal, verify
 from longmlm.training import checkpoint
 from longmlm.training.checkpoint import folder_of
 from longmlm.training.inventory import inventory
+from longmlm.training.tracking import METRICS
 from tests.training.test_run import stop_after
 
 KINDS = ("flipped", "truncated", "emptied")
@@ -90,6 +94,42 @@ def test_a_checkpoint_whose_manifest_lists_too_few_files_is_unsound_and_the_firs
     assert [line[4] for line in table.lines] == ["sound", "unsound"] and len(problems) == 1
 
 
+def contents(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_run_whose_checkpoints_are_all_unsound_is_refused_and_its_record_stays(settings, train):
+    run = train(settings)
+    damage(folder_of(run, 12) / "optimizer.pt", "truncated")
+    (folder_of(run, 8) / MANIFEST).unlink()
+    before = contents(run)
+    said = rf"step-00000012: .*optimizer\.pt is damaged.*; step-00000008: .* has no {MANIFEST}.* to begin anew"
+    with pytest.raises(CheckpointError, match=said):
+        train(settings)
+    with pytest.raises(CheckpointError, match="no sound checkpoint"):
+        train(replace(settings, dry_run=True))
+    assert run / METRICS in before
+    assert contents(run) == before
+    for step in (8, 12):
+        shutil.rmtree(folder_of(run, step))
+    assert folder_of(train(settings), 12).is_dir()
+
+
+def test_a_disk_that_cannot_be_read_does_not_make_a_run_begin_anew(settings, train, monkeypatch):
+    run = train(settings)
+    before = contents(run)
+
+    def away(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for place, name in ((folders, "sha256_of"), (Path, "iterdir")):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, away)
+            with pytest.raises(CheckpointError, match="cannot be read.*Input/output error.* the same command again"):
+                checkpoint.newest_sound(run)
+    assert contents(run) == before
+
+
 def other_rows(rows: Path, folder: Path) -> Path:
     """Returns rows that tell of another source."""
     copy = Path(shutil.copytree(rows, folder))
@@ -107,7 +147,7 @@ def test_what_was_changed_or_damaged_since_a_run_began_is_named_when_it_is_resum
         with pytest.raises(SystemExit):
             train(settings)
     run, rows = Path(settings.run), Path(settings.rows)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    before = contents(run)
 
     changed = replace(settings, rows=str(other_rows(rows, tmp_path / "rows")))
     with pytest.raises(CheckpointError, match=r"begun otherwise: rows\.settings\.held_out_fraction was 0\.3, is 0\.4"):
@@ -137,6 +177,5 @@ def test_what_was_changed_or_damaged_since_a_run_began_is_named_when_it_is_resum
     with pytest.raises(DataError, match="another tokenizer"):
         train(replace(settings, rows=str(alien)))
 
-    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
-    assert before and after == before
+    assert before and contents(run) == before
     assert folder_of(train(settings), 12).is_dir()

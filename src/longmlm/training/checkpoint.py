@@ -113,23 +113,35 @@ def rows_in(settings: str) -> str:
 
 def refuse_unsound(folder: Path) -> None:
     """Raises FolderError unless all that a checkpoint consists of is there, and every file as its manifest says."""
-    listed = read_manifest(folder)["files"]
-    if lacking := [needed for needed in NEEDED if not any(fnmatch(name, needed) for name in listed)]:
-        raise FolderError(f"{folder / MANIFEST} does not list {lacking[0]}: the checkpoint is not whole")
-    verify(folder)
+    try:
+        listed = read_manifest(folder)["files"]
+        if lacking := [needed for needed in NEEDED if not any(fnmatch(name, needed) for name in listed)]:
+            raise FolderError(f"{folder / MANIFEST} does not list {lacking[0]}: the checkpoint is not whole")
+        verify(folder)
+    except OSError as error:
+        raise FolderError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
 
 
 def newest_sound(run: Path) -> Sound:
-    """Returns the newest sound checkpoint."""
-    skipped = []
+    """Returns the newest sound checkpoint, no folder for a run that has no checkpoints.
+
+    Raises CheckpointError when none is sound: a disk that is away for a minute must not make a run begin anew.
+    """
+    problems: dict[str, str] = {}
     for folder in reversed(folders(run)):
         try:
             refuse_unsound(folder)
         except FolderError as error:
-            skipped.append(f"checkpoint {folder.name} is skipped: {error}")
+            problems[folder.name] = str(error)
         else:
-            return Sound(folder, tuple(skipped))
-    return Sound(None, tuple(skipped))
+            return Sound(folder, tuple(f"checkpoint {name} is skipped: {why}" for name, why in problems.items()))
+    if problems:
+        raise CheckpointError(
+            f"{run} has no sound checkpoint ({'; '.join(f'{name}: {why}' for name, why in problems.items())}): make "
+            "the disk readable or restore the files and give the same command again, name another run folder, or "
+            "remove these folders to begin anew"
+        )
+    return Sound(None, ())
 
 
 def refuse_newer(run: Path, resumed_from: Path | None) -> None:
@@ -229,9 +241,20 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
 
 
 def folders(run: Path) -> list[Path]:
-    """Returns the folders of a run's checkpoints, sound or not, the oldest first."""
-    found = (run / "checkpoints").glob("step-*")
-    return sorted(folder for folder in found if folder.is_dir() and folder.suffix != PARTIAL)
+    """Returns the folders of a run's checkpoints, sound or not, the oldest first.
+
+    Raises CheckpointError when the disk does not tell.
+    """
+    try:
+        found = list((run / "checkpoints").iterdir())  # glob takes a folder that cannot be read for an empty one
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(
+            f"{run / 'checkpoints'} cannot be read ({error.strerror}): mend that and give the same command again"
+        ) from error
+    named = (folder for folder in found if folder.name.startswith("step-") and folder.suffix != PARTIAL)
+    return sorted(folder for folder in named if folder.is_dir())
 
 
 def evaluated(run: Path) -> Iterator[tuple[float, Path]]:
