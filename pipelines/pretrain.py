@@ -71,14 +71,16 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     from longmlm.model.cost import Work, cost_of, peak_flops
     from longmlm.model.generated import rebuild_positions
     from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
-    from longmlm.runtime import resolved_precision, seed_process
+    from longmlm.runtime import seed_process
     from longmlm.training import checkpoint
     from longmlm.training.optimizer import new_optimizer
+    from longmlm.training.precision import precision_of_run
     from longmlm.training.run import Run
     from longmlm.training.zero import prepared
 
     folder = Path(config.run)
     sound = newest_seen_by_all(folder, accelerator)
+    precision, said = precision_of_run(config.recipe.precision, sound.folder)
     config, rows = training_rows(config, sound.folder, accelerator)
     loaded, provenance = load_start(config, sound.folder, accelerator)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
@@ -88,7 +90,6 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
         set_dropout(loaded.model, config.recipe.dropout)
     if config.runtime.activation_checkpointing:
         checkpoint_activations(loaded.model)
-    precision = resolved_precision(config.recipe.precision)
     is_bf16 = precision == "bf16"
     work = Work(
         rows.row_length, config.recipe.masking.selected_fraction, is_bf16, config.runtime.activation_checkpointing
@@ -125,7 +126,8 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     )
     seed_process(config.recipe.seed, accelerator.process_index)
     if accelerator.is_main_process:
-        print("\n".join([*loaded.notes, *sound.skipped]), end="\n" if loaded.notes or sound.skipped else "")
+        for line in (*loaded.notes, *sound.skipped, *said):
+            print(line)
     return run, sound.folder
 
 

@@ -24,7 +24,7 @@ from longmlm.data.config import Masking
 from longmlm.data.plan import portable
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, seal, verify, write_json
-from longmlm.model.loading import PROVENANCE
+from longmlm.model.loading import PROVENANCE, read_provenance
 from longmlm.training.config import RecipeConfig
 from longmlm.training.schedule import is_constant
 from longmlm.training.snapshot import Snapshot, Trained, put_back
@@ -181,14 +181,22 @@ def read_state(folder: Path) -> tuple[TrainState, dict[str, Any]]:
     return TrainState(**content["state"]), content["depends_on"]
 
 
-def resumable_state(folder: Path, depends_on: dict[str, Any]) -> TrainState:
+def trained_precision(folder: Path) -> str | None:
+    """Returns what a verified checkpoint was computed in, no (fp32) or bf16; None where it does not tell."""
+    return (read_provenance(str(folder)).get("trained") or {}).get("precision")
+
+
+def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     """Returns the state in a verified checkpoint; raises CheckpointError when the run now depends on something else.
 
-    Only the number of steps may be another, while the learning rate has not depended on it.
+    Only the number of steps may be another, while the learning rate has not depended on it. Of the precision counts
+    what was computed in, not what was asked for.
     """
     state, before = read_state(folder)
-    before, now = ({**content, "rows": portable(content["rows"])} for content in (before, depends_on))
-    now["recipe"] = dict(now["recipe"])
+    before, now = ({**content, "rows": portable(content["rows"])} for content in (before, record.depends_on))
+    before["recipe"], now["recipe"] = dict(before["recipe"]), dict(now["recipe"])
+    if precision := trained_precision(folder):
+        before["recipe"]["precision"], now["recipe"]["precision"] = precision, record.precision
     if all(is_constant(state.step, _recipe(content)) for content in (before["recipe"], now["recipe"])):
         now["recipe"]["num_steps"] = before["recipe"]["num_steps"]
     if changed := differences(before, now):

@@ -66,7 +66,7 @@ class RecipeConfig:
     dropout: float | None = None
     """Probability of every dropout; absent for what the checkpoint says."""
     precision: Precision = "auto"
-    """Autocast: no (fp32), bf16, or auto for bf16 where the hardware has it. Parameters and optimizer are fp32."""
+    """Autocast: no (fp32), bf16, or auto: bf16 where a new run finds it. Parameters and optimizer are fp32."""
     seed: int = 42
     """Seed of the order, the masks and dropout."""
     masking: Masking = field(default_factory=Masking)

@@ -35,7 +35,7 @@ def begin(run: Run, resumed_from: Path | None) -> TrainState:
     """
     state = TrainState()
     if resumed_from is not None:
-        state = checkpoint.resumable_state(resumed_from, run.record.depends_on)
+        state = checkpoint.resumable_state(resumed_from, run.record)
         checkpoint.restore(resumed_from, run.trained)
     if run.accelerator.is_main_process:
         run.folder.mkdir(parents=True, exist_ok=True)

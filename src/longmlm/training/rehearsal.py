@@ -27,7 +27,7 @@ def rehearse(run: Run, resumed_from: Path | None) -> str:
     Two steps are made, the second is timed; the run folder is not touched. Raises TrainingError when memory or disk
     will not do, and whatever error the run would begin with.
     """
-    state = checkpoint.resumable_state(resumed_from, run.record.depends_on) if resumed_from else TrainState()
+    state = checkpoint.resumable_state(resumed_from, run.record) if resumed_from else TrainState()
     steps_left = run.recipe.num_steps - state.step
     if steps_left <= 0:
         return f"{run.folder} is finished: {state.step} of {run.recipe.num_steps} steps are made"
