@@ -1,3 +1,3 @@
-from pipelines.pretrain import main
+from longmlm.cli import main
 
-main()
+main("pretrain")

@@ -7,7 +7,7 @@ import torch
 from paired import Way, compare
 from transformers import BertConfig, BertForMaskedLM
 
-from longmlm.model.batches import MlmBatch
+from longmlm.batches.collate import MlmBatch
 from longmlm.model.generated import rebuild_positions
 from longmlm.model.mlm import MlmObjective, set_dropout
 

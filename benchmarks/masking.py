@@ -7,10 +7,10 @@ import numpy as np
 from paired import Way, compare
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
-from longmlm.data.config import Masking
-from longmlm.data.masking import mask_row
+from longmlm.batches.collate import collate
+from longmlm.batches.masking import mask_row
 from longmlm.data.vocabulary import load_vocabulary
-from longmlm.model.batches import collate
+from longmlm.settings.masking import Masking
 
 MODEL = "assets/roberta-mini"
 NUM_ROWS, ROW_LENGTH, ROWS_PER_BATCH = 1024, 1536, 16

@@ -13,9 +13,9 @@ from datasets import load_dataset
 from paired import Way, compare
 from transformers import AutoTokenizer
 
-from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 
 MODEL, TEXT, LENGTH = "assets/roberta-mini", "assets/text/demo.jsonl", 512
 
@@ -24,9 +24,8 @@ def ours() -> Callable[[], int]:
     """Returns the prepare stage, from the file to the sealed folder of rows."""
     folder = tempfile.mkdtemp()
     source = Source(files=(TEXT,))
-    config = PrepareConfig(
-        output=f"{folder}/rows", tokenizer=MODEL, sources=(source,), row_length=LENGTH, held_out_fraction=0.1
-    )
+    recipe = PrepareRecipe(tokenizer=MODEL, sources=(source,), row_length=LENGTH, held_out_fraction=0.1)
+    config = PrepareConfig(output=f"{folder}/rows", recipe=recipe)
     vocabulary = load_vocabulary(MODEL)
 
     def work() -> int:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from longmlm.data.config import Source
 from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.data.texts import pieces_of
+from longmlm.settings.prepare import Source
 
 TEXT, TOKENIZER, LENGTH, NUM_WORKERS = "assets/text/scratch.jsonl.zst", "assets/roberta-mini", 512, 2
 MEGABYTE = 1_000_000
@@ -69,7 +69,7 @@ def measure(path: Path, language: str) -> None:
         f'output = "{output}"\ntokenizer = "{TOKENIZER}"\nrow_length = {LENGTH}\nnum_workers = {NUM_WORKERS}\n'
         f'[[sources]]\nfiles = ["{small}"]\n[[sources]]\nfiles = ["{path}"]\nlanguage = "{language}"\n'
     )
-    command = [sys.executable, "-m", "pipelines.prepare", str(settings)]
+    command = [sys.executable, "-m", "longmlm", "prepare", str(settings)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peaks: dict[int, int] = {}
     while process.poll() is None:

@@ -14,11 +14,11 @@ from accelerate import Accelerator
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 
+from longmlm.artifacts.run import TrainState
+from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training import checkpoint
-from longmlm.training.config import RecipeConfig
 from longmlm.training.optimizer import new_optimizer
 from longmlm.training.snapshot import Trained, take
-from longmlm.training.state import TrainState
 
 NUM_ROUNDS = 5
 
@@ -26,7 +26,7 @@ NUM_ROUNDS = 5
 def trained() -> Trained:
     """Returns a model of 125 M parameters with AdamW's moments, as after a step."""
     model = RobertaForMaskedLM(RobertaConfig(vocab_size=50265, max_position_embeddings=1538, type_vocab_size=1))
-    optimizer = new_optimizer(model, RecipeConfig(num_steps=1, batch_tokens=1, learning_rate=1e-9))
+    optimizer = new_optimizer(model, PretrainRecipe(num_steps=1, batch_tokens=1, learning_rate=1e-9))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()

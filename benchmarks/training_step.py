@@ -6,7 +6,7 @@ import torch
 from paired import Way, compare
 from transformers import RobertaConfig, RobertaForMaskedLM
 
-from longmlm.model.batches import MlmBatch
+from longmlm.batches.collate import MlmBatch
 from longmlm.model.mlm import MlmObjective, set_dropout
 
 LENGTH, NUM_STEPS, VOCABULARY = 1536, 2, 50265

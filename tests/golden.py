@@ -60,7 +60,7 @@ def golden_losses(tree: Path) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_inputs(folder)
-        for command in (["-m", "pipelines.prepare", "prepare.toml"], [str(tree / "pretrain.py"), "pretrain.toml"]):
+        for command in (["-m", "longmlm", "prepare", "prepare.toml"], [str(tree / "pretrain.py"), "pretrain.toml"]):
             _run(command, tree, folder)
         lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]

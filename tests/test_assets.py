@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from longmlm.data.config import Source
 from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.folders import verify
 from longmlm.model.architecture import architecture_of
+from longmlm.settings.prepare import Source
 
 ASSETS = Path(__file__).parents[1] / "assets"
 MODEL = ASSETS / "roberta-mini"

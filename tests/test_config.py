@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.config import parse, read, run_stage, to_toml
-from longmlm.data.config import PrepareConfig, Source
+from longmlm.config import parse, read, to_toml, user_errors
 from longmlm.errors import ConfigError, DataError
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 
 ROOT = Path(__file__).parents[1]
 BASE = """
@@ -66,7 +66,7 @@ def test_later_files_win_and_leave_what_they_do_not_name(base: str, tmp_path: Pa
 
 
 def test_tables_are_merged_key_by_key(tmp_path: Path) -> None:
-    from longmlm.training.config import PretrainConfig
+    from longmlm.settings.pretrain import PretrainConfig
 
     shipped = ROOT / "configs" / "pretrain" / "scratch-mini.toml"
     overlay = Path(written(tmp_path, "overlay.toml", "[recipe]\nseed = 77\n"))
@@ -83,13 +83,15 @@ def _differs(before: object, after: object, name: str) -> bool:
 
 def test_an_override_wins_over_every_file(base: str, tmp_path: Path) -> None:
     longer = written(tmp_path, "longer.toml", "row_length = 1536\n")
-    assert parse(PrepareConfig, [base, longer, "--row-length", "64"]).row_length == 64
-    assert parse(PrepareConfig, [base, "--packing", "doc-sentences"]).packing == "doc-sentences"
+    assert parse(PrepareConfig, [base, longer, "--recipe.row-length", "64"]).row_length == 64
+    assert parse(PrepareConfig, [base, "--recipe.packing", "doc-sentences"]).packing == "doc-sentences"
     assert parse(PrepareConfig, [base, "--row_length=64"]).row_length == 64
 
 
 def test_an_override_reaches_into_one_table_of_an_array(base: str) -> None:
-    config = parse(PrepareConfig, [base, "--sources.1.text-field", "body", "--sources.0.files", "x.txt", "y.txt"])
+    config = parse(
+        PrepareConfig, [base, "--recipe.sources.1.text-field", "body", "--recipe.sources.0.files", "x.txt", "y.txt"]
+    )
     assert config.sources[0] == Source(files=("x.txt", "y.txt"), language="de")
     assert config.sources[1] == Source(files=("c.jsonl",), text_field="body")
 
@@ -147,13 +149,13 @@ def test_a_file_that_is_no_toml_is_named(base: str, tmp_path: Path, content: byt
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--row-lenght", "9"], ["--row-lenght", "--row-length"]),
-        (["--row-length", "nine"], ["--row-length", "nine"]),
-        (["--row-length"], ["--row-length"]),
-        (["--row-length", "2"], ["row_length must be at least 3"]),
-        (["--packing", "all"], ["all", "full-sentences", "doc-sentences"]),
-        (["--sources.2.language", "en"], ["--sources.2.language"]),
-        (["--row-length", "9", "more.toml"], ["more.toml"]),
+        (["--recipe.row-lenght", "9"], ["--recipe.row-lenght", "--recipe.row-length"]),
+        (["--recipe.row-length", "nine"], ["--recipe.row-length", "nine"]),
+        (["--recipe.row-length"], ["--recipe.row-length"]),
+        (["--recipe.row-length", "2"], ["row_length must be at least 3"]),
+        (["--recipe.packing", "all"], ["all", "full-sentences", "doc-sentences"]),
+        (["--recipe.sources.2.language", "en"], ["--recipe.sources.2.language"]),
+        (["--recipe.row-length", "9", "more.toml"], ["more.toml"]),
     ],
 )
 def test_an_override_that_cannot_be_is_named(base: str, arguments: list[str], parts: list[str]) -> None:
@@ -182,10 +184,14 @@ def test_settings_written_as_toml_are_read_back_the_same(
 ) -> None:
     config = PrepareConfig(
         output=output,
-        tokenizer="t",
-        row_length=row_length,
-        held_out_fraction=fraction,
-        sources=tuple(Source(files=tuple(files), text_field=field, language=code) for files, field, code in sources),
+        recipe=PrepareRecipe(
+            tokenizer="t",
+            row_length=row_length,
+            held_out_fraction=fraction,
+            sources=tuple(
+                Source(files=tuple(files), text_field=field, language=code) for files, field, code in sources
+            ),
+        ),
     )
     path = tmp_path_factory.getbasetemp() / "again.toml"
     path.write_text(to_toml(config), encoding="utf-8", newline="")
@@ -193,7 +199,7 @@ def test_settings_written_as_toml_are_read_back_the_same(
 
 
 def test_an_absent_value_is_left_out_of_the_toml_and_absent_again(tmp_path: Path) -> None:
-    from longmlm.data.config import Masking
+    from longmlm.settings.masking import Masking
 
     for masking in (Masking(), Masking(mask_patterns=10)):
         toml = to_toml(masking)
@@ -214,7 +220,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str) -> None:
-    answer = command("-m", "pipelines.prepare", base, "--help")
+    answer = command("-m", "longmlm", "prepare", base, "--help")
     assert (answer.returncode, answer.stderr) == (0, "")
     told = " ".join(answer.stdout.replace("│", " ").split())
     for item in fields(PrepareConfig):
@@ -222,7 +228,7 @@ def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str) -
         assert f"{option} " in told or f"{option}, --no" in told or item.name == "sources"
     for number in (0, 1):
         for item in fields(Source):
-            assert f"--sources.{number}.{item.name.replace('_', '-')} " in told
+            assert f"--recipe.sources.{number}.{item.name.replace('_', '-')} " in told
     for line in ("Tokens a row, both special tokens included. (default: 512)", "(default: roberta-base)"):
         assert line in told
     assert "Field or column that holds the text." in told
@@ -231,27 +237,33 @@ def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str) -
 
 def test_help_answers_without_a_heavy_import(base: str) -> None:
     script = (
-        "import sys, pipelines.prepare as stage\n"
-        f"sys.argv = ['prepare', {base!r}, '--help']\n"
-        "try:\n    stage.main()\n"
+        "import sys, longmlm.cli\n"
+        f"sys.argv = ['longmlm', 'prepare', {base!r}, '--help']\n"
+        "try:\n    longmlm.cli.main()\n"
         "except SystemExit as stop:\n    print('loaded:', *sorted(sys.modules), file=sys.stderr); sys.exit(stop.code)\n"
     )
     answer = command("-c", script)
     assert answer.returncode == 0
     loaded = answer.stderr.removeprefix("loaded: ").split()
-    assert "longmlm.data.config" in loaded
+    assert "longmlm.settings" in loaded
     assert not {"torch", "transformers", "datasets", "datatrove", "tokenizers", "numpy", "pyarrow"} & set(loaded)
 
 
 def test_a_users_error_is_one_line_and_exit_code_two(base: str) -> None:
-    answer = command("-m", "pipelines.prepare", base, "--row-length", "2")
+    answer = command("-m", "longmlm", "prepare", base, "--recipe.row-length", "2")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert (
         answer.stderr == "error: Error parsing PrepareConfig: row_length must be at least 3: "
         "two special tokens and one of text\n"
     )
-    silent = command("-m", "pipelines.prepare", base, "--row-length", "2", LOCAL_RANK="1")
+    silent = command("-m", "longmlm", "prepare", base, "--recipe.row-length", "2", LOCAL_RANK="1")
     assert (silent.returncode, silent.stderr) == (2, "")
+
+
+def run(stage) -> None:
+    """Runs a stage with the settings of the command line."""
+    with user_errors():
+        stage(parse(PrepareConfig, sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
@@ -265,13 +277,13 @@ def test_a_stage_ends_on_an_error_of_the_user_without_a_traceback(
     base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, told: str
 ) -> None:
     def stage(config: PrepareConfig) -> None:
-        assert config.row_length == 512
+        assert config.recipe.row_length == 512
         raise error
 
     monkeypatch.setattr(sys, "argv", ["prepare", base])
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(SystemExit) as stopped:
-        run_stage(PrepareConfig, stage)
+        run(stage)
     assert stopped.value.code == 2
     assert told in capsys.readouterr().err
 
@@ -282,7 +294,7 @@ def test_an_error_of_the_program_keeps_its_traceback(base: str, monkeypatch: pyt
 
     monkeypatch.setattr(sys, "argv", ["prepare", base])
     with pytest.raises(OSError, match="input/output"):
-        run_stage(PrepareConfig, stage)
+        run(stage)
 
 
 def test_a_path_that_cannot_be_used_is_one_line(base: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -291,7 +303,7 @@ def test_a_path_that_cannot_be_used_is_one_line(base: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(sys, "argv", ["prepare", base])
     with pytest.raises(SystemExit) as stop:
-        run_stage(PrepareConfig, stage)
+        run(stage)
     said = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2
     assert len(said) == 1 and "rows: Permission denied" in said[0]

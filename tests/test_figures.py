@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from longmlm.figures import COLOURS, NARROW, WIDE, Chart, Series, svg, write_png
+from longmlm.reports.charts import COLOURS, NARROW, WIDE, Chart, Series, svg, write_png
 
 LINES = Chart(
     "Recovery",

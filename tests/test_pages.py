@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.figures import COLOURS, Chart, Series
-from longmlm.pages import STYLE, Head, Passage, Section, Table, Tile, page, text_table, write_page
+from longmlm.reports.charts import COLOURS, Chart, Series
+from longmlm.reports.pages import STYLE, Head, Passage, Section, Tile, page, write_page
+from longmlm.reports.tables import Table, text_table
 
 VOID = {"meta", "img", "br", "link", "wbr"}
 EVIL = '<script>alert(1)</script> & "quoted"'

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from longmlm import runtime
-from longmlm.runtime import beat, end_when_hanging, resolved_precision, unwatched
+from longmlm.runtime.launch import launch as runtime
+from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.watchdog import heartbeat, pause_watchdog, watchdog
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, has_bf16: bool) -> None:
@@ -34,11 +35,11 @@ def test_what_is_asked_for_is_taken(monkeypatch, asked, has_bf16):
 def test_who_beats_or_is_busy_writing_does_not_hang_and_who_does_neither_does(monkeypatch, capsys):
     ended = []
     monkeypatch.setattr(runtime.os, "_exit", ended.append)
-    with end_when_hanging(0.4, 3):
+    with watchdog(0.4, 3):
         for _ in range(12):
-            beat()
+            heartbeat()
             time.sleep(0.1)
-        with unwatched():
+        with pause_watchdog():
             time.sleep(1.2)
         assert ended == []
         time.sleep(1.5)
@@ -51,6 +52,6 @@ def test_a_process_that_was_stopped_for_a_while_does_not_hang(monkeypatch):
     monkeypatch.setattr(runtime.os, "_exit", ended.append)
     clock = SimpleNamespace(monotonic=lambda: time.time() * 1e6)
     monkeypatch.setattr(runtime, "time", clock)
-    with end_when_hanging(60.0, 0):
+    with watchdog(60.0, 0):
         time.sleep(1.5)
     assert ended == []

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,10 +21,11 @@ Config = TypeVar("Config")
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
-def run_stage(kind: type[Config], stage: Callable[[Config], None]) -> None:
-    """Parses the command line to `kind` and runs the stage; a user's error ends as one line and exit code 2."""
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Turns an error that the user can fix into one line on standard error and exit code 2."""
     try:
-        stage(parse(kind, sys.argv[1:]))
+        yield
     except UserError as error:
         fail(str(error))
     except OSError as error:
@@ -32,7 +33,7 @@ def run_stage(kind: type[Config], stage: Callable[[Config], None]) -> None:
             fail(f"the disk is full ({error.filename or 'while writing'}): free some space and start again")
         if error.errno not in UNUSABLE or not error.filename:
             raise
-        fail(f"{error.filename}: {error.strerror}: name another path, or mend its permissions")
+        fail(f"{error.filename}: {error.strerror}: name another path, or fix its permissions")
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -44,7 +45,7 @@ def fail(message: str) -> None:
     sys.exit(2)
 
 
-def parse(kind: type[Config], arguments: Sequence[str]) -> Config:
+def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm") -> Config:
     """Returns the settings from TOML files, merged in their order, and the `--section.field value` that follow.
 
     Raises ConfigError that names the file or option, the key, and the nearest right name.
@@ -57,7 +58,9 @@ def parse(kind: type[Config], arguments: Sequence[str]) -> Config:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, args=overrides, default=default, prog=_program(), description=kind.__doc__)
+            return tyro.cli(
+                kind, args=overrides, default=default, prog=f"{program} [FILE.toml ...]", description=kind.__doc__
+            )
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -115,8 +118,8 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
         *parents, key = problem["loc"] or ("",)
         place = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "unexpected_keyword_argument":
-            near = difflib.get_close_matches(str(key), _names_at(kind, parents), n=1, cutoff=0.5)
-            lines.append(f"unknown key {place}" + (f", did you mean {near[0]}?" if near else ""))
+            near = _nearest(str(key), _section(kind, parents))
+            lines.append(f"unknown key {place}" + (f", did you mean {near}?" if near else ""))
         elif problem["type"] == "missing":
             lines.append(f"{place} is missing")
         else:
@@ -125,16 +128,27 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
     return "; ".join(lines)
 
 
-def _names_at(kind: Any, parents: Sequence[str | int]) -> list[str]:
+def _nearest(key: str, section: Any) -> str | None:
+    """Returns what an unknown key was meant for: the same name in a subsection, or a similar one."""
+    names = [item.name for item in fields(section)] if section else []
+    for item in fields(section) if section else ():
+        subsection = _dataclass_in(item.type)
+        if subsection and key in (inner.name for inner in fields(subsection)):
+            return f"{item.name}.{key}"
+    return next(iter(difflib.get_close_matches(key, names, n=1, cutoff=0.5)), None)
+
+
+def _section(kind: Any, parents: Sequence[str | int]) -> Any:
     for parent in parents:
         if isinstance(parent, str) and is_dataclass(kind):
             kind = next((item.type for item in fields(kind) if item.name == parent), None)
-        kind = next((part for part in (kind, *getattr(kind, "__args__", ())) if is_dataclass(part)), None)
-    return [item.name for item in fields(kind)] if kind else []
+        kind = _dataclass_in(kind)
+    return kind
 
 
-def _program() -> str:
-    return f"{Path(sys.argv[0]).name} [FILE.toml ...]"
+def _dataclass_in(kind: Any) -> Any:
+    """Returns the dataclass that a field's type is or contains, as in tuple[Source, ...]; None without one."""
+    return next((part for part in (kind, *getattr(kind, "__args__", ())) if is_dataclass(part)), None)
 
 
 def _unboxed(text: str) -> str:

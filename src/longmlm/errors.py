@@ -13,6 +13,10 @@ class DataError(UserError):
     """A corpus, a tokenizer or packed rows that cannot be used."""
 
 
+class ArtifactError(UserError):
+    """A file that a stage wrote and that cannot be read: absent, damaged, or of another format."""
+
+
 class FolderError(UserError):
     """A folder that is damaged, incomplete or in the way."""
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from longmlm.errors import FolderError
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file of a sealed folder, as its manifest lists it."""
+
+    bytes: int
+    sha256: str
 
 
 def sha256_of(path: Path) -> str:
@@ -72,7 +81,7 @@ def new_folder(folder: Path, about: Mapping[str, Any] | None = None) -> Iterator
 
     Raises FolderError when `folder` exists already.
     """
-    refuse_existing(folder)
+    check_absent(folder)
     partial = partial_of(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -84,7 +93,7 @@ def new_folder(folder: Path, about: Mapping[str, Any] | None = None) -> Iterator
         raise
 
 
-def refuse_existing(folder: Path) -> None:
+def check_absent(folder: Path) -> None:
     """Raises FolderError when there is something at `folder` that writing would replace."""
     if folder.exists():
         raise FolderError(f"{folder} exists already: remove it or name another folder")

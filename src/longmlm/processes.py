@@ -25,13 +25,13 @@ def ignore_stop_signals(_worker: int = 0) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def leave_gpus_to_training() -> None:
+def hide_gpus() -> None:
     """Lets this process compute on the CPU, unless CUDA_VISIBLE_DEVICES says otherwise; before torch is imported."""
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 @contextmanager
-def closing_on_sigterm() -> Iterator[None]:
+def exit_on_sigterm() -> Iterator[None]:
     """Lets SIGTERM end the block as an error would, so that what it has open is put away, with exit code 143."""
 
     def end(number: int, _frame: object) -> None:
@@ -46,7 +46,7 @@ def closing_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive_lock(folder: Path) -> Iterator[None]:
     """Holds `folder` against every other process that asks so; raises FolderError when one holds it already."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:

@@ -7,11 +7,11 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 from longmlm.config import read
-from longmlm.data.config import PrepareConfig
-from longmlm.evaluation.config import EvaluateConfig
-from longmlm.model.config import ExtendConfig
-from longmlm.release.config import ReleaseConfig
-from longmlm.training.config import PretrainConfig
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.release import ReleaseConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STAGES = {

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import zstandard
 
-from longmlm.data.config import Source
 from longmlm.data.corpus import Document, SetAside, is_held_out, plan_slices, read_slice
 from longmlm.data.files import files_of, open_bytes, size_of
 from longmlm.errors import DataError
+from longmlm.settings.prepare import Source
 
 WHOLE = 1 << 40
 TEXTS = ["The lake was calm.", "湖水像一面镜子。", "Ærlig talt — 😀", "line one\nline two"]

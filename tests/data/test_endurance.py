@@ -18,12 +18,12 @@ import pytest
 
 from longmlm.config import read
 from longmlm.data import engine
-from longmlm.data.config import PrepareConfig
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import partial_of, verify
-from longmlm.processes import alone
+from longmlm.processes import exclusive_lock
+from longmlm.settings.prepare import PrepareConfig
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "configs" / "prepare" / "demo.toml"
@@ -40,7 +40,7 @@ class Usage(NamedTuple):
 
 
 def command(output: Path) -> list[str]:
-    return [sys.executable, "-m", "pipelines.prepare", str(DEMO), "--output", str(output), *OVERRIDES]
+    return [sys.executable, "-m", "longmlm", "prepare", str(DEMO), "--output", str(output), *OVERRIDES]
 
 
 def demo(output: Path, slice_bytes: int = SLICE_BYTES) -> PrepareConfig:
@@ -201,6 +201,9 @@ def interrupt(*_: object) -> None:
 
 def test_rows_that_another_process_is_writing_are_left_alone(tmp_path: Path) -> None:
     config = demo(tmp_path / "rows", 600_000)
-    with alone(partial_of(tmp_path / "rows")), pytest.raises(FolderError, match="is being written by another process"):
+    with (
+        exclusive_lock(partial_of(tmp_path / "rows")),
+        pytest.raises(FolderError, match="is being written by another process"),
+    ):
         prepare_rows(config, load_vocabulary(config.tokenizer))
     assert not (tmp_path / "rows").exists()

@@ -15,7 +15,6 @@ import pytest
 from datasets import Dataset
 from tokenizers import Tokenizer, normalizers
 
-from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.corpus import is_held_out
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import SPLITS, Split, open_rows
@@ -23,6 +22,7 @@ from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.errors import DataError
 from longmlm.folders import MANIFEST, partial_of, verify, write_json
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 
 SPELT = "She wrote <s> and <mask> and </s> into her letter. "
 
@@ -47,11 +47,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, english_texts: list[str], c
 def config(tmp_path: Path, corpus: tuple[Source, ...]) -> PrepareConfig:
     return PrepareConfig(
         output=str(tmp_path / "rows"),
-        tokenizer="tiny",
-        row_length=64,
-        sources=corpus,
-        held_out_fraction=0.2,
-        slice_bytes=20_000,
+        recipe=PrepareRecipe(
+            tokenizer="tiny", row_length=64, sources=corpus, held_out_fraction=0.2, slice_bytes=20_000
+        ),
     )
 
 
@@ -62,7 +60,10 @@ def prepared(
     """Returns the folder that an undisturbed run of one worker wrote, and its manifest."""
     output = tmp_path_factory.mktemp("prepared") / "rows"
     config = PrepareConfig(
-        output=str(output), tokenizer="tiny", row_length=64, sources=corpus, held_out_fraction=0.2, slice_bytes=20_000
+        output=str(output),
+        recipe=PrepareRecipe(
+            tokenizer="tiny", row_length=64, sources=corpus, held_out_fraction=0.2, slice_bytes=20_000
+        ),
     )
     return output, prepare_rows(config, vocabulary)
 

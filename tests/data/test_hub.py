@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.folders import read_manifest
-from tests.hub import Hub, serve
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from tests.support.hub import Hub, serve
 
 ROOT = Path(__file__).parents[2]
 NAME = "owner/novels"
@@ -70,7 +70,7 @@ def prepare(folder: Path, endpoint: str, *overrides: str) -> Said:
         f'output = "{folder / "rows"}"\ntokenizer = "assets/roberta-mini"\nrow_length = 64\nheld_out_fraction = 0.2\n'
         f'slice_bytes = 9_000\n[[sources]]\ndataset = "{NAME}"\nsplit = "train"\ntext_field = "body"\n'
     )
-    command = [sys.executable, "-m", "pipelines.prepare", str(settings), *overrides]
+    command = [sys.executable, "-m", "longmlm", "prepare", str(settings), *overrides]
     environment = {**os.environ, **online(folder, endpoint)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     errors = [line for line in done.stderr.splitlines() if line.startswith(("error:", "Traceback"))]
@@ -119,7 +119,7 @@ def test_a_killed_run_goes_on_at_its_commit_when_the_branch_has_moved(hub: Hub, 
 
 ATTEMPTS = """
 import json, sys
-from longmlm.data.config import Source
+from longmlm.settings import Source
 from longmlm.data.corpus import plan_slices
 from longmlm.data.plan import pinned
 from longmlm.errors import DataError
@@ -200,7 +200,8 @@ def test_a_data_set_in_a_folder_is_read_in_slices(local: Path) -> None:
 def test_rows_of_a_folder_are_known_by_its_content(local: Path, vocabulary: Vocabulary, tmp_path: Path) -> None:
     source = Source(dataset=str(local), split="train", text_field="body")
     config = PrepareConfig(
-        output=str(tmp_path / "rows"), tokenizer="tiny", row_length=64, sources=(source,), held_out_fraction=0.2
+        output=str(tmp_path / "rows"),
+        recipe=PrepareRecipe(tokenizer="tiny", row_length=64, sources=(source,), held_out_fraction=0.2),
     )
     manifest = prepare_rows(config, vocabulary)
     (described,) = manifest["plan"]["sources"]

@@ -15,12 +15,12 @@ import pytest
 from datasets import Dataset
 
 from longmlm.data import engine
-from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Shard, open_rows, open_shard
 from longmlm.data.vocabulary import PIECE_CHARACTERS, Vocabulary, vocabulary_of
 from longmlm.errors import DataError
 from longmlm.folders import partial_of, verify
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 
 ROOT = Path(__file__).parents[2]
 KILLED_AT = "slice-00002"
@@ -33,11 +33,13 @@ def config(tmp_path: Path, english_texts: list[str]) -> PrepareConfig:
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return PrepareConfig(
         output=str(tmp_path / "rows"),
-        tokenizer="tiny",
-        row_length=48,
-        sources=(Source(files=(str(tmp_path / "corpus.jsonl"),)),),
-        held_out_fraction=0.2,
-        slice_bytes=8_000,
+        recipe=PrepareRecipe(
+            tokenizer="tiny",
+            row_length=48,
+            sources=(Source(files=(str(tmp_path / "corpus.jsonl"),)),),
+            held_out_fraction=0.2,
+            slice_bytes=8_000,
+        ),
     )
 
 
@@ -184,7 +186,7 @@ def test_a_document_of_megabytes_in_one_line_is_packed_whole(
 
 def test_a_killed_worker_ends_prepare_with_the_remedy_and_finished_slices_are_kept(tmp_path: Path) -> None:
     output = tmp_path / "rows"
-    command = [sys.executable, "-m", "pipelines.prepare", "configs/prepare/demo.toml", "--output", str(output)]
+    command = [sys.executable, "-m", "longmlm", "prepare", "configs/prepare/demo.toml", "--output", str(output)]
     command += ["--slice-bytes", "60000", "--num-workers", "2"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     completions = partial_of(output) / "work" / "completions"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
 from longmlm.data.languages import CODES, NAMES, check_language
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 
 
 def test_every_code_is_known_and_named_once() -> None:
@@ -44,4 +44,7 @@ def test_what_resembles_no_code_is_refused_with_examples(code: str) -> None:
 def test_prepare_refuses_an_unknown_language_before_it_reads(vocabulary: Vocabulary) -> None:
     source = Source(files=("absent.txt",), language="klingon")
     with pytest.raises(DataError, match="language 'klingon'"):
-        prepare_rows(PrepareConfig(output="absent", tokenizer="tiny", row_length=9, sources=(source,)), vocabulary)
+        prepare_rows(
+            PrepareConfig(output="absent", recipe=PrepareRecipe(tokenizer="tiny", row_length=9, sources=(source,))),
+            vocabulary,
+        )

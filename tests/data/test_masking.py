@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.config import Masking
-from longmlm.data.masking import MaskedRow, mask_row
+from longmlm.batches.masking import MaskedRow, mask_row
 from longmlm.data.vocabulary import Maskable
+from longmlm.settings.masking import Masking
 
 SIZE, MASK = 1_000, 4
 SPECIAL = (0, 1, 2, 3, MASK, 700, 999)
@@ -26,8 +26,8 @@ def row_of(num_tokens: int, row_id: int) -> np.ndarray:
     return np.concatenate([[0], content[:half], [2, 3], content[half:], [2, 1, 1]]).astype(np.int64)
 
 
-def masked(row_id: int, visit: int = 0, seed: int = 7, masking: Masking = MASKING, num_tokens: int = 120) -> MaskedRow:
-    return mask_row(row_of(num_tokens, row_id), VOCABULARY, masking, seed, visit, row_id)
+def masked(row_id: int, epoch: int = 0, seed: int = 7, masking: Masking = MASKING, num_tokens: int = 120) -> MaskedRow:
+    return mask_row(row_of(num_tokens, row_id), VOCABULARY, masking, seed, epoch, row_id)
 
 
 def same(left: MaskedRow, right: MaskedRow) -> bool:
@@ -42,14 +42,14 @@ def same(left: MaskedRow, right: MaskedRow) -> bool:
     num_tokens=st.integers(0, 300),
     fraction=st.floats(0.01, 0.99),
     seed=st.integers(0, 2**64 - 1),
-    visit=st.integers(0, 2**40),
+    epoch=st.integers(0, 2**40),
     row_id=st.integers(0, 2**40),
 )
 def test_the_count_is_the_rounded_share_of_maskable_tokens_and_at_least_one(
-    num_tokens: int, fraction: float, seed: int, visit: int, row_id: int
+    num_tokens: int, fraction: float, seed: int, epoch: int, row_id: int
 ) -> None:
     row = row_of(num_tokens, row_id)
-    result = mask_row(row, VOCABULARY, Masking(selected_fraction=fraction), seed, visit, row_id)
+    result = mask_row(row, VOCABULARY, Masking(selected_fraction=fraction), seed, epoch, row_id)
     assert len(result.selected) == (max(1, round(fraction * num_tokens)) if num_tokens else 0)
     assert (np.diff(result.selected) > 0).all()
     assert np.array_equal(result.labels, row[result.selected])
@@ -103,13 +103,13 @@ def test_every_position_is_selected_equally_often_and_every_token_can_be_drawn()
 
 
 def test_a_mask_depends_on_seed_visit_and_row_and_on_nothing_else() -> None:
-    first = masked(3, visit=5, seed=9)
+    first = masked(3, epoch=5, seed=9)
     np.random.seed(1)
     masked(8)
-    assert same(first, masked(3, visit=5, seed=9))
+    assert same(first, masked(3, epoch=5, seed=9))
     row = row_of(120, 3)
     places = [(9, 5, 3), (10, 5, 3), (9, 6, 3), (9, 5, 4), (5, 9, 3), (3, 5, 9)]
-    chosen = [mask_row(row, VOCABULARY, MASKING, seed, visit, row_id).selected for seed, visit, row_id in places]
+    chosen = [mask_row(row, VOCABULARY, MASKING, seed, epoch, row_id).selected for seed, epoch, row_id in places]
     assert not any(np.array_equal(one, other) for one, other in combinations(chosen, 2))
 
 
@@ -122,7 +122,7 @@ def test_masking_leaves_the_row_that_it_was_given_as_it_was() -> None:
 
 
 def test_dynamic_masking_shows_another_mask_at_every_visit() -> None:
-    masks = [masked(2, visit).selected.tolist() for visit in range(40)]
+    masks = [masked(2, epoch).selected.tolist() for epoch in range(40)]
     assert len({tuple(mask) for mask in masks}) == 40
 
 
@@ -130,8 +130,8 @@ def test_dynamic_masking_shows_another_mask_at_every_visit() -> None:
 def test_the_masks_of_neighbouring_visits_and_rows_are_no_shifted_copies(other: tuple[int, int]) -> None:
     shares = np.zeros(41)
     for number in range(300):
-        row_id, visit = 3 * number, number
-        one, two = masked(row_id, visit), masked(row_id + other[0], visit + other[1])
+        row_id, epoch = 3 * number, number
+        one, two = masked(row_id, epoch), masked(row_id + other[0], epoch + other[1])
         distances = (one.selected[:, None] - two.selected[None, :]).ravel() + 20
         shares += np.bincount(distances[(distances >= 0) & (distances <= 40)], minlength=41)
     expected = 300 * 120 * 0.15**2
@@ -141,11 +141,11 @@ def test_the_masks_of_neighbouring_visits_and_rows_are_no_shifted_copies(other: 
 
 def test_one_mask_pattern_is_static_masking() -> None:
     static = replace(MASKING, mask_patterns=1)
-    assert all(same(masked(2, visit, masking=static), masked(2, 0)) for visit in (0, 1, 2, 10, 12345))
+    assert all(same(masked(2, epoch, masking=static), masked(2, 0)) for epoch in (0, 1, 2, 10, 12345))
 
 
 def test_ten_mask_patterns_repeat_after_ten_visits() -> None:
     ten = replace(MASKING, mask_patterns=10)
-    masks = [masked(2, visit, masking=ten) for visit in range(30)]
-    assert all(same(masks[visit], masks[visit % 10]) for visit in range(30))
+    masks = [masked(2, epoch, masking=ten) for epoch in range(30)]
+    assert all(same(masks[epoch], masks[epoch % 10]) for epoch in range(30))
     assert not any(same(one, other) for one, other in combinations(masks[:10], 2))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.config import PackingMode
-from longmlm.data.packing import PackedRow, TokenizedDocument, pack
+from longmlm.data.packing import Row, TokenizedDocument, pack
 from longmlm.data.vocabulary import SpecialTokens
+from longmlm.settings.prepare import PackingMode
 
 CLS, SEP, FIRST = 0, 2, 10
 SPECIAL = SpecialTokens(cls=CLS, sep=SEP, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
@@ -29,11 +29,11 @@ def corpus_of(sizes: list[list[int]]) -> list[TokenizedDocument]:
     return documents
 
 
-def packed(sizes: list[list[int]], row_length: int, mode: PackingMode = "full-sentences") -> list[PackedRow]:
+def packed(sizes: list[list[int]], row_length: int, mode: PackingMode = "full-sentences") -> list[Row]:
     return list(pack(corpus_of(sizes), row_length, SPECIAL, mode))
 
 
-def parts_of(row: PackedRow) -> list[list[int]]:
+def parts_of(row: Row) -> list[list[int]]:
     """Returns what a row holds of each document, after a look at its frame and its separators."""
     ids, starts = row.input_ids.tolist(), row.document_starts.tolist()
     assert (ids[0], ids[-1]) == (CLS, SEP)
@@ -43,7 +43,7 @@ def parts_of(row: PackedRow) -> list[list[int]]:
     return [ids[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def contents(rows: list[PackedRow]) -> list[list[int]]:
+def contents(rows: list[Row]) -> list[list[int]]:
     return [[token for part in parts_of(row) for token in part] for row in rows]
 
 
@@ -151,8 +151,10 @@ def test_full_sentences_agrees_with_taking_for_each_row_all_that_fits(sizes: lis
 def test_doc_sentences_packs_each_document_as_if_it_were_alone(sizes: list[list[int]], row_length: int) -> None:
     rows = packed(sizes, row_length, "doc-sentences")
     assert all(len(row.document_starts) == 1 and SEP not in parts_of(row)[0] for row in rows)
-    alone = [row for document in corpus_of(sizes) for row in pack([document], row_length, SPECIAL, "full-sentences")]
-    assert contents(rows) == contents(alone)
+    exclusive_lock = [
+        row for document in corpus_of(sizes) for row in pack([document], row_length, SPECIAL, "full-sentences")
+    ]
+    assert contents(rows) == contents(exclusive_lock)
 
 
 @settings(deadline=None, max_examples=80)

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from longmlm.data.packing import PackedRow
-from longmlm.data.published import folder_of_rows, open_published, pinned_rows
+from longmlm.data.packing import Row
+from longmlm.data.published import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.rows import FORMAT, write_shard
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import MANIFEST, new_folder
-from tests.hub import Hub, Repository, point_client_at, serve
-from tests.loopback import CUT, Fault
+from tests.support.hub import Hub, Repository, point_client_at, serve
+from tests.support.loopback import CUT, Fault
 
 NAME, TOKEN = "owner/rows", "hf_planted0123456789"
 ABOUT = {"format": FORMAT, "kind": "rows", "row_length": 400, "report": {}}
 SHARD = "train/slice-00001.arrow"
 
 
-def row_of(seed: int) -> PackedRow:
+def row_of(seed: int) -> Row:
     ids = np.random.default_rng(seed).integers(5, 60_000, 400, dtype=np.uint32)
-    return PackedRow(ids, np.array([0], dtype=np.int32), np.array([0], dtype=np.uint16))
+    return Row(ids, np.array([0], dtype=np.int32), np.array([0], dtype=np.uint16))
 
 
 @pytest.fixture(scope="module")
@@ -65,30 +65,30 @@ def downloads(hub: Hub) -> list[tuple[str, int, int]]:
 def test_rows_are_those_that_were_published_and_are_downloaded_once(
     hub: Hub, repository: Repository, files: dict[str, bytes]
 ) -> None:
-    pinned = pinned_rows(f"hf:{NAME}")
+    pinned = pin_rows(f"hf:{NAME}")
     assert pinned == f"hf:{NAME}@{repository.branches['main']}"
-    rows = open_published(pinned, "held_out")
+    rows = open_named_rows(pinned, "held_out")
     assert [name for name, *_ in downloads(hub)] == ["held_out/slice-00002.arrow"]
     assert len(rows) == 400
     assert rows.tokens(7).tolist() == row_of(807).input_ids.tolist()
     folder = folder_of_rows(pinned)
     assert {name: (folder / name).read_bytes() for name in files} == files
     requests = len(hub.requests)
-    assert len(open_published(pinned, "train")) == 800
+    assert len(open_named_rows(pinned, "train")) == 800
     assert len(downloads(hub)) == 3
     assert len(hub.requests) == requests
 
 
 def test_commit_is_kept_when_the_branch_moves(hub: Hub, repository: Repository, files: dict[str, bytes]) -> None:
-    first = pinned_rows(f"hf:{NAME}")
+    first = pin_rows(f"hf:{NAME}")
     repository.tags["v1"] = repository.branches["main"]
     repository.commit({**files, "README.md": b"new"})
-    moved = pinned_rows(f"hf:{NAME}")
-    assert moved != first == pinned_rows(f"hf:{NAME}@v1")
-    assert pinned_rows(f"hf:{NAME}", first) == first
-    assert pinned_rows(moved, first) == moved
-    assert pinned_rows(f"hf:{NAME}", "hf:owner/other@" + "a" * 40) == moved
-    assert pinned_rows("out/rows", first) == "out/rows"
+    moved = pin_rows(f"hf:{NAME}")
+    assert moved != first == pin_rows(f"hf:{NAME}@v1")
+    assert pin_rows(f"hf:{NAME}", first) == first
+    assert pin_rows(moved, first) == moved
+    assert pin_rows(f"hf:{NAME}", "hf:owner/other@" + "a" * 40) == moved
+    assert pin_rows("out/rows", first) == "out/rows"
 
 
 def test_download_that_is_cut_goes_on_where_it_was(
@@ -96,7 +96,7 @@ def test_download_that_is_cut_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1_000)  # less than what is sent before the cut
     hub.faults = [Fault(f"GET .*{SHARD}", CUT, times=2)]
-    assert len(open_published(pinned_rows(f"hf:{NAME}"), "train")) == 800
+    assert len(open_named_rows(pin_rows(f"hf:{NAME}"), "train")) == 800
     sent = [(first, last) for name, first, last in downloads(hub) if name == SHARD]
     size = len(files[SHARD])
     assert len(sent) == 3
@@ -106,12 +106,12 @@ def test_download_that_is_cut_goes_on_where_it_was(
 
 def test_download_that_failed_keeps_what_is_whole(hub: Hub) -> None:
     hub.faults = [Fault(f"GET .*{SHARD}", 500, times=100)]
-    pinned = pinned_rows(f"hf:{NAME}")
+    pinned = pin_rows(f"hf:{NAME}")
     with pytest.raises(DataError, match="owner/rows: the hub answers 500: give the same command again") as caught:
         folder_of_rows(pinned)
     assert "\n" not in str(caught.value)
     before, hub.faults = [name for name, *_ in downloads(hub)], []
-    assert len(open_published(pinned, "train")) == 800
+    assert len(open_named_rows(pinned, "train")) == 800
     assert [name for name, *_ in downloads(hub)] == [*before, SHARD]
     assert before
 
@@ -129,19 +129,19 @@ def test_file_that_is_not_what_the_manifest_says_is_named(
         }
     )
     with pytest.raises(FolderError, match=rf"^hf:{NAME}@[0-9a-f]+: .*{SHARD} is (damaged|missing)"):
-        open_published(pinned_rows(f"hf:{NAME}"), "train")
-    assert len(open_published(pinned_rows(f"hf:{NAME}"), "held_out")) == 400
+        open_named_rows(pin_rows(f"hf:{NAME}"), "train")
+    assert len(open_named_rows(pin_rows(f"hf:{NAME}"), "held_out")) == 400
 
 
 def test_file_that_was_damaged_here_is_downloaded_again_once_it_is_removed(hub: Hub, files: dict[str, bytes]) -> None:
-    pinned = pinned_rows(f"hf:{NAME}")
+    pinned = pin_rows(f"hf:{NAME}")
     shard = folder_of_rows(pinned) / SHARD
     shard.resolve().write_bytes(files[SHARD][:-1] + b"x")
     with pytest.raises(FolderError, match=f"{SHARD} is damaged.*remove that file, and what it links to"):
-        open_published(pinned, "train")
+        open_named_rows(pinned, "train")
     shard.resolve().unlink()
     shard.unlink()
-    assert len(open_published(pinned, "train")) == 800
+    assert len(open_named_rows(pinned, "train")) == 800
 
 
 def test_manifest_that_names_files_elsewhere_is_refused(
@@ -152,26 +152,26 @@ def test_manifest_that_names_files_elsewhere_is_refused(
         manifest["files"][name] = manifest["files"][SHARD]
         repository.commit({**files, MANIFEST: json.dumps(manifest).encode()})
         with pytest.raises(FolderError, match=f"names a file outside of its folder .*{name}"):
-            open_published(pinned_rows(f"hf:{NAME}"), "train")
+            open_named_rows(pin_rows(f"hf:{NAME}"), "train")
 
 
 def test_rows_that_are_here_are_opened_without_a_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = pinned_rows(f"hf:{NAME}")
+    pinned = pin_rows(f"hf:{NAME}")
     folder_of_rows(pinned)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert pinned_rows(pinned) == pinned
-    assert len(open_published(pinned, "train")) == 800
+    assert pin_rows(pinned) == pinned
+    assert len(open_named_rows(pinned, "train")) == 800
 
 
 def test_what_cannot_be_had_is_one_line(
     hub: Hub, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pinned = pinned_rows(f"hf:{NAME}")
+    pinned = pin_rows(f"hf:{NAME}")
     said = []
 
     def refused(name: str, message: str) -> None:
         with pytest.raises(DataError, match=message) as caught:
-            folder_of_rows(pinned_rows(name))
+            folder_of_rows(pin_rows(name))
         said.append(str(caught.value))
 
     refused("hf:rows", "names no rows on the hub: write hf:OWNER/NAME")

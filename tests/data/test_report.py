@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from longmlm.data.report import packing_page, packing_report, packing_table
+from longmlm.reports.packing import packing_page, packing_report, packing_table
 
 BASE = {"documents": 10, "sentences": 2_000, "tokens": 64_000, "rows": 130, "separators": 9, "cut_sentences": 3}
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset
 
-from longmlm.data.packing import PackedRow
+from longmlm.data.packing import Row
 from longmlm.data.rows import FORMAT, ROWS_PER_RECORD_BATCH, SPLITS, open_rows, write_shard
 from longmlm.errors import DataError, FolderError, UserError
 from longmlm.folders import MANIFEST, new_folder
@@ -16,12 +16,12 @@ from longmlm.folders import MANIFEST, new_folder
 ABOUT = {"format": FORMAT, "kind": "rows", "row_length": 9, "report": {"train": {"fill_rate": 0.75}}}
 
 
-def row_of(*content: int) -> PackedRow:
+def row_of(*content: int) -> Row:
     ids = np.array([0, *content, 2], dtype=np.uint32)
-    return PackedRow(ids, np.array([1, 3], dtype=np.int32), np.array([0, 7], dtype=np.uint16))
+    return Row(ids, np.array([1, 3], dtype=np.int32), np.array([0, 7], dtype=np.uint16))
 
 
-def write_rows(folder: Path, shards: list[list[PackedRow]], about: dict = ABOUT) -> None:
+def write_rows(folder: Path, shards: list[list[Row]], about: dict = ABOUT) -> None:
     with new_folder(folder, about) as partial:
         (partial / "train").mkdir()
         (partial / "held_out").mkdir()
@@ -65,7 +65,7 @@ def test_a_shard_of_several_record_batches_keeps_every_row(tmp_path: Path) -> No
 
 
 def test_a_shard_that_was_not_written_to_its_end_does_not_appear(tmp_path: Path) -> None:
-    def interrupted() -> Iterator[PackedRow]:
+    def interrupted() -> Iterator[Row]:
         yield from (row_of(number) for number in range(ROWS_PER_RECORD_BATCH + 1))
         raise RuntimeError("killed")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.sampling import Draw, global_batch, micro_batches, permuted
+from longmlm.batches.sampling import Draw, global_batch, micro_batches, permuted
 
 SIZES = [*range(1, 70), 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025, 4097, 10_007]
 
@@ -52,16 +52,16 @@ def test_a_row_is_found_without_asking_for_the_others() -> None:
 def test_every_epoch_shows_every_row_once_and_counts_the_visits(size: int, rows_per_step: int, seed: int) -> None:
     draws = [global_batch(cursor, rows_per_step, size, seed) for cursor in range(0, 4 * size, rows_per_step)]
     row_ids = np.concatenate([draw.row_ids for draw in draws])
-    visits = np.concatenate([draw.visits for draw in draws])
+    epochs = np.concatenate([draw.epochs for draw in draws])
     for epoch in range(4):
         here = slice(epoch * size, (epoch + 1) * size)
         assert sorted(row_ids[here].tolist()) == list(range(size))
-        assert visits[here].tolist() == [epoch] * size
+        assert epochs[here].tolist() == [epoch] * size
 
 
 def test_a_global_batch_straddles_epochs_and_drops_no_row() -> None:
     draw = global_batch(cursor=95, num_rows=250, dataset_rows=100, seed=1)
-    assert draw.visits.tolist() == [0] * 5 + [1] * 100 + [2] * 100 + [3] * 45
+    assert draw.epochs.tolist() == [0] * 5 + [1] * 100 + [2] * 100 + [3] * 45
     expected = [*order_of(100, 1, 0)[95:], *order_of(100, 1, 1), *order_of(100, 1, 2), *order_of(100, 1, 3)[:45]]
     assert draw.row_ids.tolist() == expected
 
@@ -73,7 +73,7 @@ def test_a_cursor_in_the_middle_goes_on_as_counting_from_the_beginning(size: int
     cursors = [start + sum(steps[:count]) for count in range(len(steps) + 1)]
     resumed = [global_batch(cursor, following - cursor, size, seed=3) for cursor, following in pairwise(cursors)]
     assert np.concatenate([draw.row_ids for draw in resumed]).tolist() == whole.row_ids.tolist()
-    assert np.concatenate([draw.visits for draw in resumed]).tolist() == whole.visits.tolist()
+    assert np.concatenate([draw.epochs for draw in resumed]).tolist() == whole.epochs.tolist()
 
 
 @settings(deadline=None, max_examples=100)
@@ -86,9 +86,9 @@ def test_the_micro_batches_of_all_processes_are_the_global_batch_in_its_order(
     shares = [micro_batches(draw, rank, num_processes, rows_per_micro_batch) for rank in range(num_processes)]
     everything = [batch for share in shares for batch in share]
     assert np.concatenate([batch.row_ids for batch in everything]).tolist() == draw.row_ids.tolist()
-    assert np.concatenate([batch.visits for batch in everything]).tolist() == draw.visits.tolist()
+    assert np.concatenate([batch.epochs for batch in everything]).tolist() == draw.epochs.tolist()
     assert len({len(share) for share in shares}) == 1
-    assert all(len(batch.row_ids) == len(batch.visits) > 0 for batch in everything)
+    assert all(len(batch.row_ids) == len(batch.epochs) > 0 for batch in everything)
 
 
 @settings(deadline=None, max_examples=100)

@@ -9,9 +9,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.config import Source
 from longmlm.data.corpus import Document, SetAside, Slice, plan_slices, read_slice
 from longmlm.data.files import size_of
+from longmlm.settings.prepare import Source
 
 LINES = [
     *(json.dumps({"text": f"Line {number} " + "é湖😀" * (number % 7)}, ensure_ascii=False) for number in range(40)),

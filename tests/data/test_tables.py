@@ -12,9 +12,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.config import Source
 from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
 from longmlm.errors import DataError
+from longmlm.settings.prepare import Source
 
 WHOLE = 1 << 40
 TEXTS = [

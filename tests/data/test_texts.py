@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 
 from longmlm.data import sentences as sentences_module
 from longmlm.data import texts, vocabulary
-from longmlm.data.config import Source
 from longmlm.data.corpus import Document, SetAside, is_held_out, plan_slices, read_slice
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.texts import LongText, json_of, pieces_of, text_of
 from longmlm.data.vocabulary import encode, vocabulary_of
+from longmlm.settings.prepare import Source
 
 STRETCHES = st.lists(
     st.sampled_from(

@@ -6,9 +6,9 @@ import pytest
 from accelerate import Accelerator
 
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary
-from longmlm.evaluation.config import HeldOut
-from longmlm.evaluation.held_out import FrozenRows
-from tests.tiny import World, held_out, one_thread, tiny_world, with_fresh_process_state
+from longmlm.evaluation.frozen import FrozenRows
+from longmlm.settings.held_out import HeldOut
+from tests.support.tiny import World, held_out, one_thread, tiny_world, with_fresh_process_state
 
 
 @pytest.fixture(scope="session", params=[("roberta", 1), ("bert", 0)], ids=["roberta", "bert"])

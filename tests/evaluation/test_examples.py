@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from longmlm.data.config import Masking
-from longmlm.evaluation.config import HeldOut
 from longmlm.evaluation.examples import FilledMask, filled_masks
-from longmlm.evaluation.held_out import FrozenRows
+from longmlm.evaluation.frozen import FrozenRows
 from longmlm.model.mlm import MlmObjective
-from tests.tiny import LONG_POSITIONS, World
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import Masking
+from tests.support.tiny import LONG_POSITIONS, World
 
 CPU = torch.device("cpu")
 NUM_EXAMPLES = 6

@@ -14,21 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForMaskedLM
 
-from longmlm.data.masking import MaskedRow
-from longmlm.evaluation.config import HeldOut
-from longmlm.evaluation.held_out import (
-    Accuracy,
-    FrozenRows,
-    View,
-    bin_starts,
-    cut,
-    measure,
-    whole,
-    windows,
-)
-from longmlm.model.batches import MlmBatch
-from longmlm.model.mlm import MlmObjective, Told
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_model
+from longmlm.batches.collate import MlmBatch
+from longmlm.batches.masking import MaskedRow
+from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.measure import Accuracy, bin_starts, measure
+from longmlm.evaluation.views import View, cut, whole, windows
+from longmlm.model.mlm import MlmObjective, MlmOutput
+from longmlm.settings.held_out import HeldOut
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_model
 
 NUM_BLOCKS = math.ceil(LONG_POSITIONS / NUM_POSITIONS)
 Told3 = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -110,9 +103,9 @@ def test_accuracy_by_position_is_that_of_the_tokens_there(
     right = iter(np.concatenate([one.places for one in shown]) % 16 < 8)
     objective = MlmObjective(tiny_model("roberta", 1))
 
-    def told(batch: MlmBatch) -> Told:
+    def told(batch: MlmBatch) -> MlmOutput:
         hits = [bool(next(right)) for _ in batch.labels]
-        return Told(torch.ones(len(hits)), torch.tensor(hits))
+        return MlmOutput(torch.ones(len(hits)), torch.tensor(hits))
 
     monkeypatch.setattr(objective, "forward", told)
     measured = measure(objective, frozen, view, block, accelerator)
@@ -150,7 +143,7 @@ def test_measures_do_not_depend_on_the_batch(
     objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained))
     view = view_of("windows", frozen)
     expected = measure(objective, frozen, view, NUM_POSITIONS, accelerator)
-    batched = replace(frozen, config=HeldOut(rows_per_batch=rows_per_batch))
+    batched = replace(frozen, rows_per_batch=rows_per_batch)
     measured = measure(objective, batched, view, NUM_POSITIONS, accelerator)
     pairs = zip([expected.whole, *expected.blocks], [measured.whole, *measured.blocks], strict=True)
     assert all(same(one, other) for one, other in pairs)
@@ -186,8 +179,8 @@ def test_error_of_a_single_row_is_not_nought(
 ) -> None:
     objective = MlmObjective(tiny_model("roberta", 1))
 
-    def every_other(batch: MlmBatch) -> Told:
-        return Told(torch.zeros(len(batch.labels)), torch.arange(len(batch.labels)) % 2 == 0)
+    def every_other(batch: MlmBatch) -> MlmOutput:
+        return MlmOutput(torch.zeros(len(batch.labels)), torch.arange(len(batch.labels)) % 2 == 0)
 
     monkeypatch.setattr(objective, "forward", every_other)
     one = replace(frozen, config=HeldOut(max_rows=1))
@@ -203,9 +196,9 @@ def test_rows_that_agree_among_themselves_widen_the_error(
     """Tokens of a row are told right or wrong together, so a token is not a draw of its own."""
     objective = MlmObjective(tiny_model("roberta", 1))
 
-    def together(batch: MlmBatch) -> Told:
+    def together(batch: MlmBatch) -> MlmOutput:
         row = batch.selected // batch.input_ids.shape[1]
-        return Told(torch.zeros(len(batch.labels)), row % 2 == 0)
+        return MlmOutput(torch.zeros(len(batch.labels)), row % 2 == 0)
 
     monkeypatch.setattr(objective, "forward", together)
     told = measure(objective, frozen, whole, NUM_POSITIONS, accelerator).whole
@@ -227,7 +220,7 @@ def test_oracle_is_always_right(
     objective = MlmObjective(tiny_model("roberta", 1))
     ones = torch.ones_like
     monkeypatch.setattr(
-        objective, "forward", lambda batch: Told(ones(batch.labels).float(), is_right & ones(batch.labels).bool())
+        objective, "forward", lambda batch: MlmOutput(ones(batch.labels).float(), is_right & ones(batch.labels).bool())
     )
     measured = measure(objective, frozen, view_of(name, frozen), NUM_POSITIONS, accelerator)
     for told in (measured.whole, *(block for block in measured.blocks if block.num_selected)):

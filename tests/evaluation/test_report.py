@@ -14,11 +14,13 @@ import pytest
 from accelerate import Accelerator
 
 from longmlm.evaluation.examples import FilledMask
-from longmlm.evaluation.held_out import Accuracy, FrozenRows, Measured, cut, measure, whole, windows
-from longmlm.evaluation.report import NAMES, as_json, block_names, cells, content_sha256, explanation, write_evaluation
+from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.measure import Accuracy, Measured, measure
+from longmlm.evaluation.views import cut, whole, windows
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, with_fresh_process_state
+from longmlm.reports.evaluation import NAMES, as_json, block_names, cells, content_sha256, explanation, write_evaluation
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, with_fresh_process_state
 
 SOURCES = {"rows": "r", "base": "b", "before": "l", "after": "a & <b>", "after_sha256": "0" * 64}
 MADE_BY = "# the command\nbase = 'b'\n"

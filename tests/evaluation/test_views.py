@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.masking import MaskedRow
+from longmlm.batches.masking import MaskedRow
 from longmlm.data.vocabulary import SpecialTokens, Vocabulary
-from longmlm.evaluation.config import HeldOut
-from longmlm.evaluation.held_out import FrozenRows, cut, whole, windows
+from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.views import cut, whole, windows
+from longmlm.settings.held_out import HeldOut
 
 SPECIAL = SpecialTokens(cls=0, sep=2, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
 
@@ -95,7 +96,7 @@ def test_row_that_the_base_model_reads_whole_is_not_cut() -> None:
 
 
 def test_masks_are_the_same_at_every_call_and_for_every_model(frozen: FrozenRows, vocabulary: Vocabulary) -> None:
-    again = FrozenRows(frozen.rows, HeldOut(rows_per_batch=3), vocabulary.maskable, vocabulary.special)
+    again = replace(frozen, rows_per_batch=3)
     other = replace(frozen, config=HeldOut(mask_seed=1))
     differing = 0
     for row_id in frozen.row_ids:

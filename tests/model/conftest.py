@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import SPECIAL, World, one_thread, tiny_folder, tiny_world
+from tests.support.tiny import SPECIAL, World, one_thread, tiny_folder, tiny_world
 
 KINDS = list(SPECIAL)
 

@@ -5,8 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, DistilBertConfig, PreTrainedModel, RobertaConfig
 
 from longmlm.errors import ModelError
-from longmlm.model.architecture import architecture_of, refuse_unsuitable, replace_positions
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_model
+from longmlm.model.architecture import architecture_of, check_architecture, replace_positions
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_model
 
 OFFSETS = {
     ("roberta", 1): 2,
@@ -63,7 +63,7 @@ def test_parts_make_the_whole(kind: tuple[str, int]) -> None:
 def test_model_without_a_table_of_positions_is_refused_by_name_and_reason(family: str) -> None:
     config = AutoConfig.for_model(family)
     with pytest.raises(ModelError, match=REFUSED[family]) as caught:
-        refuse_unsuitable(config, "somebody/something")
+        check_architecture(config, "somebody/something")
     assert "somebody/something" in str(caught.value)
     assert family in str(caught.value)
 
@@ -73,22 +73,22 @@ def test_model_without_a_table_of_positions_is_refused_by_name_and_reason(family
 def test_relative_positions_of_a_known_family_are_refused(config_kind: type, kind_of_positions: str) -> None:
     config = config_kind(position_embedding_type=kind_of_positions)
     with pytest.raises(ModelError, match=f"{kind_of_positions} positions"):
-        refuse_unsuitable(config, "a model")
-    refuse_unsuitable(config_kind(position_embedding_type="absolute"), "a model")
-    refuse_unsuitable(config_kind(), "a model")
+        check_architecture(config, "a model")
+    check_architecture(config_kind(position_embedding_type="absolute"), "a model")
+    check_architecture(config_kind(), "a model")
 
 
 @pytest.mark.parametrize("config_kind", [BertConfig, RobertaConfig])
 def test_a_decoder_is_refused(config_kind: type) -> None:
     with pytest.raises(ModelError, match=r"a model is a decoder .*: its attention is causal"):
-        refuse_unsuitable(config_kind(is_decoder=True), "a model")
-    refuse_unsuitable(config_kind(is_decoder=False), "a model")
+        check_architecture(config_kind(is_decoder=True), "a model")
+    check_architecture(config_kind(is_decoder=False), "a model")
 
 
 def test_sinusoids_are_no_table_that_was_learnt() -> None:
     with pytest.raises(ModelError, match="sinusoidal positions"):
-        refuse_unsuitable(DistilBertConfig(sinusoidal_pos_embds=True), "a model")
-    refuse_unsuitable(DistilBertConfig(), "a model")
+        check_architecture(DistilBertConfig(sinusoidal_pos_embds=True), "a model")
+    check_architecture(DistilBertConfig(), "a model")
 
 
 def test_the_head_begins_with_the_matrix_that_it_names(kind: tuple[str, int]) -> None:

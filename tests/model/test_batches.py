@@ -9,14 +9,15 @@ import pytest
 import torch
 from tokenizers import normalizers
 
-from longmlm.data.config import Masking
-from longmlm.data.masking import mask_row
+from longmlm.batches.collate import MlmBatch, collate
+from longmlm.batches.masking import mask_row
+from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import DataError, TrainingError
-from longmlm.model.batches import MlmBatch, Recipe, StepBatches, collate, refuse_unreadable, rows_per_step
 from longmlm.model.loading import load_model
-from tests.tiny import LONG_POSITIONS, World, tiny_folder, tiny_model, tiny_tokenizer
+from longmlm.settings.masking import Masking
+from tests.support.tiny import LONG_POSITIONS, World, tiny_folder, tiny_model, tiny_tokenizer
 
 ROWS_PER_STEP = 13
 LAUNCHES = [(1, 13), (1, 4), (1, 1), (2, 3), (3, 8), (4, 1), (13, 2)]
@@ -80,10 +81,10 @@ def test_an_epoch_takes_every_row_once(rows: Rows, recipe: Recipe) -> None:
 
 def test_rows_are_shown_under_the_mask_of_their_visit(rows: Rows, recipe: Recipe) -> None:
     for step in (0, len(rows) // ROWS_PER_STEP + 1):
-        visit = step * ROWS_PER_STEP // len(rows)
+        epoch = step * ROWS_PER_STEP // len(rows)
         (batch,) = StepBatches(rows, recipe, 0, 1, ROWS_PER_STEP)[step]
         for row_id, tokens, places, labels in as_rows(batch):
-            expected = mask_row(rows.tokens(row_id), recipe.vocabulary, recipe.masking, recipe.seed, visit, row_id)
+            expected = mask_row(rows.tokens(row_id), recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)
             assert tokens == expected.input_ids.tolist()
             assert places == expected.selected.tolist()
             assert labels == rows.tokens(row_id)[places].tolist()
@@ -153,10 +154,10 @@ def test_batch_that_leaves_a_process_without_rows_is_refused_with_a_size_that_se
 
 
 def test_rows_of_another_tokenizer_are_refused(rows: Rows, vocabulary: Vocabulary, tmp_path: Path) -> None:
-    refuse_unreadable(rows, vocabulary)
+    check_rows_fit_model(rows, vocabulary)
     other = load_vocabulary(str(tiny_folder(tmp_path / "other", "roberta", 3)))
     with pytest.raises(DataError, match=r"made by another tokenizer than that of .*other"):
-        refuse_unreadable(rows, other)
+        check_rows_fit_model(rows, other)
 
 
 def test_rows_of_the_same_vocabulary_and_another_tokenizer_are_refused(rows: Rows, tmp_path: Path) -> None:
@@ -164,22 +165,22 @@ def test_rows_of_the_same_vocabulary_and_another_tokenizer_are_refused(rows: Row
     pretrained.backend_tokenizer.normalizer = normalizers.Lowercase()
     twin = vocabulary_of_pretrained(pretrained, "twin")
     with pytest.raises(DataError, match="made by another tokenizer than that of twin"):
-        refuse_unreadable(rows, twin)
+        check_rows_fit_model(rows, twin)
 
 
 def test_rows_of_the_earlier_format_are_refused_by_their_vocabulary_alone(rows: Rows, vocabulary: Vocabulary) -> None:
     plan = {**rows.manifest["plan"], "tokenizer_fingerprint": vocabulary.vocabulary_sha256}
     earlier = dataclasses.replace(rows, manifest={**rows.manifest, "format": 1, "plan": plan})
-    refuse_unreadable(earlier, vocabulary)
-    refuse_unreadable(earlier, dataclasses.replace(vocabulary, fingerprint="another"))
+    check_rows_fit_model(earlier, vocabulary)
+    check_rows_fit_model(earlier, dataclasses.replace(vocabulary, fingerprint="another"))
     with pytest.raises(DataError, match="made by another tokenizer"):
-        refuse_unreadable(earlier, dataclasses.replace(vocabulary, vocabulary_sha256="another"))
+        check_rows_fit_model(earlier, dataclasses.replace(vocabulary, vocabulary_sha256="another"))
 
 
 def test_rows_longer_than_the_model_reads_are_refused(rows: Rows, vocabulary: Vocabulary, world: World) -> None:
     with pytest.raises(DataError, match=f"rows have {LONG_POSITIONS} tokens, .* reads 16: extend it first"):
-        refuse_unreadable(rows, vocabulary, load_model(str(world.base)).model)
-    refuse_unreadable(rows, vocabulary, load_model(str(world.long)).model)
-    refuse_unreadable(rows, vocabulary, tiny_model("roberta", 1, LONG_POSITIONS))
+        check_rows_fit_model(rows, vocabulary, load_model(str(world.base)).model)
+    check_rows_fit_model(rows, vocabulary, load_model(str(world.long)).model)
+    check_rows_fit_model(rows, vocabulary, tiny_model("roberta", 1, LONG_POSITIONS))
     with pytest.raises(DataError, match="extend it first"):
-        refuse_unreadable(rows, vocabulary, tiny_model("roberta", 1, LONG_POSITIONS - 1))
+        check_rows_fit_model(rows, vocabulary, tiny_model("roberta", 1, LONG_POSITIONS - 1))

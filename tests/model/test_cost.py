@@ -5,11 +5,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
+from longmlm.batches.collate import MlmBatch
 from longmlm.model import cost
-from longmlm.model.batches import MlmBatch
 from longmlm.model.cost import Work, cost_of, peak_flops
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 SIZES = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 4, "vocab_size": 700, "pad_token_id": 0}
 WIDE = {"roberta": {"intermediate_size": 512}, "bert": {"intermediate_size": 256}, "distilbert": {"hidden_dim": 512}}

@@ -11,9 +11,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 from longmlm.errors import FolderError, ModelError, PositionsError
 from longmlm.model import extension
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import Provenance, refuse_second_extension, write_extension
+from longmlm.model.extension import Provenance, check_extendable, write_extension
 from longmlm.model.loading import load_model, read_provenance
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_long
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_long
 
 LENGTHS = (1, 2, 7, NUM_POSITIONS - 1, NUM_POSITIONS)
 
@@ -118,18 +118,18 @@ def test_base_model_stays_as_it_was(base: Path, tmp_path: Path) -> None:
 def test_untrained_extension_is_not_extended_again(world: World, tmp_path: Path) -> None:
     long = tiny_long(tmp_path / "long", world.base)
     with pytest.raises(PositionsError, match=f"extend {world.base} to the length you want, or pretrain") as caught:
-        refuse_second_extension(read_provenance(str(long)), str(long))
+        check_extendable(read_provenance(str(long)), str(long))
     assert f"extended to {LONG_POSITIONS} positions" in str(caught.value)
-    refuse_second_extension(read_provenance(str(mark_trained(long))), str(long))
-    refuse_second_extension(read_provenance(str(world.base)), str(world.base))
+    check_extendable(read_provenance(str(mark_trained(long))), str(long))
+    check_extendable(read_provenance(str(world.base)), str(world.base))
 
 
 @pytest.mark.parametrize("trained", [{}, {"row_length": 24, "steps": 5}, {"row_length": LONG_POSITIONS, "steps": 0}])
 def test_training_at_another_length_is_not_training_at_its_own(trained: dict) -> None:
     about = asdict(provenance(Path("base"))) | {"trained": trained}
     with pytest.raises(PositionsError, match="not trained at that length"):
-        refuse_second_extension(about, "long")
-    refuse_second_extension(about | {"trained": {"row_length": LONG_POSITIONS, "steps": 5}}, "long")
+        check_extendable(about, "long")
+    check_extendable(about | {"trained": {"row_length": LONG_POSITIONS, "steps": 5}}, "long")
 
 
 def test_trained_extension_becomes_the_base_of_the_next(world: World, tmp_path: Path) -> None:

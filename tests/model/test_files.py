@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM
 from longmlm.errors import ModelError
 from longmlm.folders import MANIFEST
 from longmlm.model.loading import load_model
-from tests.tiny import World
+from tests.support.tiny import World
 
 
 @pytest.fixture

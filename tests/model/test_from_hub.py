@@ -15,13 +15,13 @@ from huggingface_hub import constants, set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 from safetensors.torch import load_file, save_file
 
-from longmlm.data.repositories import located, weight_files
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, ModelError
+from longmlm.hubs.models import snapshot_of, weight_files
 from longmlm.model.loading import load_model, read_provenance
-from tests.hub import Hub, serve
-from tests.loopback import Fault
-from tests.tiny import World
+from tests.support.hub import Hub, serve
+from tests.support.loopback import Fault
+from tests.support.tiny import World
 
 NAME, TOKEN = "owner/name", "hf_planted0123456789"
 BIAS = "lm_head.bias"
@@ -121,7 +121,7 @@ def test_index_of_a_hub_that_leads_out_of_the_folder_is_refused(hub: Hub, world:
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_file_that_is_damaged_in_the_cache_is_named(hub: Hub, world: World, name: str) -> None:
     commit(hub, world.base, 1.0)
-    folder = located(NAME).folder
+    folder = snapshot_of(NAME).folder
     content = (folder / name).read_bytes()
     (folder / name).resolve().write_bytes(content[: len(content) // 2])
     with pytest.raises(ModelError, match=rf"{name} is damaged in the hub's cache .*: remove that file"):
@@ -132,7 +132,7 @@ def test_file_that_is_damaged_in_the_cache_is_named(hub: Hub, world: World, name
 
 def refusal() -> str:
     try:
-        located(NAME)
+        snapshot_of(NAME)
     except ModelError as error:
         return str(error)
     return ""
@@ -140,7 +140,7 @@ def refusal() -> str:
 
 def test_what_others_left_in_the_cache_and_is_not_read_does_not_matter(hub: Hub, world: World) -> None:
     commit(hub, world.base, 1.0)
-    folder = located(NAME).folder
+    folder = snapshot_of(NAME).folder
     for name in ("tf_model.h5", "pytorch_model.bin"):
         (folder / name).symlink_to(folder / "nowhere")
     assert bias_of(load_model(NAME)) == 1.0

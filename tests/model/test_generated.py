@@ -9,12 +9,12 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from longmlm.errors import PositionsError
 from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.config import ExtendConfig
 from longmlm.model.extension import at_length, extended
 from longmlm.model.generated import GeneratedPositions, rebuild_positions, stock_state
 from longmlm.model.loading import LoadedModel
 from longmlm.model.positions import hierarchical_table
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_model, tiny_tokenizer
+from longmlm.settings.extend import ExtendConfig, ExtendRecipe
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_model, tiny_tokenizer
 
 ALPHA = 0.4
 ABOUT = {
@@ -150,7 +150,9 @@ def test_lengths_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize("initialisation", ["random", "interpolate"])
 def test_rows_that_do_not_follow_from_the_base_rows_cannot_be_generated(initialisation: str) -> None:
     with pytest.raises(ValueError, match="hierarchical or tile"):
-        ExtendConfig(base="b", output="o", num_positions=99, mode="generated", initialisation=initialisation)
+        ExtendConfig(
+            base="b", output="o", recipe=ExtendRecipe(num_positions=99, mode="generated", initialisation=initialisation)
+        )
 
 
 def test_extended_model_keeps_its_base_out_of_reach() -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from longmlm.data.masking import MaskedRow
-from longmlm.model.batches import MlmBatch, collate
+from longmlm.batches.collate import MlmBatch, collate
+from longmlm.batches.masking import MaskedRow
 from longmlm.model.mlm import MlmObjective, selected_logits, set_dropout
-from tests.tiny import NUM_POSITIONS, tiny_model
+from tests.support.tiny import NUM_POSITIONS, tiny_model
 
 FULL = [NUM_POSITIONS] * 6
 PADDED = [16, 3, 9, 16, 1, 12]

@@ -10,7 +10,7 @@ from longmlm.errors import ModelError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import new_model
 from longmlm.model.positions import sinusoidal_table
-from tests.tiny import VOCABULARY_SIZE, leave_a_gap, tiny_tokenizer
+from tests.support.tiny import VOCABULARY_SIZE, leave_a_gap, tiny_tokenizer
 
 ARCHITECTURE = {
     "model_type": "roberta",

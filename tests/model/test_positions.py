@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.errors import PositionsError
-from longmlm.model.config import ExtendConfig
 from longmlm.model.positions import (
     extended_table,
     hierarchical_table,
@@ -16,6 +15,7 @@ from longmlm.model.positions import (
     random_table,
     sinusoidal_table,
 )
+from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 
 INITIALISATIONS = ("hierarchical", "tile", "random", "interpolate")
 
@@ -99,12 +99,12 @@ def test_table_that_would_not_grow_is_refused(initialisation: str) -> None:
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, -0.1, math.nan])
 def test_alpha_without_a_decomposition_is_refused(alpha: float) -> None:
     with pytest.raises(ValueError, match="alpha"):
-        ExtendConfig(base="b", output="o", num_positions=9, alpha=alpha)
+        ExtendConfig(base="b", output="o", recipe=ExtendRecipe(num_positions=9, alpha=alpha))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 0.49, 0.51, 0.99])
 def test_alpha_with_a_decomposition_is_taken(alpha: float) -> None:
-    assert ExtendConfig(base="b", output="o", num_positions=9, alpha=alpha).alpha == alpha
+    assert ExtendConfig(base="b", output="o", recipe=ExtendRecipe(num_positions=9, alpha=alpha)).alpha == alpha
 
 
 @pytest.mark.parametrize("num_positions", [11, 17, 19, 100])

@@ -8,10 +8,10 @@ from huggingface_hub import set_client_factory
 from huggingface_hub.utils import enable_progress_bars, logging
 from huggingface_hub.utils._http import default_client_factory
 
-from longmlm.release import huggingface
-from tests.hub import Hub, point_client_at, serve
-from tests.release.published import TOKEN, make
-from tests.tiny import World, one_thread, tiny_evaluation, tiny_world
+from longmlm.hubs import huggingface
+from tests.support.hub import Hub, point_client_at, serve
+from tests.support.published import TOKEN, make
+from tests.support.tiny import World, one_thread, tiny_evaluation, tiny_world
 
 
 @pytest.fixture(scope="session")

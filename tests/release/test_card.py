@@ -11,25 +11,23 @@ from huggingface_hub import ModelCard
 from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
 from longmlm.model.loading import read_provenance, weights_sha256
-from longmlm.release.card import (
-    NOT_RECOVERED,
-    model_card,
-    public_provenance,
-)
-from longmlm.release.config import ReleaseConfig
 from longmlm.release.gate import read_evaluation
-from longmlm.release.sources import Licence, Training, licence_of, training_of
-from tests.tiny import LONG_POSITIONS, World
+from longmlm.reports.facts import Licence, Training, licence_of, training_of
+from longmlm.reports.model_card import NOT_RECOVERED, model_card, public_provenance
+from longmlm.settings.release import ReleaseCard, ReleaseConfig
+from tests.support.tiny import LONG_POSITIONS, World
 
 CONFIG = ReleaseConfig(
     model="run",
     rows="rows",
     output="out/tiny-40",
-    title="Tiny: a model, 40 long",
-    license="apache-2.0",
-    description="A model of *nobody*.",
-    languages=("en", "zh"),
-    data=("demo novels, public domain",),
+    card=ReleaseCard(
+        title="Tiny: a model, 40 long",
+        license="apache-2.0",
+        description="A model of *nobody*.",
+        languages=("en", "zh"),
+        data=("demo novels, public domain",),
+    ),
 )
 
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from huggingface_hub import DatasetCard
 
-from longmlm.data.config import PrepareConfig, Source
-from longmlm.data.published import open_published
+from longmlm.data.published import open_named_rows
 from longmlm.data.rows import SPLITS, open_rows
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, read_manifest, verify
 from longmlm.release.dataset import dataset_card, size_category
-from pipelines.prepare import prepare
-from tests.hub import Hub, Repository
-from tests.loopback import Fault
-from tests.release.published import TOKEN, sent
-from tests.tiny import World
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, RowsCard, Source
+from longmlm.stages.prepare import prepare
+from tests.support.hub import Hub, Repository
+from tests.support.loopback import Fault
+from tests.support.published import TOKEN, sent
+from tests.support.tiny import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what the client does to httpx2
 NAME = "owner/tiny-rows"
@@ -32,12 +32,14 @@ def config(world: World, tmp_path: Path) -> PrepareConfig:
     (rows / "set_aside" / "slice-00007.jsonl").write_text('{"reason": "a rejected text"}')
     return PrepareConfig(
         output=str(rows),
-        tokenizer=str(world.base),
-        row_length=read_manifest(rows)["row_length"],
-        sources=(Source(files=(str(world.rows.parent / "text.jsonl"),)),),
-        held_out_fraction=0.25,
         publish=f"hf:{NAME}",
-        license="cc0-1.0",
+        recipe=PrepareRecipe(
+            tokenizer=str(world.base),
+            row_length=read_manifest(rows)["row_length"],
+            sources=(Source(files=(str(world.rows.parent / "text.jsonl"),)),),
+            held_out_fraction=0.25,
+        ),
+        card=RowsCard(license="cc0-1.0"),
     )
 
 
@@ -165,7 +167,7 @@ def test_copy_in_a_folder_opens_as_rows_and_is_made_once(config: PrepareConfig, 
     folder = tmp_path / "copies" / "tiny"
     assert shards(folder) == shards(Path(config.output))
     assert not (folder / "set_aside").exists()
-    assert len(open_published(str(folder), "held_out")) == len(open_rows(Path(config.output), "held_out"))
+    assert len(open_named_rows(str(folder), "held_out")) == len(open_rows(Path(config.output), "held_out"))
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     prepare(copied)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from longmlm.model.loading import load_model
 from longmlm.release.export import TYPES, export
-from tests.tiny import LONG_POSITIONS, World, tiny_folder, tiny_long
+from tests.support.tiny import LONG_POSITIONS, World, tiny_folder, tiny_long
 
 FAMILIES = ("roberta", "bert")
 PLAIN = """

@@ -14,7 +14,7 @@ import pytest
 
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.folders import new_folder
-from longmlm.processes import closing_on_sigterm, leave_gpus_to_training
+from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.release import follow as following
 from longmlm.release.candidates import refusal
 from longmlm.release.follow import follow
@@ -122,7 +122,7 @@ def test_sigterm_leaves_no_scratch_folder(tmp_path: Path, capsys: pytest.Capture
     before = signal.getsignal(signal.SIGTERM)
 
     def work() -> None:
-        with closing_on_sigterm(), tempfile.TemporaryDirectory(dir=tmp_path):
+        with exit_on_sigterm(), tempfile.TemporaryDirectory(dir=tmp_path):
             assert list(tmp_path.iterdir())
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -137,10 +137,10 @@ def test_sigterm_leaves_no_scratch_folder(tmp_path: Path, capsys: pytest.Capture
 def test_gpus_are_left_to_training_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    leave_gpus_to_training()
+    hide_gpus()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    leave_gpus_to_training()
+    hide_gpus()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
@@ -153,7 +153,7 @@ class Watch:
             sys.stderr.write(repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
             os._exit(0)
 sys.meta_path.insert(0, Watch())
-from pipelines.release import main
+from longmlm.cli import main
 main()
 """
     settings = tmp_path / "release.toml"

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from longmlm.data.rows import Rows
 from longmlm.errors import ReleaseError
 from longmlm.model.loading import load_model, read_provenance, weights_sha256
-from longmlm.release.config import ReleaseConfig
 from longmlm.release.export import export
-from longmlm.release.gate import accuracy_to_tell, hits_allowed, read_evaluation, refuse_untrained, reported
-from tests.tiny import World, accuracy_of, favour, held_out, measured_on, sign
+from longmlm.release.gate import accuracy_to_tell, check_trained, hits_allowed, read_evaluation, reported
+from longmlm.settings.release import ReleaseCard, ReleaseConfig
+from tests.support.tiny import World, accuracy_of, favour, held_out, measured_on, sign
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def read(folder: Path, world: World, allowed: bool = False) -> dict[str, Any]:
 
 
 def settings(**values: Any) -> ReleaseConfig:
-    return ReleaseConfig(model="run", rows="rows", output="out", title="Tiny", **values)
+    return ReleaseConfig(model="run", rows="rows", output="out", **values, card=ReleaseCard(title="Tiny"))
 
 
 def measured_so(evaluation: dict[str, Any], name: str, **values: object) -> dict[str, Any]:
@@ -104,8 +104,8 @@ def test_evaluation_that_cannot_serve_is_refused_with_the_remedy(copy: Path, wor
 def test_model_without_a_record_of_its_training_is_refused(world: World) -> None:
     for folder in (world.long, world.base):
         with pytest.raises(ReleaseError, match="was not trained by longmlm"):
-            refuse_untrained(read_provenance(str(folder)), str(folder))
-    refuse_untrained(read_provenance(str(world.trained)), "trained")
+            check_trained(read_provenance(str(folder)), str(folder))
+    check_trained(read_provenance(str(world.trained)), "trained")
 
 
 def test_changed_evaluation_is_refused(copy: Path, world: World) -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from longmlm.model.architecture import FAMILIES
 from longmlm.model.loading import load_model
 from longmlm.release.export import export
-from tests.tiny import tiny_folder, tiny_long
+from tests.support.tiny import tiny_folder, tiny_long
 
 ROOT = Path(__file__).parents[2]
 FORMS = {"fp32": ("fp32", None), "bf16": ("bf16", None), "sharded": ("fp32", "20KB")}

@@ -17,12 +17,21 @@ from longmlm.errors import ReleaseError
 from longmlm.model.architecture import FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import onnx_graph, reload
-from longmlm.release.card import addressed, model_card
-from longmlm.release.config import ReleaseConfig
-from longmlm.release.export import ONNX_TOLERANCE, export, prove
+from longmlm.release.export import export
 from longmlm.release.onnx_graph import GRAPH, INPUTS, write_graph
-from longmlm.release.sources import Licence, Training
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, prove_in_this_process, tiny_folder, tiny_long
+from longmlm.release.proof import ONNX_TOLERANCE, prove
+from longmlm.reports.facts import Licence, Training
+from longmlm.reports.model_card import addressed, model_card
+from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
+from tests.support.tiny import (
+    LONG_POSITIONS,
+    NUM_POSITIONS,
+    World,
+    held_out,
+    prove_in_this_process,
+    tiny_folder,
+    tiny_long,
+)
 
 SHAPES = ((1, 1), (1, 2), (2, 1), (1, NUM_POSITIONS), (1, LONG_POSITIONS), (3, LONG_POSITIONS))
 WRITE = """
@@ -88,7 +97,9 @@ def test_file_holds_nothing_of_this_machine(exported: Path) -> None:
 
 
 def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, folder: Path) -> None:
-    config = ReleaseConfig(model="m", rows="r", output=str(folder), title="Tiny", onnx=True)
+    config = ReleaseConfig(
+        model="m", rows="r", output=str(folder), card=ReleaseCard(title="Tiny"), recipe=ReleaseRecipe(onnx=True)
+    )
     provenance = json.loads((world.trained / "longmlm.json").read_text())
     rows = held_out(world.rows)
     card = model_card(config, provenance, {}, rows.manifest, Training({}, None, None), Licence("mit"))
@@ -158,10 +169,10 @@ def test_model_that_cannot_be_traced_is_refused_in_a_line(exported: Path, monkey
 
 @pytest.mark.parametrize("name", onnx_graph.EXTRA)
 def test_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    onnx_graph.refuse_without_extra()
+    onnx_graph.check_onnx_installed()
     monkeypatch.setattr(onnx_graph, "find_spec", lambda other: None if other == name else object())
     with pytest.raises(ReleaseError, match=rf"^onnx = true needs {name}, .*: pip install 'longmlm\[onnx\]'$"):
-        onnx_graph.refuse_without_extra()
+        onnx_graph.check_onnx_installed()
 
 
 @pytest.mark.slow

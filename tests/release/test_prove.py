@@ -13,8 +13,9 @@ from longmlm.data.rows import Rows
 from longmlm.errors import ReleaseError
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import reload
-from longmlm.release.export import TYPES, export, masked_text, prove
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, prove_in_this_process
+from longmlm.release.export import TYPES, export
+from longmlm.release.proof import masked_text, prove
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, prove_in_this_process
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_logits_are_compared_at_the_base_models_length(
     length: int,
 ) -> None:
     compared = {}
-    monkeypatch.setattr("longmlm.release.export.save_file", lambda tensors, path: compared.update(tensors, path=path))
+    monkeypatch.setattr("longmlm.release.proof.save_file", lambda tensors, path: compared.update(tensors, path=path))
     monkeypatch.setattr(reload, "load_file", lambda _: {name: compared[name] for name in compared if name != "path"})
     export(trained, "fp32", tmp_path)
     prove(trained, "fp32", rows, tmp_path, base_positions)

@@ -10,10 +10,11 @@ import pytest
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import MANIFEST, verify
-from longmlm.release.huggingface import Repository
-from longmlm.release.publish import address, publish, require
-from tests.hub import Hub
-from tests.release.published import NAME, PLACE, content, held, make, send, sent
+from longmlm.hubs.huggingface import Repository
+from longmlm.hubs.publish import publish, require
+from longmlm.release.released_folder import address
+from tests.support.hub import Hub
+from tests.support.published import NAME, PLACE, content, held, make, send, sent
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what the client does to httpx2
 
@@ -129,7 +130,7 @@ def test_missing_client_is_told_in_one_line_before_anything_is_done(monkeypatch:
     monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms-known")
     for target in ("folder:copies", "file:///copies", "memory://bucket/tiny", "ms:owner/name"):
         require(target)
-    monkeypatch.setattr("longmlm.release.publish.find_spec", lambda _: None)
+    monkeypatch.setattr("longmlm.hubs.publish.find_spec", lambda _: None)
     for target, client in {"s3://bucket/tiny": "s3fs", "no://bucket": "no", "ms:owner/name": "longmlm"}.items():
         with pytest.raises(ReleaseError, match=rf"client is not installed.*{client}") as caught:
             require(target)
@@ -141,10 +142,10 @@ def test_hub_that_may_not_be_asked_or_is_not_logged_in_to_is_told_before_anythin
 ) -> None:
     for is_offline, token, said in ((True, "hf-known", "HF_HUB_OFFLINE is set"), (False, None, "needs a token")):
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", is_offline)
-        monkeypatch.setattr("longmlm.release.huggingface.get_token", lambda token=token: token)
+        monkeypatch.setattr("longmlm.hubs.huggingface.get_token", lambda token=token: token)
         with pytest.raises(ReleaseError, match=said):
             require("hf:owner/name")
-    monkeypatch.setattr("longmlm.release.huggingface.get_token", lambda: "hf-known")
+    monkeypatch.setattr("longmlm.hubs.huggingface.get_token", lambda: "hf-known")
     require("hf:owner/name")
 
 

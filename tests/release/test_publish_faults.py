@@ -9,10 +9,10 @@ from huggingface_hub import constants
 
 from longmlm.errors import FolderError, ReleaseError, UnavailableError
 from longmlm.folders import new_folder
-from longmlm.release import huggingface
-from tests.hub import Hub
-from tests.loopback import CUT, HANG, Fault
-from tests.release.published import NAME, TOKEN, content, held, send, sent
+from longmlm.hubs import huggingface
+from tests.support.hub import Hub
+from tests.support.loopback import CUT, HANG, Fault
+from tests.support.published import NAME, TOKEN, content, held, send, sent
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what the client does to httpx2
 REQUESTS = {

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from longmlm.errors import ReleaseError, UnavailableError
-from longmlm.release import modelscope
-from longmlm.release.hub import Repository
-from longmlm.release.publish import address, publish, require
-from tests.loopback import CUT, HANG, Fault
-from tests.modelscope_hub import FIRST, PRIVATE, PUBLIC, ModelScope, serve
-from tests.modelscope_hub import Repository as Held
-from tests.release.published import NAME, PLACE, content, make
+from longmlm.hubs import modelscope
+from longmlm.hubs.publish import publish, require
+from longmlm.hubs.target import Repository
+from longmlm.release.released_folder import address
+from tests.support.loopback import CUT, HANG, Fault
+from tests.support.modelscope_hub import FIRST, PRIVATE, PUBLIC, ModelScope, serve
+from tests.support.modelscope_hub import Repository as Held
+from tests.support.published import NAME, PLACE, content, make
 
 TOKEN = "ms-planted0123456789"
 STEP = replace(PLACE, revision="step-7", mirrors=True)
@@ -220,7 +221,7 @@ def test_file_that_the_hub_does_not_hold_as_it_is_here_is_named(
     whole = content(folder)
     altered, lacking = {**whole, name: b"x"}, {path: whole[path] for path in whole if path != name}
     spoilt = altered if spoil == "altered" else lacking
-    monkeypatch.setattr("tests.modelscope_hub.changed", lambda *_: spoilt)
+    monkeypatch.setattr("tests.support.modelscope_hub.changed", lambda *_: spoilt)
     with pytest.raises(ReleaseError, match=f"owner/name (holds another|lacks) {name}"):
         send(folder)
 

@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from longmlm.folders import MANIFEST, new_folder, read_manifest
 from longmlm.model.loading import load_model, weights_sha256
-from longmlm.release.config import ReleaseConfig
-from longmlm.release.export import export, prove
-from tests.hub import Hub
-from tests.release.published import CARD, NAME, TOKEN, content, held, send
-from tests.tiny import World, held_out, prove_in_this_process
+from longmlm.release.export import export
+from longmlm.release.proof import prove
+from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
+from tests.support.hub import Hub
+from tests.support.published import CARD, NAME, TOKEN, content, held, send
+from tests.support.tiny import World, held_out, prove_in_this_process
 
 INDEX = "model.safetensors.index.json"
 LOAD = """
@@ -65,7 +66,9 @@ def test_checksum_of_the_weights_is_that_of_all_shards(sharded: Path) -> None:
 @pytest.mark.parametrize("size", ["5", "5 GB", "0MB", "GB", "-1GB", "5gb", "1.5GB"])
 def test_size_that_is_none_is_refused(size: str) -> None:
     with pytest.raises(ValueError, match="max_shard_size is no size such as 500MB or 5GB"):
-        ReleaseConfig(model="m", rows="r", output="o", title="t", max_shard_size=size)
+        ReleaseConfig(
+            model="m", rows="r", output="o", card=ReleaseCard(title="t"), recipe=ReleaseRecipe(max_shard_size=size)
+        )
 
 
 @pytest.mark.slow

@@ -8,13 +8,13 @@ from accelerate.state import AcceleratorState
 from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaTokenizer
 
-from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
-from longmlm.evaluation.config import HeldOut
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, PretrainRuntime, Start
+from longmlm.stages.pretrain import pretrain
 from longmlm.training import tracking
-from longmlm.training.config import PretrainConfig, RecipeConfig, RuntimeConfig, Start
-from pipelines.pretrain import pretrain
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 TEXT = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
@@ -48,10 +48,12 @@ def ground(tmp_path_factory) -> Path:
     (folder / "architecture.json").write_text(json.dumps(architecture), encoding="utf-8")
     config = PrepareConfig(
         output=str(folder / "rows"),
-        tokenizer=str(folder / "tokenizer"),
-        sources=(Source(files=(str(folder / "text.jsonl"),)),),
-        row_length=32,
-        held_out_fraction=0.3,
+        recipe=PrepareRecipe(
+            tokenizer=str(folder / "tokenizer"),
+            sources=(Source(files=(str(folder / "text.jsonl"),)),),
+            row_length=32,
+            held_out_fraction=0.3,
+        ),
     )
     prepare_rows(config, load_vocabulary(config.tokenizer))
     return folder
@@ -64,11 +66,18 @@ def settings(ground, tmp_path) -> PretrainConfig:
         run=str(tmp_path / "run"),
         rows=str(ground / "rows"),
         start=Start(architecture=str(ground / "architecture.json"), tokenizer=str(ground / "tokenizer")),
-        recipe=RecipeConfig(num_steps=12, batch_tokens=256, learning_rate=1e-3, warmup_steps=2, precision="no", seed=7),
-        runtime=RuntimeConfig(
+        recipe=PretrainRecipe(
+            num_steps=12,
+            batch_tokens=256,
+            learning_rate=1e-3,
+            warmup_steps=2,
+            precision="no",
+            seed=7,
+            held_out=HeldOut(max_rows=20),
+        ),
+        runtime=PretrainRuntime(
             rows_per_micro_batch=4, num_threads=1, log_every_steps=1, evaluate_every_steps=4, save_every_steps=4
         ),
-        held_out=HeldOut(max_rows=20),
     )
 
 

@@ -12,9 +12,9 @@ import pytest
 from longmlm import folders
 from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, seal, verify
+from longmlm.reports.checkpoints import list_checkpoints
 from longmlm.training import checkpoint
 from longmlm.training.checkpoint import folder_of
-from longmlm.training.inventory import inventory
 from longmlm.training.tracking import METRICS
 from tests.training.test_run import stop_after
 
@@ -40,14 +40,14 @@ def test_a_checkpoint_is_skipped_and_the_file_named_whichever_file_is_damaged_or
         content = path.read_bytes()
         for kind in (*KINDS, "missing"):
             path.unlink() if kind == "missing" else damage(path, kind)
-            found = checkpoint.newest_sound(run)
+            found = checkpoint.newest_verified(run)
             assert found.folder == before, (name, kind)
             assert len(found.skipped) == 1 and newest.name in found.skipped[0], (name, kind)
             named = names if name == MANIFEST else [name]  # a manifest may be wrong about another file
             assert any(one in found.skipped[0] for one in named), (name, kind, found.skipped)
             path.write_bytes(content)
     (newest / "notes.txt").write_text("a file of somebody's own does not count", encoding="utf-8")
-    assert checkpoint.newest_sound(run) == checkpoint.Sound(newest, ())
+    assert checkpoint.newest_verified(run) == checkpoint.VerifiedCheckpoint(newest, ())
 
 
 def test_no_flipped_bit_in_a_manifest_is_more_than_a_folder_that_is_refused(tmp_path):
@@ -73,7 +73,7 @@ def test_a_checkpoint_with_a_damaged_manifest_is_replaced_by_the_resumed_run(set
     train(settings)
     said = capsys.readouterr().out
     assert f"checkpoint step-00000012 is skipped: {folder_of(run, 12) / MANIFEST} is damaged" in said
-    assert checkpoint.newest_sound(run) == checkpoint.Sound(folder_of(run, 12), ())
+    assert checkpoint.newest_verified(run) == checkpoint.VerifiedCheckpoint(folder_of(run, 12), ())
 
 
 def test_a_checkpoint_whose_manifest_lists_too_few_files_is_unsound_and_the_first_is_named(settings, train):
@@ -84,13 +84,13 @@ def test_a_checkpoint_whose_manifest_lists_too_few_files_is_unsound_and_the_firs
         files = {name: about for name, about in manifest["files"].items() if name != needed}
         assert len(files) == len(manifest["files"]) - 1
         (newest / MANIFEST).write_text(json.dumps({**manifest, "files": files}), encoding="utf-8")
-        found = checkpoint.newest_sound(run)
+        found = checkpoint.newest_verified(run)
         pattern = {"model.safetensors": "model*.safetensors", "rng-00000.pt": "rng-*.pt"}.get(needed, needed)
         assert found.folder == before
         assert f"does not list {pattern}" in found.skipped[0]
     (newest / MANIFEST).write_text('{"files": {}}', encoding="utf-8")
-    assert "does not list config.json: the checkpoint is not whole" in checkpoint.newest_sound(run).skipped[0]
-    table, problems = inventory(run, is_verified=True)
+    assert "does not list config.json: the checkpoint is not whole" in checkpoint.newest_verified(run).skipped[0]
+    table, problems = list_checkpoints(run, is_verified=True)
     assert [line[4] for line in table.lines] == ["sound", "unsound"] and len(problems) == 1
 
 
@@ -126,7 +126,7 @@ def test_a_disk_that_cannot_be_read_does_not_make_a_run_begin_anew(settings, tra
         with monkeypatch.context() as patched:
             patched.setattr(place, name, away)
             with pytest.raises(CheckpointError, match="cannot be read.*Input/output error.* the same command again"):
-                checkpoint.newest_sound(run)
+                checkpoint.newest_verified(run)
     assert contents(run) == before
 
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from longmlm.config import to_toml
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.training import checkpoint, tracking
 from longmlm.training.checkpoint import folder_of
-from longmlm.training.config import PretrainConfig
 from tests.training.test_run import assert_same_model, losses
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_when_a_process_hangs_the_others_end_in_time_with_a_line(settings, tmp_p
     assert code != 0
     assert time.monotonic() - began < 100
     assert any("waited 15 s for its fellows" in line for line in told(said)), said
-    assert checkpoint.newest_sound(Path(settings.run)).folder == folder_of(Path(settings.run), 4)
+    assert checkpoint.newest_verified(Path(settings.run)).folder == folder_of(Path(settings.run), 4)
 
 
 def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_update(settings, tmp_path):
@@ -101,7 +101,7 @@ def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_update(set
     assert code != 0
     assert "not finite in step 7" in told(said)[0]
     assert len(losses(run)) == 6
-    assert checkpoint.newest_sound(run).folder == folder_of(run, 4)
+    assert checkpoint.newest_verified(run).folder == folder_of(run, 4)
     noted = [json.loads(path.read_text()) for path in sorted(run.glob("non-finite-*.json"))]
     assert [one["step"] for one in noted] == [7, 7]
     assert all(one["row_ids"] for one in noted)
@@ -138,7 +138,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_an_undisturbed_one(setting
         if process.poll() is None:
             kill(process, generator.choice(["one", "all"]), generator)
         finish(process, tmp_path)
-        newest = checkpoint.newest_sound(run)
+        newest = checkpoint.newest_verified(run)
         reached.append(newest.folder)
         assert newest.skipped == ()
     code, said = finish(start(settings, tmp_path, ACCELERATE), tmp_path, 1200)
@@ -164,7 +164,7 @@ def test_a_disk_that_is_full_ends_two_processes_with_a_line_and_the_run_goes_on_
     assert code != 0
     assert len(told(said)) == 1 and "the one before it is kept: free some space" in told(said)[0], said
     assert "Traceback" not in said.split("error: ")[0]
-    assert checkpoint.newest_sound(run) == checkpoint.Sound(folder_of(run, 4), ())
+    assert checkpoint.newest_verified(run) == checkpoint.VerifiedCheckpoint(folder_of(run, 4), ())
     assert not list(run.glob("checkpoints/*.partial"))
     code, said = finish(start(settings, tmp_path, ACCELERATE), tmp_path)
     assert code == 0, said[-2000:]

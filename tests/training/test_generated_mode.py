@@ -13,12 +13,12 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import Provenance, write_extension
 from longmlm.model.loading import load_model, read_provenance
 from longmlm.model.positions import hierarchical_table
-from longmlm.release.config import ReleaseConfig
+from longmlm.settings.pretrain import PretrainConfig, Start
+from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
+from longmlm.stages.release import release
 from longmlm.training import checkpoint
 from longmlm.training.checkpoint import folder_of
-from longmlm.training.config import PretrainConfig, Start
-from pipelines.release import release
-from tests.tiny import LONG_POSITIONS, NUM_POSITIONS, prove_in_this_process, tiny_folder, tiny_rows
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, prove_in_this_process, tiny_folder, tiny_rows
 from tests.training.test_processes import launch
 from tests.training.test_run import assert_same_model, losses, stop_after
 
@@ -100,9 +100,8 @@ def test_a_trained_model_is_released_at_any_length(generated, train, tmp_path, m
         model=str(best),
         rows=generated.rows,
         output=str(tmp_path / "released"),
-        title="tiny",
-        license="mit",
-        num_positions=num_positions,
+        card=ReleaseCard(title="tiny", license="mit"),
+        recipe=ReleaseRecipe(num_positions=num_positions),
     )
     release(config)
     length = num_positions or LONG_POSITIONS

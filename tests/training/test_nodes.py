@@ -140,7 +140,7 @@ def test_a_process_killed_on_one_machine_ends_the_launchers_of_both_and_the_same
     name, mine = "two-nodes-cpu.yaml", Path(settings.run)
     ended = run_all(settings, tmp_path, launchers(name), *faulty("die", 3, 6))
     assert all(code != 0 for code, _ in ended), ended
-    assert checkpoint.newest_sound(mine).folder == checkpoint.folder_of(mine, 4)
+    assert checkpoint.newest_verified(mine).folder == checkpoint.folder_of(mine, 4)
     for code, said in run_all(settings, tmp_path, launchers(name)):
         assert code == 0, said[-2000:]
         assert not told(said)

@@ -10,15 +10,15 @@ from shutil import rmtree
 
 import pytest
 
-from longmlm.data.config import PrepareConfig, Source
 from longmlm.errors import CheckpointError
-from longmlm.evaluation.config import HeldOut
 from longmlm.folders import MANIFEST, read_manifest
 from longmlm.release.dataset import write_dataset
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, RowsCard, Source
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.training import tracking
 from longmlm.training.checkpoint import folder_of
-from longmlm.training.config import PretrainConfig
-from tests.hub import Hub, Repository, point_client_at, serve
+from tests.support.hub import Hub, Repository, point_client_at, serve
 from tests.training.test_processes import launch
 
 NAME, TOKEN = "owner/rows", "hf_planted0123456789"
@@ -27,9 +27,9 @@ NAME, TOKEN = "owner/rows", "hf_planted0123456789"
 @pytest.fixture
 def settings(settings: PretrainConfig) -> PretrainConfig:
     """Four steps, and two checkpoints."""
-    recipe = replace(settings.recipe, num_steps=4, batch_tokens=128)
+    recipe = replace(settings.recipe, num_steps=4, batch_tokens=128, held_out=HeldOut(max_rows=4))
     runtime = replace(settings.runtime, evaluate_every_steps=4, save_every_steps=2)
-    return replace(settings, recipe=recipe, runtime=runtime, held_out=HeldOut(max_rows=4))
+    return replace(settings, recipe=recipe, runtime=runtime)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,9 @@ def files(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     """What is published of the rows."""
     folder, source = tmp_path_factory.mktemp("published"), Source(files=("text.jsonl",))
     made = PrepareConfig(
-        output="rows", tokenizer=str(ground / "tokenizer"), row_length=32, sources=(source,), license="cc0-1.0"
+        output="rows",
+        recipe=PrepareRecipe(tokenizer=str(ground / "tokenizer"), row_length=32, sources=(source,)),
+        card=RowsCard(license="cc0-1.0"),
     )
     write_dataset(ground / "rows", made, folder)
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

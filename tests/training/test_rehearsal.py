@@ -11,8 +11,9 @@ from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, FolderError, TrainingError
 from longmlm.model.cost import Work, cost_of
 from longmlm.model.loading import load_model
-from longmlm.training import checkpoint, rehearsal
-from pipelines.pretrain import pretrain
+from longmlm.stages.pretrain import pretrain
+from longmlm.training import checkpoint
+from longmlm.training import dry_run as rehearsal
 from tests.training.test_run import losses
 
 

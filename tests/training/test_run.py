@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from longmlm.batches.sampling import global_batch
+from longmlm.batches.steps import rows_per_step
 from longmlm.data.rows import open_rows
-from longmlm.data.sampling import global_batch
 from longmlm.errors import CheckpointError, DataError, TrainingError
-from longmlm.model.batches import rows_per_step
 from longmlm.model.loading import read_provenance
+from longmlm.settings.pretrain import Start
 from longmlm.training import checkpoint, loop, tracking
 from longmlm.training.checkpoint import folder_of
-from longmlm.training.config import Start
 
 
 def losses(run: Path) -> list[float]:
@@ -50,7 +50,7 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(settings, 
         stop_after(patched, 6)
         with pytest.raises(SystemExit):
             train(settings)
-    assert checkpoint.newest_sound(Path(settings.run)).folder == folder_of(Path(settings.run), 4)
+    assert checkpoint.newest_verified(Path(settings.run)).folder == folder_of(Path(settings.run), 4)
     resumed = train(settings)
 
     assert settings.recipe.dropout is None
@@ -81,7 +81,7 @@ def test_a_flipped_byte_makes_a_checkpoint_skipped_and_named(settings, train, tm
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
 
-    sound = checkpoint.newest_sound(run)
+    sound = checkpoint.newest_verified(run)
     assert sound.folder == folder_of(run, 8)
     assert "step-00000012" in sound.skipped[0] and "optimizer.pt" in sound.skipped[0]
     capsys.readouterr()
@@ -97,7 +97,7 @@ def test_a_half_written_checkpoint_is_ignored(settings, train):
     (half / "model.safetensors").write_bytes(b"half")
     unsealed = run / "checkpoints" / "step-00000016"
     unsealed.mkdir()
-    sound = checkpoint.newest_sound(run)
+    sound = checkpoint.newest_verified(run)
     assert sound.folder == folder_of(run, 12)
     assert len(sound.skipped) == 1 and "step-00000016" in sound.skipped[0]
 
@@ -132,7 +132,7 @@ def test_sigterm_saves_and_the_same_command_goes_on_to_the_same_end(settings, tr
         patched.setattr(loop, "one_update", interrupted)
         run = train(settings)
     assert "stopped by SIGTERM after step 6" in capsys.readouterr().out
-    assert checkpoint.newest_sound(run).folder == folder_of(run, 6)
+    assert checkpoint.newest_verified(run).folder == folder_of(run, 6)
     train(settings)
     assert_same_model(whole, run, 12)
     assert losses(run) == losses(whole)
@@ -150,7 +150,7 @@ def test_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(sett
     monkeypatch.setattr(loop, "one_update", spoiled)
     with pytest.raises(TrainingError, match="not finite in step 10"):
         train(settings)
-    assert checkpoint.newest_sound(Path(settings.run)).folder == folder_of(Path(settings.run), 8)
+    assert checkpoint.newest_verified(Path(settings.run)).folder == folder_of(Path(settings.run), 8)
     named = json.loads((Path(settings.run) / "non-finite-step-00000010-process-0.json").read_text())
     rows = open_rows(Path(settings.rows), "train")
     num_rows = rows_per_step(settings.recipe.batch_tokens, rows, num_processes=1)
@@ -251,13 +251,13 @@ def test_rows_from_a_hub_are_remembered_by_their_commit(settings, train, ground,
 def test_a_checkpoint_that_another_process_wrote_meanwhile_is_not_passed_over(settings, train):
     run = train(settings)
     newest, older = folder_of(run, 12), folder_of(run, 8)
-    checkpoint.refuse_newer(run, newest)
-    checkpoint.refuse_newer(run.parent / "new", None)
+    checkpoint.check_still_newest(run, newest)
+    checkpoint.check_still_newest(run.parent / "new", None)
     for stale in (None, older, folder_of(run, 2)):
         with pytest.raises(CheckpointError, match="give the same command again"):
-            checkpoint.refuse_newer(run, stale)
+            checkpoint.check_still_newest(run, stale)
     (newest / "optimizer.pt").write_bytes(b"damaged")
-    checkpoint.refuse_newer(run, older)
+    checkpoint.check_still_newest(run, older)
 
 
 def test_a_local_base_model_that_is_gone_leaves_base_cut_unmeasured_and_says_so(settings, train, tmp_path, capsys):

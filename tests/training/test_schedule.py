@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from longmlm.training.config import RecipeConfig
+from longmlm.artifacts.run import TrainState
+from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.optimizer import new_optimizer
 from longmlm.training.schedule import is_constant, learning_rate
-from longmlm.training.state import TrainState
 
-RECIPE = RecipeConfig(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
+RECIPE = PretrainRecipe(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
 
 
-def rates(recipe: RecipeConfig) -> list[float]:
+def rates(recipe: PretrainRecipe) -> list[float]:
     return [learning_rate(step, recipe) for step in range(recipe.num_steps)]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from longmlm.config import to_toml
 from longmlm.errors import FolderError
-from longmlm.processes import alone
+from longmlm.processes import exclusive_lock
 from longmlm.training import checkpoint, tracking
 from tests.training.test_faults import ACCELERATE
 
@@ -63,7 +63,7 @@ def test_a_signal_to_the_launcher_of_two_processes_saves_and_no_process_fails(se
 
 def assert_saved_at_the_last_step(run: Path) -> None:
     last = max(line["step"] for line in tracking.read(run) if "loss" in line)
-    assert checkpoint.newest_sound(run).folder == checkpoint.folder_of(run, last)
+    assert checkpoint.newest_verified(run).folder == checkpoint.folder_of(run, last)
 
 
 def test_sigterm_to_the_launcher_alone_reaches_training(settings, tmp_path):
@@ -74,11 +74,11 @@ def test_sigterm_to_the_launcher_alone_reaches_training(settings, tmp_path):
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert "stopped by SIGTERM after step" in said
-    assert checkpoint.newest_sound(Path(settings.run)).folder is not None
+    assert checkpoint.newest_verified(Path(settings.run)).folder is not None
 
 
 def test_a_second_launch_on_one_run_folder_is_refused(settings, train):
-    with alone(Path(settings.run)), pytest.raises(FolderError, match="being written by another process"):
+    with exclusive_lock(Path(settings.run)), pytest.raises(FolderError, match="being written by another process"):
         train(settings)
     assert tracking.read(Path(settings.run)) == []
     assert train(settings).is_dir()
@@ -93,4 +93,4 @@ def test_pruning_never_removes_the_checkpoint_just_saved_for_damaged_ones_after_
         checkpoint.folder_of(run, 12).with_name(f"step-{step:08d}").mkdir()
     saved = checkpoint.folder_of(run, 8)
     assert saved not in checkpoint.prune(run, saved, 2)
-    assert checkpoint.newest_sound(run).folder == saved
+    assert checkpoint.newest_verified(run).folder == saved

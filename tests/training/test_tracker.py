@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from longmlm.errors import TrainingError
+from longmlm.settings.pretrain import Tracking
 from longmlm.training import tracker, tracking
-from longmlm.training.config import Tracking
 
 pytestmark = pytest.mark.usefixtures("stranger")
 
@@ -184,6 +184,6 @@ def test_an_address_with_a_password_which_the_client_would_log_is_refused(record
 def test_what_a_tracker_complains_of_is_told_without_secrets(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "planted-key")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    told = tracker.blotted("planted-key is false\nat https://me:planted@example.org/x" + 999 * ".")
+    told = tracker.redact("planted-key is false\nat https://me:planted@example.org/x" + 999 * ".")
     assert told.startswith("*** is false at https://example.org/x")
     assert len(told) == 300

@@ -14,8 +14,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto.wandb_internal_pb2 import Record
 
+from longmlm.settings.pretrain import PretrainConfig, Tracking
 from longmlm.training import tracker, tracking
-from longmlm.training.config import PretrainConfig, Tracking
 from tests.training.test_run import stop_after
 
 pytestmark = pytest.mark.usefixtures("stranger")

@@ -29,7 +29,7 @@ def test_a_run_that_moves_to_other_numbers_of_processes_and_back_trains_on_the_s
         stop_after(patched, 3)
         with pytest.raises(SystemExit):
             train(settings)
-    assert checkpoint.newest_sound(run).folder == folder_of(run, 2)
+    assert checkpoint.newest_verified(run).folder == folder_of(run, 2)
     for place, num_processes in enumerate(worlds):
         launcher = (*ACCELERATE, "--num_processes", str(num_processes))
         meant = replace(settings, runtime=replace(settings.runtime, num_processes=num_processes))
@@ -38,7 +38,7 @@ def test_a_run_that_moves_to_other_numbers_of_processes_and_back_trains_on_the_s
             start(meant, tmp_path, launcher, *faulty("terminate", num_processes - 1, last - 1)), tmp_path
         )
         assert code == 0, said[-2000:]
-        assert checkpoint.newest_sound(run).folder == folder_of(run, last)
+        assert checkpoint.newest_verified(run).folder == folder_of(run, last)
     train(settings)
     assert_same_record(undisturbed, run)
     one, other = (load_file(folder_of(place, 12) / "model.safetensors") for place in (undisturbed, run))

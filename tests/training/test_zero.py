@@ -13,9 +13,10 @@ from transformers import AutoModelForMaskedLM
 
 from longmlm.errors import TrainingError
 from longmlm.model.loading import load_model
-from longmlm.training import checkpoint, tracking, zero
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.training import checkpoint, tracking
+from longmlm.training import deepspeed_backend as zero
 from longmlm.training.checkpoint import folder_of
-from longmlm.training.config import PretrainConfig
 from tests.training.test_faults import ROOT, faulty, finish, start, told
 from tests.training.test_processes import launch
 from tests.training.test_run import assert_same_model, losses
@@ -181,7 +182,7 @@ def test_no_update_is_made_with_a_number_that_is_none(settings, tmp_path, yaml, 
     assert code != 0
     assert "not finite in step 7" in told(said)[0], said[-2000:]
     assert len(losses(run)) == 6
-    assert checkpoint.newest_sound(run).folder == folder_of(run, 4)
+    assert checkpoint.newest_verified(run).folder == folder_of(run, 4)
     assert len(list(run.glob("non-finite-step-00000007-process-*.json"))) == 2
 
 

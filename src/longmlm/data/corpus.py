@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longmlm.data.config import Source
 from longmlm.data.files import files_of
-from longmlm.data.hub import arrow_files
 from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
 from longmlm.data.texts import Text, pieces_of
+from longmlm.hubs.datasets import arrow_files
+from longmlm.settings.prepare import Source
 
 
 @dataclass(frozen=True, slots=True)

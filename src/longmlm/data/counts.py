@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt32
 
-from longmlm.data.packing import PackedRow, TokenizedDocument
+from longmlm.data.packing import Row, TokenizedDocument
 from longmlm.data.rows import SPLITS
 
 NUM_FILLS = 20
@@ -56,7 +56,7 @@ class Counts:
         if length:
             self.document_lengths = _sums(self.document_lengths, [0] * (length.bit_length() - 1) + [1])
 
-    def count_row(self, row: PackedRow, row_length: int) -> None:
+    def count_row(self, row: Row, row_length: int) -> None:
         """Counts a row that is going to be written."""
         self.rows += 1
         self.separators += len(row.document_starts) - 1

@@ -24,18 +24,18 @@ from datatrove.utils.logging import logger
 from datatrove.utils.stats import PipelineStats
 from tqdm import tqdm
 
-from longmlm.data.config import PrepareConfig, Source
 from longmlm.data.corpus import Document, SetAside, Slice, is_held_out, plan_slices, read_slice
 from longmlm.data.counts import Counts, merged, reasons_in, tokens_of
 from longmlm.data.languages import check_language
-from longmlm.data.packing import OpenRow, PackedRow, TokenizedDocument, pack_document
-from longmlm.data.plan import PLAN, earlier_plan, pinned, plan_of
+from longmlm.data.packing import OpenRow, Row, TokenizedDocument, pack_document
+from longmlm.data.plan import PLAN, pinned, plan_of, previous_plan
 from longmlm.data.rows import FORMAT, SPLITS, VOCABULARY_ONLY, Shard, Split, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary, encode
 from longmlm.errors import DataError
 from longmlm.folders import PARTIAL, partial_of, read_manifest, seal, write_json
-from longmlm.processes import alone, end_with_parent
+from longmlm.processes import end_with_parent, exclusive_lock
+from longmlm.settings.prepare import PrepareConfig, Source
 
 LOCK = ".lock"  # what processes.alone holds
 WHOLE = "whole"  # the folder that becomes the output; beside it lies what only the work needs
@@ -79,7 +79,7 @@ class Side:
     def add(self, document: TokenizedDocument) -> None:
         """Packs a document, and writes the rows that it fills."""
         counted = TokenizedDocument(self.counts.counted(document, self.row.capacity), document.source)
-        for row in pack_document(self.row, counted, self.config.packing):
+        for row in pack_document(self.row, counted, self.config.recipe.packing):
             self._write(row)
 
     def close(self) -> None:
@@ -87,8 +87,8 @@ class Side:
         if self.row.length:
             self._write(self.row.close())
 
-    def _write(self, row: PackedRow) -> None:
-        self.counts.count_row(row, self.config.row_length)
+    def _write(self, row: Row) -> None:
+        self.counts.count_row(row, self.config.recipe.row_length)
         self.shard.add(row)
 
 
@@ -107,11 +107,13 @@ class PackSlice(PipelineStep):
         sides: dict[Split, Side] = {}
         with ExitStack() as shards:
             for document in data or ():
-                split: Split = "held_out" if is_held_out(document.text, self.config.held_out_fraction) else "train"
+                split: Split = (
+                    "held_out" if is_held_out(document.text, self.config.recipe.held_out_fraction) else "train"
+                )
                 if split not in sides:
                     path = self.folder / WHOLE / split / f"slice-{rank:05d}.arrow"
                     shard = shards.enter_context(open_shard(path, self.vocabulary.size))
-                    row = OpenRow(self.config.row_length - 2, self.vocabulary.special)
+                    row = OpenRow(self.config.recipe.row_length - 2, self.vocabulary.special)
                     sides[split] = Side(self.config, shard, row)
                 sides[split].add(self._tokenized(document))
             for side in sides.values():
@@ -121,7 +123,7 @@ class PackSlice(PipelineStep):
         yield from ()
 
     def _tokenized(self, document: Document) -> TokenizedDocument:
-        starts = sentence_starts(document.text, self.config.sources[document.source].language)
+        starts = sentence_starts(document.text, self.config.recipe.sources[document.source].language)
         return TokenizedDocument(encode(self.vocabulary.tokenizer, document.text, starts), document.source)
 
 
@@ -188,16 +190,16 @@ def prepare_rows(config: PrepareConfig, vocabulary: Vocabulary) -> dict[str, Any
     DataError when the folder holds something else, when there is no text, when no document was held out, or when the
     disk is full, and FolderError while another process writes the same rows.
     """
-    for source in config.sources:
+    for source in config.recipe.sources:
         check_language(source.language)
     output = Path(config.output)
-    sources = pinned(config.sources, earlier_plan(output))
+    sources = pinned(config.recipe.sources, previous_plan(output))
     plan = plan_of(config, sources, vocabulary.fingerprint)
     if not output.exists():
-        slices = tuple(plan_slices(sources, config.slice_bytes))
+        slices = tuple(plan_slices(sources, config.recipe.slice_bytes))
         if not slices:
             raise DataError("the sources hold no text: every file is empty")
-        with alone(partial_of(output)):
+        with exclusive_lock(partial_of(output)):
             if not output.exists():
                 _write(config, vocabulary, slices, plan)
     shutil.rmtree(partial_of(output), ignore_errors=True)
@@ -219,7 +221,13 @@ def _write(config: PrepareConfig, vocabulary: Vocabulary, slices: Sequence[Slice
         _open_partial(partial, plan)
         report = _packed(config, vocabulary, slices, partial)
         _refuse_empty(report, partial)
-        about = {"format": FORMAT, "kind": "rows", "row_length": config.row_length, "plan": plan, "report": report}
+        about = {
+            "format": FORMAT,
+            "kind": "rows",
+            "row_length": config.recipe.row_length,
+            "plan": plan,
+            "report": report,
+        }
         seal(partial / WHOLE, output, about)
     except OSError as error:
         if error.errno not in FULL:
@@ -233,16 +241,16 @@ def _write(config: PrepareConfig, vocabulary: Vocabulary, slices: Sequence[Slice
 def _packed(config: PrepareConfig, vocabulary: Vocabulary, slices: Sequence[Slice], partial: Path) -> dict[str, Any]:
     """Packs the slices that are not finished, and returns the report of all; its times are those of this run."""
     started = time.monotonic()
-    steps: Steps = [ReadSlice(config.sources, slices, partial), PackSlice(config, vocabulary, partial)]
+    steps: Steps = [ReadSlice(config.recipe.sources, slices, partial), PackSlice(config, vocabulary, partial)]
     logger.disable("datatrove")
-    workers = min(config.num_workers, len(slices))
+    workers = min(config.runtime.num_workers, len(slices))
     executor = QuietExecutor(steps, tasks=len(slices), workers=workers, logging_dir=str(partial / "work"))
     ranks = executor.get_incomplete_ranks()
     _refuse_full_disk(partial, [slices[rank] for rank in ranks], 2 if vocabulary.size <= 1 << 16 else 4)
     executor.run()
     elapsed_seconds = time.monotonic() - started
     return {
-        **merged(partial / "reports", config.row_length, len(config.sources)),
+        **merged(partial / "reports", config.recipe.row_length, len(config.recipe.sources)),
         "set_aside": reasons_in(partial / WHOLE / "set_aside"),
         "elapsed_seconds": elapsed_seconds,
         "tokens_per_second": tokens_of(partial / "reports", ranks) / elapsed_seconds,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Int32, UInt16, UInt32
 
-from longmlm.data.config import PackingMode
 from longmlm.data.vocabulary import SpecialTokens
+from longmlm.settings.prepare import PackingMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class TokenizedDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedRow:
+class Row:
     """A row with its special tokens, and where in it (and from which source) each document's part begins."""
 
     input_ids: UInt32[np.ndarray, " tokens"]
@@ -57,10 +57,10 @@ class OpenRow:
         self.pieces.append(tokens)
         self.length += len(tokens)
 
-    def close(self) -> PackedRow:
+    def close(self) -> Row:
         """Returns the row between its special tokens and begins an empty one."""
         frame = [np.array([token_id], dtype=np.uint32) for token_id in (self.special.cls, self.special.sep)]
-        row = PackedRow(
+        row = Row(
             np.concatenate([frame[0], *self.pieces, frame[1]]),
             np.array(self.starts, dtype=np.int32),
             np.array(self.sources, dtype=np.uint16),
@@ -71,7 +71,7 @@ class OpenRow:
 
 def pack(
     documents: Iterable[TokenizedDocument], row_length: int, special: SpecialTokens, mode: PackingMode
-) -> Iterator[PackedRow]:
+) -> Iterator[Row]:
     """Yields rows of at most `row_length` tokens: whole sentences, in order, until the next would not fit.
 
     FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2): a row may cross documents, one separator between them.
@@ -85,7 +85,7 @@ def pack(
         yield row.close()
 
 
-def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) -> Iterator[PackedRow]:
+def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) -> Iterator[Row]:
     """Fills the open row and others with the document's sentences, and yields those that are full."""
     opens_document = True
     for sentence in document.sentences:

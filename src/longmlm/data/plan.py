@@ -6,16 +6,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
-from longmlm.data.config import PUBLISHING, PrepareConfig, Source
 from longmlm.data.files import files_of
-from longmlm.data.hub import commit_of, is_local, source_files
 from longmlm.folders import MANIFEST, partial_of, sha256_of
+from longmlm.hubs.datasets import commit_of, is_local, source_files
+from longmlm.settings.prepare import PrepareConfig, Source
 
 PLAN = "plan.json"
 ASKED = ("dataset", "subset", "split", "revision")
 
 
-def earlier_plan(output: Path) -> dict[str, Any]:
+def previous_plan(output: Path) -> dict[str, Any]:
     """Returns the plan of the rows in `output`, or of those that were begun there, and nothing where there is none."""
     for path, key in ((output / MANIFEST, "plan"), (partial_of(output) / PLAN, None)):
         try:
@@ -43,15 +43,14 @@ def _commit(source: Source, earlier: dict[str, Any]) -> str:
 
 def plan_of(config: PrepareConfig, sources: Sequence[Source], tokenizer_fingerprint: str) -> dict[str, Any]:
     """Returns all that the rows depend on; `sources` are those of `config`, pinned. Raises DataError for bad ones."""
-    apart = ("output", "num_workers", "sources", *PUBLISHING)
-    settings = {key: value for key, value in asdict(config).items() if key not in apart}
-    described = [_described(asked, found) for asked, found in zip(config.sources, sources, strict=True)]
+    settings = {key: value for key, value in asdict(config.recipe).items() if key != "sources"}
+    described = [_described(asked, found) for asked, found in zip(config.recipe.sources, sources, strict=True)]
     return json.loads(
         json.dumps({"settings": settings, "sources": described, "tokenizer_fingerprint": tokenizer_fingerprint})
     )
 
 
-def portable(plan: Mapping[str, Any]) -> dict[str, Any]:
+def without_paths(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the plan, of which local folders and files keep the last part of their path."""
     settings = {**plan["settings"], "tokenizer": Path(plan["settings"]["tokenizer"]).name}
     return {**plan, "settings": settings, "sources": [_without_places(source) for source in plan["sources"]]}

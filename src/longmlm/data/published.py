@@ -4,16 +4,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from longmlm.data.hub import COMMIT, commit_of, downloaded
 from longmlm.data.rows import SPLITS, Rows, Split, open_rows
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import MANIFEST
+from longmlm.hubs.datasets import COMMIT, commit_of, downloaded
 
 HUB = "hf:"
 NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
-def pinned_rows(name: str, earlier: str | None = None) -> str:
+def pin_rows(name: str, earlier: str | None = None) -> str:
     """Returns hf:OWNER/NAME@COMMIT for rows on the hub, whatever revision was named, and a folder as it is.
 
     The commit is that of `earlier`, which pinned the same rows, else the one that the revision means now. Raises
@@ -38,7 +38,7 @@ def folder_of_rows(pinned: str, splits: Sequence[Split] = SPLITS) -> Path:
     return downloaded(repository, str(commit), [MANIFEST, *(f"{split}/*" for split in splits)])
 
 
-def open_published(name: str, split: Split, verified: bool = True) -> Rows:
+def open_named_rows(name: str, split: Split, verified: bool = True) -> Rows:
     """Returns the rows of one split as open_rows does, of a folder or, pinned, on the hub."""
     try:
         return open_rows(folder_of_rows(name, [split]), split, verified)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 from jaxtyping import Int64
 
-from longmlm.data.packing import PackedRow
+from longmlm.data.packing import Row
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.folders import PARTIAL, read_manifest, sync, verify
@@ -92,7 +92,7 @@ def _is_shard(name: str) -> bool:
     return name.startswith(tuple(f"{split}/" for split in SPLITS))
 
 
-def write_shard(path: Path, rows: Iterable[PackedRow], vocabulary_size: int) -> int:
+def write_shard(path: Path, rows: Iterable[Row], vocabulary_size: int) -> int:
     """Writes rows as an Arrow stream that `datasets` memory-maps, ids in the smallest fitting type; returns how many.
 
     The file appears under its name when it is complete.
@@ -110,7 +110,7 @@ class Shard:
         self.writer, self.schema = writer, schema
         self.num_rows, self._waiting = 0, []
 
-    def add(self, row: PackedRow) -> None:
+    def add(self, row: Row) -> None:
         """Appends a row."""
         self._waiting.append(row)
         self.num_rows += 1

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt32
 from tokenizers import Tokenizer
 
-from longmlm.data.repositories import located
 from longmlm.data.texts import Text
 from longmlm.errors import DataError
+from longmlm.hubs.models import snapshot_of
 
 Tokens = UInt32[np.ndarray, " tokens"]
 
@@ -86,7 +86,7 @@ def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
     from transformers import AutoTokenizer
 
     try:
-        folder = located(name, revision, with_weights=False).folder
+        folder = snapshot_of(name, revision, with_weights=False).folder
         pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the libraries below raise types of their own
         kind = "folder" if Path(name).exists() else "folder, nor a reachable hub repository,"

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Int64
 from transformers import PreTrainedTokenizerBase
 
-from longmlm.data.masking import MaskedRow
-from longmlm.evaluation.held_out import FrozenRows
-from longmlm.model.batches import collate
+from longmlm.batches.collate import collate
+from longmlm.batches.masking import MaskedRow
+from longmlm.evaluation.frozen import FrozenRows
 from longmlm.model.mlm import MlmObjective
 
 LATE = 0.9

@@ -60,7 +60,7 @@ class Architecture:
         return self.position_table.num_embeddings - self.position_offset
 
 
-def refuse_unsuitable(config: PretrainedConfig, name: str) -> None:
+def check_architecture(config: PretrainedConfig, name: str) -> None:
     """Raises ModelError, with the reason, for a model that is no encoder with a learned absolute table."""
     family = config.model_type
     if family in REFUSED:
@@ -83,7 +83,7 @@ def refuse_unsuitable(config: PretrainedConfig, name: str) -> None:
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
     """Returns the parts of a masked language model; raises ModelError for one that cannot be stretched."""
-    refuse_unsuitable(model.config, model.name_or_path or type(model).__name__)
+    check_architecture(model.config, model.name_or_path or type(model).__name__)
     return _parts(model)
 
 

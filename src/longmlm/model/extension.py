@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder, write_json
 from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.config import Initialisation, Mode
 from longmlm.model.loading import PROVENANCE, LoadedModel, load_model
 from longmlm.model.positions import extended_table
+from longmlm.settings.extend import Initialisation, PositionMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Provenance:
     initialisation: Initialisation
     alpha: float
     seed: int
-    mode: Mode = "materialized"
+    mode: PositionMode = "materialized"
     trained: dict[str, Any] | None = None
 
 
@@ -45,7 +45,7 @@ class ExtensionReport:
     largest_change: float
 
 
-def refuse_second_extension(provenance: dict[str, Any], name: str) -> None:
+def check_extendable(provenance: dict[str, Any], name: str) -> None:
     """Raises PositionsError for a long model that was not trained at its length: its new rows are not trained ones."""
     if "num_positions" not in provenance:
         return

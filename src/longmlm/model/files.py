@@ -6,18 +6,18 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from longmlm.data.repositories import weight_files
 from longmlm.errors import ModelError
 from longmlm.folders import MANIFEST, sha256_of
+from longmlm.hubs.models import weight_files
 
 SETTINGS = ("config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
 JSON = (*SETTINGS, "tokenizer.json", "tokenizer_config.json")
 READ = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 
-def refuse_damaged(folder: Path) -> None:
+def check_model_files(folder: Path) -> None:
     """Raises ModelError, which names the file, when one that is to be read is torn, altered, absent or elsewhere."""
-    refuse_strange_shards(folder)
+    check_shard_index(folder)
     for path in (folder / name for name in JSON):
         if path.is_file():
             _json(path)
@@ -33,7 +33,7 @@ def refuse_damaged(folder: Path) -> None:
     _refuse_altered(folder)
 
 
-def refuse_strange_shards(folder: Path) -> None:
+def check_shard_index(folder: Path) -> None:
     """Raises ModelError when an index in the folder names a file outside it, or one that is to be read and absent."""
     used = weight_files([path.name for path in folder.iterdir()])
     for index in folder.glob("*.index.json"):

@@ -15,11 +15,11 @@ import transformers.utils.logging as transformers_logging
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from longmlm.data.repositories import located
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
-from longmlm.model.architecture import architecture_of, refuse_unsuitable, replace_positions
-from longmlm.model.files import refuse_damaged
+from longmlm.hubs.models import snapshot_of
+from longmlm.model.architecture import architecture_of, check_architecture, replace_positions
+from longmlm.model.files import check_model_files
 from longmlm.model.positions import sinusoidal_table
 
 PROVENANCE = "longmlm.json"
@@ -46,9 +46,9 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     when weights or tokenizer are missing, when there are weights that the config has no place for or token ids beyond
     the word embedding, and when only its MLM head is missing unless `new_head` allows a new one, drawn by `seed`.
     """
-    found = located(name, revision)
+    found = snapshot_of(name, revision)
     folder = found.folder
-    refuse_damaged(folder)
+    check_model_files(folder)
     config = _load_config(name, folder)
     if new_head:
         torch.manual_seed(seed)
@@ -123,11 +123,11 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
         described = dict(json.loads(Path(config_file).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"{config_file} is no transformers config.json: {error}") from error
-    tokenizer = _load_tokenizer(tokenizer_name, located(tokenizer_name, with_weights=False).folder)
+    tokenizer = _load_tokenizer(tokenizer_name, snapshot_of(tokenizer_name, with_weights=False).folder)
     special = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
     try:
         config = AutoConfig.for_model(**described | {key: value for key, value in special.items() if value is not None})
-        refuse_unsuitable(config, config_file)
+        check_architecture(config, config_file)
         if config.vocab_size < (needed := _rows_needed(tokenizer)):
             raise ModelError(
                 f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {needed - 1}: set it "
@@ -148,7 +148,7 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
 def read_provenance(name: str, revision: str | None = None) -> dict[str, Any]:
     """Returns what longmlm.json beside a long checkpoint, local or on the hub, says of it; empty for other models."""
     try:
-        path = located(name, revision, with_weights=False).folder / PROVENANCE
+        path = snapshot_of(name, revision, with_weights=False).folder / PROVENANCE
     except ModelError:  # there is no such model, which is told where it is loaded
         return {}
     if not path.is_file():
@@ -189,7 +189,7 @@ def _load_config(name: str, folder: Path) -> Any:
         raise ModelError(
             f"{name} is neither a folder with a model nor one that the hub gives: {_reason(error)}"
         ) from error
-    refuse_unsuitable(config, name)
+    check_architecture(config, name)
     if asks_for_code(folder):
         del config.auto_map
     return config

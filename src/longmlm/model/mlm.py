@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from longmlm.batches.collate import MlmBatch
 from longmlm.model.architecture import architecture_of
-from longmlm.model.batches import MlmBatch
-from longmlm.runtime import beat
+from longmlm.runtime.watchdog import heartbeat
 
 
-class Told(NamedTuple):
+class MlmOutput(NamedTuple):
     """Cross-entropy in nats and whether the likeliest token was right, for each selected position."""
 
     losses: Float[Tensor, " selected"]
@@ -30,12 +30,12 @@ class MlmObjective(nn.Module):
         self.model = model
         self.is_bf16 = is_bf16
 
-    def forward(self, batch: MlmBatch) -> Told:
+    def forward(self, batch: MlmBatch) -> MlmOutput:
         """Returns loss and hit for each selected position, in the batch's order; a sign of life besides."""
-        beat()
+        heartbeat()
         logits = self.logits(batch)
         losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-        return Told(losses, logits.argmax(-1) == batch.labels)
+        return MlmOutput(losses, logits.argmax(-1) == batch.labels)
 
     def logits(self, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
         """Returns the fp32 logits at the selected positions, computed under autocast where this is bf16."""

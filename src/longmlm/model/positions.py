@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longmlm.errors import PositionsError
-from longmlm.model.config import Initialisation
+from longmlm.settings.extend import Initialisation
 
 
 def hierarchical_table(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from longmlm.errors import FolderError
 from longmlm.model.loading import read_provenance
-from longmlm.release.sources import training_of
+from longmlm.reports.facts import training_of
 from longmlm.training import checkpoint
 from longmlm.training.tracking import METRICS
 
@@ -19,7 +19,7 @@ def step_of(folder: Path) -> int:
 def refusal(folder: Path, is_allowed: bool) -> str | None:
     """Returns why a checkpoint is not published: it is damaged, or, unless allowed, not known to equal its base."""
     try:
-        checkpoint.refuse_unsound(folder)
+        checkpoint.check_sound(folder)
     except FolderError as error:
         return str(error)
     if is_allowed:

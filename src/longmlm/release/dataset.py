@@ -8,13 +8,13 @@ from typing import Any
 
 from huggingface_hub import DatasetCardData
 
-from longmlm.data.config import PrepareConfig
-from longmlm.data.plan import portable
-from longmlm.data.report import FILL, PACKING, SENTENCES, packing_table, sources_table
+from longmlm.data.plan import without_paths
 from longmlm.data.rows import SPLITS
 from longmlm.folders import MANIFEST, sha256_of, verify, write_json
-from longmlm.pages import Table, markdown_table
-from longmlm.release.sources import corpora, datasets
+from longmlm.reports.facts import corpora, datasets
+from longmlm.reports.packing import FILL, PACKING, SENTENCES, packing_table, sources_table
+from longmlm.reports.tables import Table, markdown_table
+from longmlm.settings.prepare import PrepareConfig
 
 CARD = "README.md"
 SHARDS = tuple(f"{split}/slice-*.arrow" for split in SPLITS)
@@ -40,7 +40,7 @@ def write_dataset(rows: Path, config: PrepareConfig, folder: Path) -> None:
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         _link(rows / name, folder / name)
-    card, public = folder / CARD, {**manifest, "plan": portable(manifest["plan"])}
+    card, public = folder / CARD, {**manifest, "plan": without_paths(manifest["plan"])}
     card.write_text(dataset_card(config, public), encoding="utf-8")
     files[CARD] = {"bytes": card.stat().st_size, "sha256": sha256_of(card)}
     write_json(folder / MANIFEST, {**public, "files": files})
@@ -48,11 +48,11 @@ def write_dataset(rows: Path, config: PrepareConfig, folder: Path) -> None:
 
 def dataset_card(config: PrepareConfig, manifest: Mapping[str, Any]) -> str:
     """Returns README.md: metadata, how to load, what the rows are and what they were made of."""
-    report, title = manifest["report"], config.title or Path(config.output).name
+    report, title = manifest["report"], config.card.title or Path(config.output).name
     num_rows = {split: report[split]["rows"] for split in SPLITS}
     data = DatasetCardData(
-        language=list(dict.fromkeys(source.language for source in config.sources)),
-        license=config.license,
+        language=list(dict.fromkeys(source.language for source in config.recipe.sources)),
+        license=config.card.license,
         pretty_name=title,
         size_categories=[size_category(sum(num_rows.values()))],
         source_datasets=datasets(manifest) or None,
@@ -66,7 +66,7 @@ def dataset_card(config: PrepareConfig, manifest: Mapping[str, Any]) -> str:
         "documents."
     )
     parts = [f"# {title}", lead, _usage(config), _rows(manifest), _tokenizer(config, manifest), _data(config, manifest)]
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join([*parts, f"## Licence\n\n{config.license}"]) + "\n"
+    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join([*parts, f"## Licence\n\n{config.card.license}"]) + "\n"
 
 
 def size_category(num_rows: int) -> str:
@@ -75,9 +75,13 @@ def size_category(num_rows: int) -> str:
 
 
 def _usage(config: PrepareConfig) -> str:
-    name = config.hub or Path(config.output).name
+    name = config.hub_repository or Path(config.output).name
     revision = f', revision="{config.revision}"' if config.revision else ""
-    pinned = f"hf:{config.hub}" + (f"@{config.revision}" if config.revision else "") if config.hub else name
+    pinned = (
+        f"hf:{config.hub_repository}" + (f"@{config.revision}" if config.revision else "")
+        if config.hub_repository
+        else name
+    )
     return (
         "## Use\n\n```python\nfrom datasets import load_dataset\n\n"
         f'rows = load_dataset("{name}", split="train"{revision})\nprint(len(rows), rows[0]["input_ids"][:8])\n```\n\n'
@@ -92,14 +96,14 @@ def _rows(manifest: Mapping[str, Any]) -> str:
 
 
 def _tokenizer(config: PrepareConfig, manifest: Mapping[str, Any]) -> str:
-    name = Path(config.tokenizer).name if Path(config.tokenizer).is_dir() else config.tokenizer
+    name = Path(config.recipe.tokenizer).name if Path(config.recipe.tokenizer).is_dir() else config.recipe.tokenizer
     fingerprint = manifest["plan"]["tokenizer_fingerprint"]
     return f"## Tokenizer\n\n`{name}`, with the fingerprint `{fingerprint}`. longmlm refuses models of another one."
 
 
 def _data(config: PrepareConfig, manifest: Mapping[str, Any]) -> str:
     report = manifest["report"]
-    parts = ["## Data", "\n".join(f"- {line}" for line in config.data or corpora(manifest))]
+    parts = ["## Data", "\n".join(f"- {line}" for line in config.card.data or corpora(manifest))]
     if "tokens_per_source" in report["train"]:
         parts.append(markdown_table(sources_table(manifest)))
     if report["set_aside"]:

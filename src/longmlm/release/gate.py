@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longmlm.data.config import Masking
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
-from longmlm.evaluation.config import HeldOut
-from longmlm.evaluation.held_out import Accuracy, FrozenRows, measure, whole
-from longmlm.evaluation.report import EVALUATION, content_sha256
+from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.measure import Accuracy, measure
+from longmlm.evaluation.views import whole
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
-from longmlm.release.config import ReleaseConfig, WeightType
-from longmlm.runtime import launch, resolved_precision
+from longmlm.reports.evaluation import EVALUATION, content_sha256
+from longmlm.runtime.launch import launch
+from longmlm.runtime.precision import resolved_precision
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import Masking
+from longmlm.settings.release import ReleaseConfig, WeightType
 
 HANDFUL = 2  # hits
 DEVIATIONS = 5.0
@@ -62,7 +65,7 @@ def read_evaluation(folder: str | None, expected: Mapping[str, str], is_long: bo
         if evaluation["sources"].get(key) != value:
             raise ReleaseError(f"{path} was measured on {OTHERS[key]}: evaluate this model on these rows")
     long_after, base_cut = (evaluation["measured"][name]["whole"]["accuracy"] for name in ("long_after", "base_cut"))
-    refuse_lost(long_after, base_cut, allowed)
+    check_recovered(long_after, base_cut, allowed)
     return evaluation
 
 
@@ -85,7 +88,7 @@ def _content(path: Path) -> dict[str, Any]:
     return evaluation
 
 
-def refuse_lost(long_after: float, base_cut: float | None, allowed: bool) -> None:
+def check_recovered(long_after: float, base_cut: float | None, allowed: bool) -> None:
     """Raises ReleaseError, unless allowed, for a long model that tells fewer tokens than its base model."""
     if base_cut is not None and long_after < base_cut and not allowed:
         raise ReleaseError(
@@ -103,16 +106,16 @@ def accuracy_to_tell(
     unless allowed, when it is below that of the base model.
     """
     told = reported(evaluation, provenance, rows)
-    found = told and remeasured(folder, rows, told, config.weights)
+    found = told and remeasured(folder, rows, told, config.recipe.weights)
     if not found:
         return None
     if evaluation:
         base_cut = evaluation["measured"]["base_cut"]["whole"]["accuracy"]
-        refuse_lost(found.accuracy, base_cut, config.allow_unrecovered)
+        check_recovered(found.accuracy, base_cut, config.recipe.allow_unrecovered)
     return found.accuracy
 
 
-def refuse_untrained(provenance: Mapping[str, Any], name: str) -> None:
+def check_trained(provenance: Mapping[str, Any], name: str) -> None:
     """Raises ReleaseError for a model of which longmlm.json does not say how it was trained, as the card must."""
     if not provenance.get("trained"):
         raise ReleaseError(f"{name} was not trained by longmlm: release a run folder or one of its checkpoints")

@@ -31,7 +31,7 @@ class _Logits(nn.Module):
         return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
 
 
-def refuse_without_extra() -> None:
+def check_onnx_installed() -> None:
     """Raises ReleaseError where what writes and reads ONNX is not installed."""
     if missing := [name for name in EXTRA if not find_spec(name)]:
         raise ReleaseError(f"onnx = true needs {missing[0]}, which is not installed: pip install 'longmlm[onnx]'")

@@ -20,15 +20,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from longmlm.data.config import Masking
-from longmlm.data.plan import portable
+from longmlm.artifacts.run import TrainState
+from longmlm.data.plan import without_paths
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, seal, verify, write_json
 from longmlm.model.loading import PROVENANCE, read_provenance
-from longmlm.training.config import RecipeConfig
+from longmlm.settings.masking import Masking
+from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.schedule import is_constant
 from longmlm.training.snapshot import Snapshot, Trained, put_back
-from longmlm.training.state import TrainState
 
 NEEDED = ("config.json", "model*.safetensors", PROVENANCE, "optimizer.pt", "rng-*.pt", "settings.toml", "state.json")
 
@@ -48,7 +48,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class VerifiedCheckpoint:
     """The newest checkpoint that verified, and a line for each newer one that did not."""
 
     folder: Path | None
@@ -111,7 +111,7 @@ def rows_in(settings: str) -> str:
     return tomllib.loads(settings).get("rows", "")
 
 
-def refuse_unsound(folder: Path) -> None:
+def check_sound(folder: Path) -> None:
     """Raises FolderError unless all that a checkpoint consists of is there, and every file as its manifest says."""
     try:
         listed = read_manifest(folder)["files"]
@@ -122,7 +122,7 @@ def refuse_unsound(folder: Path) -> None:
         raise FolderError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
 
 
-def newest_sound(run: Path) -> Sound:
+def newest_verified(run: Path) -> VerifiedCheckpoint:
     """Returns the newest sound checkpoint, no folder for a run that has no checkpoints.
 
     Raises CheckpointError when none is sound: a disk that is away for a minute must not make a run begin anew.
@@ -130,25 +130,27 @@ def newest_sound(run: Path) -> Sound:
     problems: dict[str, str] = {}
     for folder in reversed(folders(run)):
         try:
-            refuse_unsound(folder)
+            check_sound(folder)
         except FolderError as error:
             problems[folder.name] = str(error)
         else:
-            return Sound(folder, tuple(f"checkpoint {name} is skipped: {why}" for name, why in problems.items()))
+            return VerifiedCheckpoint(
+                folder, tuple(f"checkpoint {name} is skipped: {why}" for name, why in problems.items())
+            )
     if problems:
         raise CheckpointError(
             f"{run} has no sound checkpoint ({'; '.join(f'{name}: {why}' for name, why in problems.items())}): make "
             "the disk readable or restore the files and give the same command again, name another run folder, or "
             "remove these folders to begin anew"
         )
-    return Sound(None, ())
+    return VerifiedCheckpoint(None, ())
 
 
-def refuse_newer(run: Path, resumed_from: Path | None) -> None:
+def check_still_newest(run: Path, resumed_from: Path | None) -> None:
     """Raises CheckpointError when another process has saved since `resumed_from` was chosen, and ended."""
     found = folders(run)
     moved = [folder for folder in found if resumed_from is None or folder > resumed_from]
-    if (moved or resumed_from not in (None, *found)) and newest_sound(run).folder != resumed_from:
+    if (moved or resumed_from not in (None, *found)) and newest_verified(run).folder != resumed_from:
         raise CheckpointError(f"{run} was written to by another process just now: give the same command again")
 
 
@@ -157,13 +159,13 @@ def best(run: Path) -> Path:
 
     Raises CheckpointError for a run without a sound checkpoint.
     """
-    newest = newest_sound(run).folder
+    newest = newest_verified(run).folder
     if newest is None:
         raise CheckpointError(f"{run} has no sound checkpoint: let pretrain.py save one first")
     ranked = sorted(evaluated(run), reverse=True)
     for _, folder in ranked:
         try:
-            refuse_unsound(folder)
+            check_sound(folder)
         except FolderError:
             continue
         return folder
@@ -193,7 +195,7 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     what was computed in, not what was asked for.
     """
     state, before = read_state(folder)
-    before, now = ({**content, "rows": portable(content["rows"])} for content in (before, record.depends_on))
+    before, now = ({**content, "rows": without_paths(content["rows"])} for content in (before, record.depends_on))
     before["recipe"], now["recipe"] = dict(before["recipe"]), dict(now["recipe"])
     if precision := trained_precision(folder):
         before["recipe"]["precision"], now["recipe"]["precision"] = precision, record.precision
@@ -207,9 +209,9 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     return state
 
 
-def _recipe(content: dict[str, Any]) -> RecipeConfig:
+def _recipe(content: dict[str, Any]) -> PretrainRecipe:
     recipe: dict[str, Any] = {**content, "masking": Masking(**content["masking"])}
-    return RecipeConfig(**recipe)
+    return PretrainRecipe(**recipe)
 
 
 def restore(folder: Path, trained: Trained) -> None:

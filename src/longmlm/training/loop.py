@@ -12,19 +12,23 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from longmlm.artifacts.run import TrainState
+from longmlm.batches.collate import MlmBatch
 from longmlm.errors import TrainingError
 from longmlm.evaluation.examples import filled_masks
-from longmlm.evaluation.held_out import Measured, cut, measure, whole
+from longmlm.evaluation.measure import Measured, measure
+from longmlm.evaluation.views import cut, whole
 from longmlm.folders import PARTIAL, write_json
-from longmlm.model.batches import MlmBatch
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.processes import ignore_stop_signals
-from longmlm.runtime import Stop, anyone, beat, peak_memory_bytes
+from longmlm.runtime.collectives import any_rank
+from longmlm.runtime.memory import peak_memory_bytes
+from longmlm.runtime.signals import Stop
+from longmlm.runtime.watchdog import heartbeat
 from longmlm.training import checkpoint, tracking
 from longmlm.training.run import Run
-from longmlm.training.saving import saving
-from longmlm.training.state import TrainState
+from longmlm.training.saver import saving
 from longmlm.training.update import Update, one_update
 
 
@@ -48,7 +52,7 @@ def begin(run: Run, resumed_from: Path | None) -> TrainState:
         for half in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
             shutil.rmtree(half)
     run.accelerator.wait_for_everyone()
-    if any(anyone(run.accelerator, not (run.folder / "settings.toml").is_file())):
+    if any(any_rank(run.accelerator, not (run.folder / "settings.toml").is_file())):
         raise TrainingError(f"a process does not see {run.folder}: it must lie on a disk that all machines share")
     return state if resumed_from is not None else evaluated(run, replace(state, base_cut=_base_cut(run)))
 
@@ -58,11 +62,11 @@ def _base_cut(run: Run) -> float | None:
     if base is None:
         return None
     is_missing = revision is None and not Path(base).is_dir()  # a released model names a local base by its last part
-    if any(anyone(run.accelerator, is_missing)):
+    if any(any_rank(run.accelerator, is_missing)):
         run.accelerator.print(f"the base model {base} is not on this machine: base_cut is not measured")
         return None
     model = load_model(base, revision).model.to(run.accelerator.device)
-    beat()
+    heartbeat()
     view = partial(cut, num_positions=run.block, special=run.held_out.special)
     objective = MlmObjective(model, run.inner.is_bf16)
     measured = measure(objective, run.held_out, view, run.block, run.accelerator, "base model")
@@ -76,7 +80,7 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
     """
     window: list[tuple[Update, float]] = []
     with saving(run) as saver, _progress(run, state) as bar:
-        if is_enough(run, state):
+        if should_stop(run, state):
             if not state.step:
                 saver.save(state)
             saver.finish()
@@ -87,7 +91,7 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
             seconds = time.monotonic() - started
             state = state.after_update(run.batches.recipe.rows_per_step, update.num_tokens, seconds)
             window.append((update, seconds))
-            stopping, failed = anyone(run.accelerator, bool(stop), saver.has_failed())
+            stopping, failed = any_rank(run.accelerator, bool(stop), saver.has_failed())
             if failed:
                 saver.finish()
             is_last = state.step == run.recipe.num_steps
@@ -97,7 +101,7 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
                 window = []
             if is_last or state.step % run.runtime.evaluate_every_steps == 0:
                 state = evaluated(run, state)
-            ends = stopping or is_enough(run, state)
+            ends = stopping or should_stop(run, state)
             if ends and window:
                 _log(run, state, window, bar)
             if is_saved or ends:
@@ -140,7 +144,7 @@ def evaluation_line(state: TrainState, measured: Measured) -> dict[str, object]:
     }
 
 
-def conclude(run: Run, state: TrainState) -> str:
+def write_summary(run: Run, state: TrainState) -> str:
     """Writes summary.json into the run folder, and returns how the run stands in a few lines."""
     speeds = [line["tokens_per_second"] for line in tracking.read(run.folder) if "tokens_per_second" in line]
     content = {
@@ -172,7 +176,7 @@ def _loader(run: Run, first_step: int) -> Iterator[tuple[MlmBatch, ...]]:
     return iter(loader)
 
 
-def is_enough(run: Run, state: TrainState) -> bool:
+def should_stop(run: Run, state: TrainState) -> bool:
     """Says whether the run ends here since what was lost is won back."""
     return run.runtime.stop_when_recovered and state.recovered_at_step is not None
 

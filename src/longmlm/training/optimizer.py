@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from longmlm.training.config import RecipeConfig
+from longmlm.settings.pretrain import PretrainRecipe
 
 
-def new_optimizer(model: nn.Module, recipe: RecipeConfig) -> torch.optim.AdamW:
+def new_optimizer(model: nn.Module, recipe: PretrainRecipe) -> torch.optim.AdamW:
     """Returns AdamW with weight decay on matrices only: vectors are biases and LayerNorm parameters."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [

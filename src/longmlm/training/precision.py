@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from longmlm.errors import CheckpointError
-from longmlm.runtime import resolved_precision
+from longmlm.runtime.precision import resolved_precision
 from longmlm.training import checkpoint
 
 

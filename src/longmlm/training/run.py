@@ -8,12 +8,12 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from longmlm.evaluation.held_out import FrozenRows
-from longmlm.model.batches import StepBatches
+from longmlm.batches.steps import StepBatches
+from longmlm.evaluation.frozen import FrozenRows
 from longmlm.model.cost import Cost
 from longmlm.model.mlm import MlmObjective
+from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 from longmlm.training import checkpoint
-from longmlm.training.config import RecipeConfig, RuntimeConfig
 from longmlm.training.snapshot import Trained
 
 
@@ -32,8 +32,8 @@ class Run:
     batches: StepBatches
     held_out: FrozenRows
     block: int
-    recipe: RecipeConfig
-    runtime: RuntimeConfig
+    recipe: PretrainRecipe
+    runtime: PretrainRuntime
     record: checkpoint.RunRecord
     cost: Cost
     peak_flops: float | None

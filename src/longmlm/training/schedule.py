@@ -3,10 +3,10 @@
 import math
 from typing import assert_never
 
-from longmlm.training.config import RecipeConfig
+from longmlm.settings.pretrain import PretrainRecipe
 
 
-def learning_rate(step: int, recipe: RecipeConfig) -> float:
+def learning_rate(step: int, recipe: PretrainRecipe) -> float:
     """Returns the rate of the update number `step`, counted from 0; the last update still has a positive one."""
     if step < recipe.warmup_steps:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
@@ -23,6 +23,6 @@ def learning_rate(step: int, recipe: RecipeConfig) -> float:
     return recipe.learning_rate * share
 
 
-def is_constant(step: int, recipe: RecipeConfig) -> bool:
+def is_constant(step: int, recipe: PretrainRecipe) -> bool:
     """Tells whether no update before `step` depended on the number of steps, so that it may be changed."""
     return recipe.schedule == "constant-then-decay" and step <= recipe.num_steps - recipe.decay_steps

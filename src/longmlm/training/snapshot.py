@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longmlm.model.generated import stock_state
-from longmlm.runtime import beat
-from longmlm.training import zero
+from longmlm.runtime.watchdog import heartbeat
+from longmlm.training import deepspeed_backend as zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _copied(trained: Trained, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _kept(trained: Trained, value: Tensor) -> Tensor:
-    beat()
+    heartbeat()
     return value.to("cpu", copy=True) if trained.accelerator.is_main_process else torch.empty(0)
 
 

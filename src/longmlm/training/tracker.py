@@ -198,7 +198,7 @@ def show(run: Path, after: int, end: End) -> str:
     return tracker.finish(end.went_well) if tracker else ""
 
 
-def blotted(text: str) -> str:
+def redact(text: str) -> str:
     """Returns the text without line breaks, the values of secret variables, and names and passwords in addresses."""
     for name, value in os.environ.items():
         if SECRET_NAME.search(name) and len(value) >= SECRET_LENGTH:
@@ -215,9 +215,9 @@ def main() -> None:
     try:
         line = show(Path(sys.argv[1]), int(sys.argv[2]), End(float(sys.argv[3])))
     except Exception as error:  # noqa: BLE001 - whatever a tracker raises, training goes on
-        os.write(terminal, blotted(f"{type(error).__name__}: {error}").encode())
+        os.write(terminal, redact(f"{type(error).__name__}: {error}").encode())
         os._exit(1)  # no hook of the tracker's client may hold the process
-    os.write(terminal, blotted(line).encode())
+    os.write(terminal, redact(line).encode())
 
 
 if __name__ == "__main__":

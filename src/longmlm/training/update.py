@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from longmlm.artifacts.run import TrainState
+from longmlm.batches.collate import MlmBatch
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
-from longmlm.model.batches import MlmBatch
-from longmlm.training import zero
+from longmlm.training import deepspeed_backend as zero
 from longmlm.training.run import Run
 from longmlm.training.schedule import learning_rate
-from longmlm.training.state import TrainState
 
 
 @dataclass(frozen=True, slots=True)

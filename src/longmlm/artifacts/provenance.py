@@ -1,0 +1,90 @@
+"""longmlm.json: where a model beside it comes from, how it was extended, and what it was trained on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from longmlm.artifacts.artifact import Artifact
+from longmlm.settings.extend import Initialisation, PositionMode
+from longmlm.settings.held_out import HeldOut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model by its folder or hub name; `revision` is the commit of a model on the hub."""
+
+    name: str
+    revision: str | None = None
+
+    @property
+    def public_name(self) -> str:
+        """The hub name, or the last part of a local folder's path."""
+        return self.name if self.revision else Path(self.name).name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """How a base model of `base_positions` usable positions was extended to `num_positions`."""
+
+    base: ModelSource
+    base_positions: int
+    num_positions: int
+    initialisation: Initialisation
+    alpha: float
+    seed: int
+    mode: PositionMode = "materialized"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRecord:
+    """What a model was trained on, and its held-out accuracy in percent at that step, if it was evaluated there.
+
+    `precision`, `held_out` and `rows_sha256` say how the accuracy was measured; runs of early versions lack them.
+    `exported_accuracy` is that of the released files themselves.
+    """
+
+    row_length: int
+    steps: int
+    tokens: int
+    accuracy: float | None = None
+    precision: str | None = None
+    held_out: HeldOut | None = None
+    rows: str | None = None
+    rows_sha256: str | None = None
+    files_sha256: tuple[str, ...] = ()
+    dataset_commits: tuple[str, ...] = ()
+    exported_accuracy: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance(Artifact):
+    """The history of a model. All parts are absent for a model that longmlm neither extended nor trained."""
+
+    FILE: ClassVar[str] = "longmlm.json"
+
+    extension: Extension | None = None
+    started_from: ModelSource | None = None
+    trained: TrainingRecord | None = None
+    trained_before: tuple[TrainingRecord, ...] = ()
+
+    @classmethod
+    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Returns content of before format 1, in which all keys stood side by side."""
+        known = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
+        extension = None
+        if "base" in content:
+            base = {"name": content["base"], "revision": content.get("base_revision")}
+            extension = {"base": base, **{key: content[key] for key in known if key in content}}
+        started = content.get("started_from")
+        return {
+            "extension": extension,
+            "started_from": started and {"name": started, "revision": content.get("started_from_revision")},
+            "trained": content.get("trained") and _upgraded(content["trained"]),
+            "trained_before": [_upgraded(record) for record in content.get("trained_before", ())],
+        }
+
+
+def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
+    held_out = record.get("held_out")
+    kept = held_out and {key: value for key, value in held_out.items() if key != "rows_per_batch"}
+    return {**record, "held_out": kept}

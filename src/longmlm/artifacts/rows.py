@@ -1,0 +1,140 @@
+"""Artifacts of packed rows: the manifest that seals their folder, and the records that were set aside."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from longmlm.artifacts.artifact import Artifact
+from longmlm.folders import FileEntry
+from longmlm.settings.prepare import PackingMode
+
+Split = Literal["train", "held_out"]
+SPLITS: tuple[Split, ...] = ("train", "held_out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file that rows were made of."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRecord:
+    """A source of rows: its files with their hashes, or a data set of the hub at a commit."""
+
+    text_field: str = "text"
+    language: str = "en"
+    dataset: str | None = None
+    subset: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    commit: str | None = None
+    files: tuple[SourceFile, ...] = ()
+
+    def without_paths(self) -> Self:
+        """Returns the source with the last parts of local paths only."""
+        dataset = self.dataset if self.commit or not self.dataset else Path(self.dataset).name
+        files = tuple(replace(file, path=Path(file.path).name) for file in self.files)
+        return replace(self, dataset=dataset, files=files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsPlan:
+    """All that rows depend on; equal plans give equal rows, whatever the number of workers.
+
+    `tokenizer_fingerprint` covers the whole tokenizer backend; rows of format 1 only have `vocabulary_sha256`, which
+    covers its vocabulary and special ids.
+    """
+
+    tokenizer: str
+    row_length: int
+    packing: PackingMode
+    held_out_fraction: float
+    slice_bytes: int
+    sources: tuple[SourceRecord, ...]
+    tokenizer_fingerprint: str | None
+    vocabulary_sha256: str
+
+    def without_paths(self) -> Self:
+        """Returns the plan with the last parts of local paths only."""
+        sources = tuple(source.without_paths() for source in self.sources)
+        return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReport:
+    """What one split is made of. The histograms are absent in manifests of early versions.
+
+    `document_lengths[k]` counts documents of 2^k to 2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above
+    k/20, up to (k+1)/20, is filled.
+    """
+
+    documents: int
+    sentences: int
+    tokens: int
+    rows: int
+    separators: int
+    cut_sentences: int
+    fill_rate: float
+    tokens_per_source: tuple[int, ...] | None = None
+    document_lengths: tuple[int, ...] | None = None
+    fills: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingReport:
+    """What the rows are made of, how many records were set aside for which reason, and the speed of the last run."""
+
+    train: SplitReport
+    held_out: SplitReport
+    set_aside: dict[str, int]
+    elapsed_seconds: float
+    tokens_per_second: float
+
+    def of(self, split: Split) -> SplitReport:
+        """Returns the report of one split."""
+        return self.train if split == "train" else self.held_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsManifest(Artifact):
+    """manifest.json of a folder of rows, written last: without it the folder is no data set."""
+
+    FILE: ClassVar[str] = "manifest.json"
+
+    format: int = 2
+    kind: Literal["rows"] = "rows"
+    plan: RowsPlan
+    report: PackingReport
+    files: dict[str, FileEntry]
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 over the SHA-256 of every shard of both splits: the same for the same rows."""
+        shards = sorted((name, entry.sha256) for name, entry in self.files.items() if Path(name).parts[0] in SPLITS)
+        return hashlib.sha256(repr(shards).encode()).hexdigest()
+
+    @classmethod
+    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Returns content of format 1, whose tokenizer fingerprint covered vocabulary and special ids only."""
+        plan = content["plan"]
+        about = {"tokenizer_fingerprint": None, "vocabulary_sha256": plan["tokenizer_fingerprint"]}
+        upgraded = {**plan["settings"], "sources": plan["sources"], **about}
+        return {**{key: content[key] for key in ("kind", "report", "files")}, "plan": upgraded}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside(Artifact):
+    """A record that is no document: where it stands, why, and the number of its source."""
+
+    origin: str
+    reason: str
+    source: int
+
+    @classmethod
+    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Returns a line of before format 1, which was not stamped."""
+        return content

@@ -1,0 +1,98 @@
+"""Artifacts of a run: state.json in each checkpoint, and summary.json in the run folder."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+from longmlm.artifacts.artifact import Artifact
+from longmlm.errors import ArtifactError
+from longmlm.settings.pretrain import PretrainRecipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainState:
+    """Progress of a run after `step` updates; accuracies are masked-token accuracies in percent.
+
+    `cursor` counts the rows consumed by all ranks together, `tokens` those rows' tokens. `accuracy` is that of the
+    latest evaluation, made at `evaluated_at_step`. `base_cut` is absent where there is no base model.
+    """
+
+    step: int = 0
+    cursor: int = 0
+    tokens: int = 0
+    training_seconds: float = 0.0
+    base_cut: float | None = None
+    accuracy: float | None = None
+    evaluated_at_step: int | None = None
+    recovered_at_step: int | None = None
+    recovered_at_tokens: int | None = None
+
+    def after_update(self, num_rows: int, num_tokens: int, seconds: float) -> Self:
+        """Returns the state one update later."""
+        return replace(
+            self,
+            step=self.step + 1,
+            cursor=self.cursor + num_rows,
+            tokens=self.tokens + num_tokens,
+            training_seconds=self.training_seconds + seconds,
+        )
+
+    def after_evaluation(self, accuracy: float) -> Self:
+        """Returns the state with the accuracy at this step; the first one at or above base_cut is the recovery."""
+        evaluated = replace(self, accuracy=accuracy, evaluated_at_step=self.step)
+        if self.recovered_at_step is None and self.base_cut is not None and accuracy >= self.base_cut:
+            return replace(evaluated, recovered_at_step=self.step, recovered_at_tokens=self.tokens)
+        return evaluated
+
+    @property
+    def accuracy_here(self) -> float | None:
+        """The held-out accuracy at this very step; None unless the step was evaluated."""
+        return self.accuracy if self.evaluated_at_step == self.step else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointState(Artifact):
+    """What a checkpoint holds besides tensors: progress, and all that a resumed run must have in common with it.
+
+    `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
+    commit. Both are absent in checkpoints of early versions.
+    """
+
+    FILE: ClassVar[str] = "state.json"
+
+    state: TrainState
+    recipe: PretrainRecipe
+    rows_sha256: str
+    rows: str | None = None
+    precision: Literal["no", "bf16"] | None = None
+
+    @classmethod
+    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Returns content of before format 1; raises ArtifactError where it does not identify the rows."""
+        before = content["depends_on"]
+        if "sha256" not in before["rows"]:
+            raise ArtifactError(
+                "it was saved by an early version that did not identify its rows: start a new run from these weights "
+                "with start.checkpoint"
+            )
+        held_out = {key: value for key, value in before["held_out"].items() if key != "rows_per_batch"}
+        recipe = {**before["recipe"], "held_out": held_out}
+        return {"state": content["state"], "recipe": recipe, "rows_sha256": before["rows"]["sha256"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary(Artifact):
+    """How a run ended, or stands: its state, its median speed, its processes, its peak memory."""
+
+    FILE: ClassVar[str] = "summary.json"
+
+    state: TrainState
+    train_tokens_per_second: float | None
+    num_processes: int
+    peak_memory_bytes: int
+
+    @classmethod
+    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Returns content of before format 1, in which the state's keys stood beside the others."""
+        others = ("train_tokens_per_second", "num_processes", "peak_memory_bytes")
+        state = {key: value for key, value in content.items() if key not in others}
+        return {"state": state, **{key: content[key] for key in others}}

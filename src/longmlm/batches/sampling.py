@@ -1,0 +1,79 @@
+"""A step to the rows of its global batch: a pure function of seed and cursor, whatever the number of processes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int64, UInt64
+
+NUM_ROUNDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Rows to train on, and how often each has come up before."""
+
+    row_ids: Int64[np.ndarray, " rows"]
+    epochs: Int64[np.ndarray, " rows"]
+
+
+def permuted(index: Int64[np.ndarray, " rows"], size: int, seed: int, epoch: int) -> Int64[np.ndarray, " rows"]:
+    """Returns where the permutation of 0..size-1 that (seed, epoch) chooses sends each index.
+
+    A balanced Feistel network on the next even number of bits, walked until it falls below `size` (Black and Rogaway
+    2002), with splitmix64 as its round function: any element in constant time, no index file.
+    """
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    keys = _round_keys(seed, epoch)
+    walked = np.asarray(index, dtype=np.uint64)
+    walked = _feistel(walked, half, keys)
+    while (outside := walked >= size).any():
+        walked[outside] = _feistel(walked[outside], half, keys)
+    return walked.astype(np.int64)
+
+
+def _feistel(values: UInt64[np.ndarray, " n"], half: int, keys: UInt64[np.ndarray, " k"]) -> UInt64[np.ndarray, " n"]:
+    bits, mask = np.uint64(half), np.uint64((1 << half) - 1)
+    left, right = values >> bits, values & mask
+    for key in keys:
+        left, right = right, left ^ (_splitmix64(right + key) & mask)
+    return (left << bits) | right
+
+
+def _splitmix64(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _round_keys(seed: int, epoch: int) -> UInt64[np.ndarray, " k"]:
+    return np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(NUM_ROUNDS)
+
+
+def global_batch(cursor: int, num_rows: int, dataset_rows: int, seed: int) -> Draw:
+    """Returns the `num_rows` rows that follow the first `cursor` rows of the run; a batch may straddle epochs."""
+    place = np.arange(cursor, cursor + num_rows, dtype=np.int64)
+    epochs, index = np.divmod(place, dataset_rows)
+    row_ids = np.empty(num_rows, dtype=np.int64)
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        row_ids[here] = permuted(index[here], dataset_rows, seed, epoch)
+    return Draw(row_ids, epochs)
+
+
+def micro_batches(draw: Draw, rank: int, num_processes: int, rows_per_micro_batch: int) -> list[Draw]:
+    """Returns a process' share of a global batch in micro-batches of about `rows_per_micro_batch` rows.
+
+    Every process gets the same number of micro-batches, none empty; where the rows do not divide evenly some hold a
+    row more or less. The global batch must hold a row for each process.
+    """
+    num_rows = len(draw.row_ids)
+    begin, end = num_rows * rank // num_processes, num_rows * (rank + 1) // num_processes
+    largest_share = -(-num_rows // num_processes)
+    count = min(-(-largest_share // rows_per_micro_batch), num_rows // num_processes)
+    return [
+        Draw(row_ids, epochs)
+        for row_ids, epochs in zip(
+            np.array_split(draw.row_ids[begin:end], count), np.array_split(draw.epochs[begin:end], count), strict=True
+        )
+    ]

@@ -1,0 +1,81 @@
+"""Command line: `longmlm STAGE FILE.toml ... --section.field value` parses the settings, then runs the stage.
+
+    longmlm prepare mine.toml --runtime.num-workers 8
+
+Settings are light, stages import torch and transformers: --help and errors of settings come within two seconds.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from longmlm.config import parse, user_errors
+from longmlm.errors import ConfigError
+from longmlm.processes import exit_on_sigterm, hide_gpus
+from longmlm.settings.checkpoints import CheckpointsConfig
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.release import ReleaseConfig
+
+STAGES: dict[str, type] = {
+    "prepare": PrepareConfig,
+    "extend": ExtendConfig,
+    "pretrain": PretrainConfig,
+    "evaluate": EvaluateConfig,
+    "release": ReleaseConfig,
+    "checkpoints": CheckpointsConfig,
+}
+
+
+def main(stage: str | None = None) -> None:
+    """Runs the stage, or the one that the first argument names."""
+    arguments = sys.argv[1:]
+    with user_errors(), exit_on_sigterm():
+        if stage is None:
+            stage, arguments = _named(arguments)
+        run(parse(STAGES[stage], arguments, f"longmlm {stage}"))
+
+
+def _named(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Returns the stage that the arguments begin with, and the others; prints the stages where help is asked for."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        lines = (f"  {name:12}{kind.__doc__}" for name, kind in STAGES.items())
+        print("usage: longmlm STAGE [FILE.toml ...] [--section.field value ...]", "", *lines, sep="\n")
+        print("\nlongmlm STAGE [FILE.toml ...] --help explains each setting")
+        sys.exit(0 if arguments else 2)
+    if arguments[0] not in STAGES:
+        raise ConfigError(f"{arguments[0]} is no stage: name one of {', '.join(STAGES)}")
+    return arguments[0], arguments[1:]
+
+
+def run(config: Any) -> None:
+    """Runs the stage that the settings are for."""
+    match config:
+        case PrepareConfig():
+            from longmlm.stages.prepare import prepare
+
+            prepare(config)
+        case ExtendConfig():
+            from longmlm.stages.extend import extend
+
+            extend(config)
+        case PretrainConfig():
+            from longmlm.stages.pretrain import pretrain
+
+            pretrain(config)
+        case EvaluateConfig():
+            from longmlm.stages.evaluate import evaluate
+
+            evaluate(config)
+        case ReleaseConfig():
+            if config.follow:
+                hide_gpus()  # before torch is imported, which looks for them
+            from longmlm.stages.release import release
+
+            release(config)
+        case CheckpointsConfig():
+            from longmlm.stages.checkpoints import checkpoints
+
+            checkpoints(config)

@@ -1,0 +1,31 @@
+"""Tables as text for a terminal and as Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A header and lines of text of the same length."""
+
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+
+def text_table(table: Table) -> str:
+    """Returns columns of text under a header, the first aligned left and the others right."""
+    rows = (table.header, *table.lines)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.header))]
+    rules = ["-" * width for width in widths]
+    return "\n".join("  ".join(_aligned(row, widths)).rstrip() for row in (table.header, rules, *table.lines))
+
+
+def markdown_table(table: Table) -> str:
+    """Returns the table as Markdown, the first column aligned left and the others right."""
+    rules = ["---", *("---:" for _ in table.header[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (table.header, rules, *table.lines))
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    cells = zip(row, widths, strict=True)
+    return [cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(cells)]

@@ -1,0 +1,25 @@
+"""Settings of an evaluation: which held-out rows are measured, under which frozen masks."""
+
+from dataclasses import dataclass, field
+
+from longmlm.settings.masking import Masking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Held-out rows, each with one mask that never changes."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    max_rows: int | None = None
+    """Rows to evaluate, spread evenly over the held-out split; absent for all of them."""
+    mask_seed: int = 1789
+    """Seed of the frozen masks."""
+    masking: Masking = field(default_factory=Masking)
+    """How tokens are selected and replaced in the frozen masks."""
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and self.max_rows < 1:
+            raise ValueError("max_rows must be at least 1")
+        if not 0 <= self.mask_seed < 2**63:
+            raise ValueError("mask_seed must be at least 0 and below 2 ** 63")

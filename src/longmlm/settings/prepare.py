@@ -1,0 +1,119 @@
+"""Settings of the prepare stage: a corpus, and how it becomes packed rows."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from longmlm.settings.publishing import Publishing
+
+PackingMode = Literal["full-sentences", "doc-sentences"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Files, read in the order of their names, or a split of a data set."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    files: tuple[str, ...] = ()
+    """Paths or globs of .txt (one document a file), .jsonl and .csv (also .gz, .zst) and .parquet (one a record)."""
+    dataset: str | None = None
+    """Instead of files: a data set of the Hugging Face Hub, owner/name, or the folder of one."""
+    subset: str | None = None
+    """Configuration of the data set, if it has several."""
+    split: str | None = None
+    """Split of the data set to read, such as train."""
+    revision: str | None = None
+    """Commit, tag or branch of the data set; resolved to a commit on the first run and kept. Absent: main."""
+    text_field: str = "text"
+    """Field or column that holds the text."""
+    language: str = "en"
+    """ISO 639-1 code that selects the rules of sentence splitting."""
+
+    def __post_init__(self) -> None:
+        if bool(self.files) == bool(self.dataset):
+            raise ValueError("a source needs either at least one path in `files` or a `dataset`")
+        if self.dataset and not self.split:
+            raise ValueError("a `dataset` needs the `split` to read, such as train")
+        if not self.dataset and (self.subset or self.split or self.revision):
+            raise ValueError("subset, split and revision belong to a `dataset`; these are files")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRecipe:
+    """What the rows are made of. A change makes other rows."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    tokenizer: str
+    """Folder or hub name of the tokenizer (of the model that will read the rows)."""
+    row_length: int
+    """Tokens per row, both special tokens included."""
+    sources: tuple[Source, ...] = ()
+    """The corpus, one [[recipe.sources]] table after the other."""
+    packing: PackingMode = "full-sentences"
+    """full-sentences: rows may cross documents; doc-sentences: they never do."""
+    held_out_fraction: float = 0.01
+    """Fraction of the documents, chosen by a hash of their text, that is held out from training."""
+    slice_bytes: int = 32_000_000
+    """Bytes of text in a unit of work; rows never cross a slice."""
+
+    def __post_init__(self) -> None:
+        if self.row_length < 3:
+            raise ValueError("row_length must be at least 3: two special tokens and one of text")
+        if not 0 < self.held_out_fraction < 1:
+            raise ValueError("held_out_fraction must lie between 0 and 1, both excluded")
+        if not self.sources:
+            raise ValueError("at least one [[recipe.sources]] is needed")
+        if self.slice_bytes < 1:
+            raise ValueError("slice_bytes must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRuntime:
+    """How fast the rows are made. The rows do not depend on it."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    num_workers: int = 1
+    """Processes that pack slices in parallel."""
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1:
+            raise ValueError("num_workers must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsCard:
+    """What the card of published rows says."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    title: str | None = None
+    """Title of the card; absent for the name of the rows' folder."""
+    license: str | None = None
+    """Licence of the rows, an identifier that hubs know, such as cc0-1.0."""
+    data: tuple[str, ...] = ()
+    """One line per corpus, with its licence; absent for the names of the sources."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareConfig(Publishing):
+    """Packs text into rows: whole sentences, tokenized, training and held-out documents separate."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    output: str
+    """Folder of rows to write."""
+    recipe: PrepareRecipe
+    """What the rows are made of."""
+    runtime: PrepareRuntime = field(default_factory=PrepareRuntime)
+    """How fast they are made."""
+    card: RowsCard = field(default_factory=RowsCard)
+    """The card of published rows."""
+
+    def __post_init__(self) -> None:
+        Publishing.__post_init__(self)
+        if self.hub_scheme == "ms":
+            raise ValueError("rows are published to hf:OWNER/NAME, folder:PATH or a URL, not to ModelScope")
+        if self.publish is not None and self.card.license is None:
+            raise ValueError("publish needs the licence of the text: set card.license, such as cc0-1.0, or other")

@@ -1,0 +1,116 @@
+"""What the stages find, and how a test runs one: as a user does, or in this process."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tomli_w
+import torch
+from accelerate import Accelerator
+
+from longmlm.artifacts.run import TrainState
+from longmlm.config import parse, user_errors
+from longmlm.model.loading import load_model, read_provenance
+from longmlm.training import checkpoint
+from longmlm.training.snapshot import Trained, take
+from tests.support.tiny import (
+    HELD_OUT,
+    World,
+    held_out,
+    one_thread,
+    tiny_evaluation,
+    tiny_world,
+    with_fresh_process_state,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A RoBERTa with its long model, before and after training, and rows."""
+    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
+
+
+@pytest.fixture(scope="session")
+def evaluation(world: World) -> Path:
+    """What the evaluate stage wrote for these models."""
+    return tiny_evaluation(world)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture
+def run_folder(world: World, tmp_path: Path) -> Path:
+    """A run whose first checkpoint is better than its second: its weights are those of the trained model."""
+    with_fresh_process_state()
+    accelerator = Accelerator(cpu=True)
+    folder = tmp_path / "run"
+    for step, (source, accuracy) in enumerate([(world.trained, 9.0), (world.long, 3.0)], start=1):
+        loaded = load_model(str(source))
+        state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
+        about = read_provenance(str(world.long))
+        depends_on = {"rows": held_out(world.rows).identity, "held_out": HELD_OUT}
+        record = checkpoint.RunRecord(loaded.tokenizer, "", depends_on, about, "no")
+        optimizer = torch.optim.AdamW(loaded.model.parameters())
+        snapshot = take(Trained(loaded.model, optimizer, tuple(loaded.model.parameters()), accelerator))
+        checkpoint.write(folder, state, loaded.model, snapshot, record)
+    with_fresh_process_state()
+    return folder
+
+
+@pytest.fixture
+def settings(world: World, evaluation: Path, tmp_path: Path) -> Path:
+    """A TOML file with which the trained model is released."""
+    places = {"model": world.trained, "rows": world.rows, "output": tmp_path / "tiny-40", "evaluation": evaluation}
+    lines = [f'{name} = "{path}"' for name, path in places.items()]
+    path = tmp_path / "release.toml"
+    path.write_text("\n".join([*lines, 'title = "Tiny"', 'license = "apache-2.0"', 'data = ["demo novels"]']))
+    return path
+
+
+@pytest.fixture
+def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable]:
+    """Runs a stage from a TOML file in this process; returns exit code, standard output and standard error."""
+
+    def run(kind: type, stage: Callable, settings: dict[str, object]) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["stage", str(_written(tmp_path, settings))])
+        with_fresh_process_state()
+        capsys.readouterr()
+        try:
+            with user_errors():
+                stage(parse(kind, sys.argv[1:]))
+        except SystemExit as stop:
+            return int(stop.code or 0), *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    yield run
+    with_fresh_process_state()
+
+
+@pytest.fixture
+def run_there(tmp_path: Path) -> Callable:
+    """Runs a stage from a TOML file in a process of its own; returns exit code, standard output and standard error."""
+
+    def run(stage: str, settings: dict[str, object]) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "longmlm", stage, str(_written(tmp_path, settings))]
+        places = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | places, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def _written(folder: Path, settings: dict[str, object]) -> Path:
+    path = folder / "stage.toml"
+    path.write_text(tomli_w.dumps(settings), encoding="utf-8")
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == settings
+    return path

@@ -1,0 +1,195 @@
+"""A trained model to a folder for others, as a user asks for it: what is written, what is said, what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+
+from longmlm.folders import verify
+from longmlm.model.loading import LoadedModel, weights_sha256
+from longmlm.release import proof as export
+from longmlm.reports.model_card import NOT_RECOVERED
+from longmlm.settings.release import ReleaseConfig
+from longmlm.stages.release import release
+from tests.support.tiny import (
+    LONG_POSITIONS,
+    NUM_POSITIONS,
+    World,
+    accuracy_of,
+    measured_on,
+    prove_in_this_process,
+    sign,
+    tiny_folder,
+)
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def settings(world: World, evaluation: Path, output: Path) -> dict[str, object]:
+    """Returns settings that are right."""
+    places = {"model": world.trained, "rows": world.rows, "output": output, "evaluation": evaluation}
+    card = {"title": "tiny", "license": "apache-2.0", "data": ["demo novels"]}
+    return {name: str(path) for name, path in places.items()} | card
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    prove_in_this_process(monkeypatch)
+
+
+@pytest.fixture
+def unrecovered(evaluation: Path, tmp_path: Path) -> Path:
+    """An evaluation in which the long model is worse than its base."""
+    copy = Path(shutil.copytree(evaluation, tmp_path / "unrecovered"))
+    content = json.loads((copy / "evaluation.json").read_text())
+    content["measured"]["base_cut"]["whole"]["accuracy"] = 99.0
+    content["gains"]["recovered"] = False
+    sign(copy, **content)
+    return copy
+
+
+def test_released_folder_is_whole_proved_by_another_process_and_explained(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run
+) -> None:
+    output = tmp_path / "out" / "tiny-40"
+    code, said, warned = run_here(ReleaseConfig, release, settings(world, evaluation, output))
+    assert (code, warned) == (0, "")
+    lines = said.splitlines()
+    assert lines[0].startswith("reloaded with plain transformers: logits differ by ")
+    text_tokens = int(lines[1].split("text of ")[1].split()[0])
+    assert NUM_POSITIONS < text_tokens <= LONG_POSITIONS
+    assert lines[2] == f"released: {output}"
+    stock = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    beside = {"README.md", "longmlm.json", "blocks.png", "manifest.json"}
+    assert {path.name for path in output.iterdir()} == stock | beside
+    assert verify(output)["files"].keys() == stock | beside - {"manifest.json"}
+    card = ModelCard.load(output / "README.md")
+    assert card.data.license == "apache-2.0"
+    assert NOT_RECOVERED not in card.text
+    assert not list(output.parent.glob("*.partial"))
+    stored, trained = (load_file(folder / "model.safetensors") for folder in (output, world.trained))
+    assert all(torch.equal(stored[name], trained[name]) for name in trained)
+
+
+def test_run_folder_stands_for_its_best_checkpoint(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, run_folder: Path, here: None
+) -> None:
+    asked = settings(world, evaluation, tmp_path / "out") | {"model": str(run_folder), "weights": "bf16"}
+    code, _, warned = run_here(ReleaseConfig, release, asked)
+    assert (code, warned) == (0, "")
+    about = json.loads((tmp_path / "out" / "longmlm.json").read_text())
+    trained = {"row_length": LONG_POSITIONS, "steps": 1, "tokens": 100, "accuracy": 9.0}
+    assert trained.items() <= about["trained"].items()
+    stored, trained = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", world.trained))
+    assert all(torch.equal(stored[name], trained[name].bfloat16()) for name in trained)
+    assert "1 steps, 100 tokens" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_model_that_did_not_recover_is_released_only_where_allowed_and_the_card_says_so(
+    world: World, unrecovered: Path, tmp_path: Path, run_here: Run, here: None
+) -> None:
+    asked = settings(world, unrecovered, tmp_path / "out")
+    code, said, warned = run_here(ReleaseConfig, release, asked)
+    assert (code, said) == (2, "")
+    assert "is below base_cut 99.00 %: train on, or set allow_unrecovered = true" in warned
+    assert not (tmp_path / "out").exists()
+    assert run_here(ReleaseConfig, release, asked | {"allow_unrecovered": True})[0] == 0
+    assert NOT_RECOVERED in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_model_from_scratch_is_released_without_an_evaluation(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, here: None
+) -> None:
+    model = tiny_folder(tmp_path / "scratch", "roberta", 1, LONG_POSITIONS)
+    accuracy = accuracy_of(model, world.rows)
+    trained = {"row_length": LONG_POSITIONS, "steps": 7, "tokens": 2_800, "accuracy": accuracy}
+    trained |= measured_on(world.rows)
+    (model / "longmlm.json").write_text(json.dumps({"trained": trained}))
+    asked = settings(world, evaluation, tmp_path / "out") | {"model": str(model)}
+    del asked["evaluation"]
+    code, _, warned = run_here(ReleaseConfig, release, asked)
+    assert (code, warned) == (0, "")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert "from scratch" in card.text
+    assert card.data.eval_results[0].metric_value == round(accuracy, 2)
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faithful, was_there = export.export, []
+
+    def unfaithful(trained: LoadedModel, weights: str, folder: Path, max_shard_size: str | None) -> None:
+        faithful(trained, weights, folder, max_shard_size)
+        stored = load_file(folder / "model.safetensors")
+        stored["roberta.encoder.layer.1.output.dense.bias"][0] += 0.01
+        save_file(stored, folder / "model.safetensors", {"format": "pt"})
+        was_there.extend(path.name for path in folder.iterdir())
+
+    monkeypatch.setattr(export, "export", unfaithful)
+    prove_in_this_process(monkeypatch)
+    asked = settings(world, evaluation, tmp_path / "out" / "tiny")
+    code, said, warned = run_here(ReleaseConfig, release, asked)
+    assert (code, said) == (2, "")
+    assert warned.startswith("error: the exported folder was not written: logits differ by ")
+    assert warned.count("\n") == 1
+    assert "model.safetensors" in was_there
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+ERRORS = {
+    "no model": ({"model": "nowhere"}, "nowhere is no folder with model.safetensors"),
+    "untrained": ({"model": "{long}"}, "was not trained by longmlm"),
+    "empty run": ({"model": "{empty}"}, "has no sound checkpoint"),
+    "no evaluation": ({"evaluation": None}, "set evaluation to its folder"),
+    "no evaluation even if allowed": ({"evaluation": None, "allow_unrecovered": True}, "set evaluation to its folder"),
+    "evaluation not there": ({"evaluation": "nowhere"}, "run pipelines.evaluate first"),
+    "other weights": ({"model": "{nudged}"}, "was measured on other weights"),
+    "other rows": ({"rows": "{long}"}, "holds no packed rows"),
+    "no rows": ({"rows": "nowhere"}, "nowhere: no such folder"),
+    "output there": ({"output": "{empty}"}, "exists already"),
+    "weights": ({"weights": "int8"}, "weights"),
+    "unknown key": ({"titel": "x"}, "did you mean title?"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_users_error_is_one_line_and_leaves_nothing(
+    name: str, world: World, evaluation: Path, tmp_path: Path, run_here: Run
+) -> None:
+    spoilt, message = ERRORS[name]
+    places = {"long": world.long, "empty": tmp_path / "empty", "nudged": tmp_path / "nudged"}
+    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
+    if name == "other weights":
+        shutil.copytree(world.trained, tmp_path / "nudged")
+        weights = load_file(tmp_path / "nudged" / "model.safetensors")
+        weights["lm_head.bias"] += 1e-6
+        save_file(weights, tmp_path / "nudged" / "model.safetensors", {"format": "pt"})
+        assert weights_sha256(tmp_path / "nudged") != weights_sha256(world.trained)
+    named = {key: value.format(**places) if isinstance(value, str) else value for key, value in spoilt.items()}
+    asked = settings(world, evaluation, tmp_path / "out" / "tiny") | named
+    before = sorted(tmp_path.rglob("*"))
+    given = {key: value for key, value in asked.items() if value is not None}
+    code, said, warned = run_here(ReleaseConfig, release, given)
+    assert (code, said) == (2, "")
+    assert warned.startswith("error: ")
+    assert warned.count("\n") == 1
+    assert message in warned
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "stage.toml"] == before
+
+
+def test_command_ends_on_an_error_with_one_line_and_code_2(
+    world: World, evaluation: Path, tmp_path: Path, run_there: Run
+) -> None:
+    code, said, warned = run_there(
+        "release", settings(world, evaluation, tmp_path / "out") | {"model": str(world.long)}
+    )
+    assert (code, said) == (2, "")
+    assert warned == f"error: {world.long} was not trained by longmlm: release a run folder or one of its checkpoints\n"
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,42 @@
+"""A checkpoint of a run, as far as a release reads it."""
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+
+from longmlm.folders import new_folder
+from tests.support.tiny import LONG_POSITIONS, World, accuracy_of, measured_on
+
+BASE_CUT = 1.0
+
+
+def checkpoint(run: Path, step: int, world: World, accuracy: float | None) -> Path:
+    """Writes a checkpoint with the trained model, by whose accuracy a run chooses its best.
+
+    Unless that is below the base model's, its longmlm.json tells the one that the model reaches.
+    """
+    folder = run / "checkpoints" / f"step-{step:08d}"
+    about = json.loads((world.trained / "longmlm.json").read_text())
+    told = reached(world) if accuracy and accuracy >= BASE_CUT else accuracy
+    trained = {"row_length": LONG_POSITIONS, "steps": step, "tokens": 100 * step, "accuracy": told}
+    state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": BASE_CUT}
+    with new_folder(folder) as partial:
+        for name in ("optimizer.pt", "rng-00000.pt"):
+            (partial / name).touch()
+        for path in world.trained.iterdir():
+            shutil.copy(path, partial)
+        (partial / "longmlm.json").write_text(json.dumps({**about, "trained": {**trained, **measured_on(world.rows)}}))
+        (partial / "state.json").write_text(
+            json.dumps({"state": {**state, "training_seconds": 7_200.0}, "depends_on": {}})
+        )
+        (partial / "settings.toml").write_text(
+            "[recipe]\nlearning_rate = 1e-4\n[recipe.masking]\nselected_fraction = 0.2\n"
+        )
+    return folder
+
+
+@cache
+def reached(world: World) -> float:
+    """Returns the held-out accuracy of the trained model, in percent."""
+    return accuracy_of(world.trained, world.rows)

@@ -1,0 +1,242 @@
+"""Files to a Hugging Face hub on this machine, which speaks as much of its protocol as the client needs.
+
+Repositories have commits; a branch names the last one that was made on it.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs, unquote
+
+import pytest
+from huggingface_hub import RepoCard, constants
+
+from tests.support.loopback import Answer, Asked, Server, listening
+
+Files = dict[str, bytes]
+LATEST = "main"
+KINDS = ("datasets", "models")
+LARGE = (".arrow", ".parquet", ".png", ".safetensors")
+METADATA = {
+    "model": ("license", "library_name", "pipeline_tag"),
+    "dataset": ("configs", "language", "license", "size_categories"),
+}
+
+
+@dataclass
+class Repository:
+    """The files of each commit, the commit of each branch and tag, and the titles of pull requests."""
+
+    commits: dict[str, Files] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    pulls: list[str] = field(default_factory=list)
+    private: bool = False
+
+    def commit(self, files: Files, branch: str = LATEST) -> str:
+        """Makes these files the content of the branch and returns the commit."""
+        described = json.dumps([len(self.commits), {name: sha1(content) for name, content in files.items()}])
+        commit = self.branches[branch] = sha1(described.encode())
+        self.commits[commit] = dict(files)
+        return commit
+
+    def resolve(self, revision: str) -> str | None:
+        """Returns the commit that a revision means."""
+        return (self.branches | self.tags | {commit: commit for commit in self.commits}).get(revision)
+
+    def files(self, revision: str = LATEST) -> Files:
+        """Returns the files at a revision, none where there is no such revision."""
+        return self.commits.get(self.resolve(revision) or "", {})
+
+
+@dataclass
+class Hub(Server):
+    """Repositories by kind and name, such as datasets/owner/name.
+
+    With a token, only requests that bring it may write, or see a private repository.
+    """
+
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    token: str | None = None
+
+    def repository(self, name: str) -> Repository:
+        """Returns the repository of that name, a new one if there is none."""
+        return self.repositories.setdefault(name, Repository())
+
+
+def missing(what: str) -> Answer:
+    """Returns the answer by which the client tells a repository, a revision and an entry that there is not apart."""
+    return Answer({"error": "not found"}, 404, {"X-Error-Code": f"{what}NotFound"})
+
+
+def sha1(content: bytes) -> str:
+    return hashlib.sha1(content).hexdigest()
+
+
+def oid_of(path: str, content: bytes) -> str:
+    """Returns by what the hub knows a file: the SHA-256 of a large one, git's name of another."""
+    is_large = path.endswith(LARGE)
+    return hashlib.sha256(content).hexdigest() if is_large else sha1(b"blob %d\0" % len(content) + content)
+
+
+def entry(path: str, content: bytes) -> dict[str, object]:
+    about = {"type": "file", "path": path, "size": len(content), "oid": oid_of(path, content)}
+    large = {"oid": about["oid"], "size": len(content), "pointerSize": 130}
+    return {**about, "oid": sha1(content), "lfs": large} if path.endswith(LARGE) else about
+
+
+def entries(files: Files, folder: str) -> list[dict[str, object]]:
+    """Returns the files and folders below a folder."""
+    inside = {path: content for path, content in files.items() if path.startswith(f"{folder}/" if folder else "")}
+    parents = {path.rsplit("/", 1)[0] for path in inside if "/" in path} - {folder}
+    folders = [{"type": "directory", "path": path, "size": 0, "oid": sha1(path.encode())} for path in sorted(parents)]
+    return folders + [entry(path, content) for path, content in inside.items()]
+
+
+def answer(hub: Hub, asked: Asked, is_known: bool) -> Answer:
+    """Returns what the hub says to a request, the parts of whose path are quoted; who is known may write."""
+    command, body = asked.command, asked.body
+    parts = [unquote(part) for part in asked.path.removeprefix("/api").strip("/").split("/")]
+    match [command, *parts]:
+        case ["POST", "validate-yaml"]:
+            return validated(**json.loads(body))
+        case ["POST", "repos", "create"]:
+            return created(hub, json.loads(body)) if is_known else Answer({"error": "unknown token"}, 401)
+        case ["PUT", "objects", oid]:
+            hub.objects[oid_of(LARGE[0], body)] = body
+            return Answer(status=200 if oid in hub.objects else 400)
+    parts = parts if parts[0] in KINDS else ["models", *parts]
+    name, parts = "/".join(parts[:3]).removesuffix(".git"), parts[3:]
+    repository = hub.repositories.get(name)
+    if repository is None or (repository.private and not is_known):
+        return missing("Repo")
+    if command != "POST" or parts[0] == "paths-info":
+        return read(repository, name.split("/", 1)[1], parts or ["revision"], body)
+    return written(hub, repository, parts, body) if is_known else Answer({"error": "you may only read"}, 403)
+
+
+def read(repository: Repository, name: str, parts: list[str], body: bytes) -> Answer:
+    """Returns what there is in a repository: refs, pull requests, a commit, its files."""
+    revision, inside = (parts[1:] or [LATEST])[0], "/".join(parts[2:]) or parse_qs(body.decode()).get("paths", "")
+    commit, files, content, headers = repository.resolve(revision), repository.files(revision), None, {}
+    match parts[0], inside:
+        case "refs", _:
+            refs = {"branches": repository.branches, "tags": repository.tags, "converts": {}}
+            content = {kind: [{"name": n, "ref": n, "targetCommit": to[n]} for n in to] for kind, to in refs.items()}
+        case "discussions", _:
+            pulls = [pull(name, number, title) for number, title in enumerate(repository.pulls, start=1)]
+            content = pulls[int(revision) - 1] if parts[1:] else {"count": 0, "start": 0, "discussions": pulls}
+        case _ if commit is None:
+            return missing("Revision")
+        case "revision", _:
+            siblings = [{"rfilename": path} for path in files]
+            content = {"id": name, "sha": commit, "private": repository.private, "tags": [], "siblings": siblings}
+        case "paths-info", list(paths):
+            content = [each for each in entries(files, "") if each["path"] in paths]
+        case "tree", str(folder) if not folder or entries(files, folder):
+            content = entries(files, folder)
+        case "resolve", str(path) if path in files:
+            content, headers = files[path], {"ETag": f'"{oid_of(path, files[path])}"', "X-Repo-Commit": commit}
+    return missing("Entry") if content is None else Answer(content, headers=headers)
+
+
+def pull(name: str, number: int, title: str) -> dict[str, object]:
+    about = {"num": number, "title": title, "status": "draft", "isPullRequest": True, "events": []}
+    more = {"repo": {"name": name, "type": "model"}, "changes": {"base": LATEST}, "filesWithConflicts": False}
+    return {**about, **more, "createdAt": "2026-01-01T00:00:00.000Z"}
+
+
+def validated(content: str, repoType: str) -> Answer:  # noqa: N803 - as the client calls it
+    """Returns what the hub finds wrong with the metadata of a card."""
+    data = RepoCard(content).data.to_dict()
+    wrong = [key for key in METADATA[repoType] if not data.get(key)]
+    for split in (split for config in data.get("configs", ()) for split in config["data_files"]):
+        wrong += [] if re.fullmatch(r"\w+", split["split"]) and split["path"] else ["configs"]
+    for result in (result for index in data.get("model-index", ()) for result in index["results"]):
+        parts = [result["task"]["type"], result["dataset"]["name"], result["dataset"]["type"]]
+        numbers = [metric["value"] for metric in result["metrics"]]
+        wrong += [] if all(parts) and all(isinstance(number, float) for number in numbers) else ["model-index"]
+    return Answer({"errors": [{"message": f"{key} is wrong"} for key in wrong], "warnings": []}, 400 if wrong else 200)
+
+
+def created(hub: Hub, asked: dict) -> Answer:
+    name = f"{asked.get('type', 'model')}s/{asked['organization']}/{asked['name']}"
+    if name in hub.repositories:
+        return Answer({"error": "exists"}, 409)
+    hub.repository(name).private = asked.get("visibility") == "private"
+    hub.repository(name).commit({".gitattributes": b"*.safetensors filter=lfs\n"})
+    return Answer({"url": f"{hub.endpoint}/{name.removeprefix('models/')}"})
+
+
+def written(hub: Hub, repository: Repository, parts: list[str], body: bytes) -> Answer:
+    """Returns what the hub says to a request that changes a repository, or prepares that."""
+    lines = [json.loads(line) for line in body.splitlines()]
+    match parts:
+        case ["preupload", revision]:
+            return Answer({"files": [mode_of(one["path"], repository.files(revision)) for one in lines[0]["files"]]})
+        case ["info", "lfs", "objects", "batch"]:
+            return Answer({"objects": [actions_for(hub, one) for one in lines[0]["objects"]]})
+        case ["commit", revision] if repository.resolve(revision):
+            commit = repository.commit(changed(repository.files(revision), lines, hub.objects), revision)
+            return Answer({"commitUrl": f"{hub.endpoint}/owner/name/commit/{commit}", "commitOid": commit})
+        case ["branch", name] if name not in repository.branches:
+            repository.branches[name] = repository.branches[LATEST]
+        case ["tag", revision]:
+            repository.tags[lines[0]["tag"]] = str(repository.resolve(revision))
+        case ["discussions"]:
+            repository.pulls.append(lines[0]["title"])
+            repository.branches[f"refs/pr/{len(repository.pulls)}"] = repository.branches[LATEST]
+        case _:
+            return Answer({"error": "exists"}, 409)
+    return Answer({"num": len(repository.pulls)})
+
+
+def mode_of(path: str, files: Files) -> dict[str, object]:
+    oid = oid_of(path, files[path]) if path in files else None
+    return {"path": path, "uploadMode": "lfs" if path.endswith(LARGE) else "regular", "shouldIgnore": False, "oid": oid}
+
+
+def actions_for(hub: Hub, one: dict) -> dict[str, object]:
+    where = {"href": f"{hub.endpoint}/objects/{one['oid']}?signature=secret"}
+    return one if one["oid"] in hub.objects else {**one, "actions": {"upload": where}}
+
+
+def changed(files: Files, operations: list[dict], objects: dict[str, bytes]) -> Files:
+    files = dict(files)
+    for operation in operations:
+        match operation["key"], operation["value"]:
+            case "file", {"path": path, "content": content}:
+                files[path] = base64.b64decode(content)
+            case "lfsFile", {"path": path, "oid": oid}:
+                files[path] = objects[oid]
+            case "deletedFile", {"path": path}:
+                del files[path]
+    return files
+
+
+def point_client_at(hub: Hub, cache: Path, patch: pytest.MonkeyPatch) -> None:
+    """Lets the client in this process ask the hub, with the token that it knows and a cache of its own."""
+    if hub.token:
+        patch.setenv("HF_TOKEN", hub.token)
+    settings = {"ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+    template = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    for name, value in {**settings, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_CACHE": str(cache)}.items():
+        patch.setattr(constants, name, value)
+
+
+@contextmanager
+def serve() -> Iterator[Hub]:
+    """Yields a hub without repositories that listens on this machine until the block ends."""
+    hub = Hub()
+
+    def respond(asked: Asked) -> Answer:
+        return answer(hub, asked, hub.token is None or asked.headers.get("Authorization") == f"Bearer {hub.token}")
+
+    with listening(hub, respond):
+        yield hub

@@ -1,0 +1,314 @@
+"""Demo text to tiny models, tokenizers and packed rows, made where a test wants them."""
+
+import functools
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, SentencePieceUnigramTokenizer
+from transformers import (
+    AlbertTokenizer,
+    AutoConfig,
+    AutoModelForMaskedLM,
+    BertTokenizer,
+    CamembertTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+)
+
+from longmlm.data.engine import prepare_rows
+from longmlm.data.rows import Rows, open_rows
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
+from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.measure import measure
+from longmlm.evaluation.views import whole
+from longmlm.folders import MANIFEST, write_json
+from longmlm.model.extension import Provenance, write_extension
+from longmlm.model.loading import PROVENANCE, load_model, read_provenance
+from longmlm.model.mlm import MlmObjective
+from longmlm.release import proof as export
+from longmlm.release import reload
+from longmlm.reports.evaluation import content_sha256
+from longmlm.runtime.launch import launch as runtime
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import Masking
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.stages.evaluate import evaluate
+
+DEMO = Path(__file__).parents[1] / "assets" / "text" / "demo.jsonl"
+NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
+NUM_POSITIONS, LONG_POSITIONS = 16, 40
+SPECIAL = {
+    ("roberta", 1): ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    ("roberta", 3): ["<s>", "</s>", "<unk>", "<pad>", "<mask>"],
+    ("bert", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    ("xlm-roberta", 1): ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    ("camembert", 1): ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"],
+    ("albert", 0): ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"],
+    ("electra", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    ("distilbert", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+}
+TOKENIZERS = {
+    "roberta": RobertaTokenizer,
+    "xlm-roberta": XLMRobertaTokenizer,
+    "camembert": CamembertTokenizer,
+    "albert": AlbertTokenizer,
+}
+WIDTH = 32
+HELD_OUT = {"max_rows": None, "mask_seed": 1789, "masking": asdict(Masking())}
+
+
+@functools.cache
+def demo_texts() -> tuple[str, ...]:
+    """Returns the beginnings of a few dozen documents."""
+    lines = DEMO.read_text(encoding="utf-8").splitlines()[:NUM_DOCUMENTS]
+    texts = [json.loads(line)["text"][:DOCUMENT_CHARACTERS] for line in lines]
+    assert len(texts) == NUM_DOCUMENTS
+    return tuple(texts)
+
+
+@functools.cache
+def _learnt(family: str, pad: int) -> dict[str, Any]:
+    """Returns vocabulary, and merges where it has any, of the family's kind of tokenizer, trained on the demo texts."""
+    special = SPECIAL[family, pad]
+    if family == "roberta":
+        tokenizer = ByteLevelBPETokenizer()
+        tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
+    elif family in TOKENIZERS:
+        tokenizer = SentencePieceUnigramTokenizer()
+        tokenizer.train_from_iterator(
+            demo_texts(), VOCABULARY_SIZE, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+    else:
+        tokenizer = BertWordPieceTokenizer()
+        tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
+    return json.loads(tokenizer.to_str())["model"]
+
+
+def tiny_tokenizer(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedTokenizerBase:
+    """Returns the family's tokenizer with some 300 pieces, the padding token at the id `pad`."""
+    learnt, kind = _learnt(family, pad), TOKENIZERS.get(family, BertTokenizer)
+    if family == "roberta":
+        merges = [tuple(pair) for pair in learnt["merges"]]
+        return kind(vocab=dict(learnt["vocab"]), merges=merges, model_max_length=num_positions)
+    if family in TOKENIZERS:
+        return kind(vocab=[(piece, score) for piece, score in learnt["vocab"]], model_max_length=num_positions)
+    return kind(vocab=dict(learnt["vocab"]), model_max_length=num_positions)
+
+
+def leave_a_gap(folder: Path) -> int:
+    """Lets the tokenizer in the folder have one more token, some ids above the others, and returns its id."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    pieces = content["model"]["vocab"]
+    assert isinstance(pieces, dict)
+    pieces["far"] = VOCABULARY_SIZE + 9
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return VOCABULARY_SIZE + 9
+
+
+def tiny_config(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedConfig:
+    """Returns the config of a model with `num_positions` usable positions, with weights large enough to matter."""
+    tokenizer = tiny_tokenizer(family, pad)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "initializer_range": 0.3,
+        "pad_token_id": pad,
+        "max_position_embeddings": num_positions,
+    }
+    if "roberta" in family or family == "camembert":
+        special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+        sizes |= {**special, "max_position_embeddings": num_positions + pad + 1, "type_vocab_size": 1}
+    own: dict[str, dict[str, object]] = {
+        "albert": {"embedding_size": WIDTH // 2, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+        "electra": {"embedding_size": WIDTH // 2},
+        "distilbert": {"hidden_dim": 64},
+    }
+    return AutoConfig.for_model(family, **sizes, **own.get(family, {}))
+
+
+def tiny_model(family: str, pad: int, num_positions: int = NUM_POSITIONS, seed: int = 0) -> PreTrainedModel:
+    """Returns a random model in evaluation mode, with biases that are not zero."""
+    torch.manual_seed(seed)
+    model = AutoModelForMaskedLM.from_config(tiny_config(family, pad, num_positions)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def tiny_folder(
+    folder: Path, family: str = "roberta", pad: int = 1, num_positions: int = NUM_POSITIONS, seed: int = 0
+) -> Path:
+    """Writes a tiny model with its tokenizer, as a pretrained one lies on a disk, and returns the folder."""
+    tiny_model(family, pad, num_positions, seed).save_pretrained(folder)
+    tiny_tokenizer(family, pad, num_positions).save_pretrained(folder)
+    return folder
+
+
+def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -> Path:
+    """Packs the demo texts into rows, both sides, and returns their folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = folder / "text.jsonl"
+    text.write_text("".join(json.dumps({"text": one}) + "\n" for one in demo_texts()), encoding="utf-8")
+    config = PrepareConfig(
+        output=str(folder / f"rows-{row_length}"),
+        recipe=PrepareRecipe(
+            tokenizer=str(tokenizer),
+            row_length=row_length,
+            sources=(Source(files=(str(text),)),),
+            held_out_fraction=0.25,
+        ),
+    )
+    prepare_rows(config, load_vocabulary(str(tokenizer)))
+    return Path(config.output)
+
+
+def tiny_long(folder: Path, base: Path, num_positions: int = LONG_POSITIONS) -> Path:
+    """Extends the base model into `folder` as the stage does, and returns the folder."""
+    loaded = load_model(str(base))
+    about = Provenance(str(base), None, NUM_POSITIONS, num_positions, "hierarchical", 0.4, 0)
+    write_extension(loaded, about, folder)
+    return folder
+
+
+def mark_trained(folder: Path, num_steps: int = 3) -> Path:
+    """Notes in longmlm.json that the long model was trained at its length, and returns the folder."""
+    about = read_provenance(str(folder))
+    trained = {"row_length": about["num_positions"], "steps": num_steps, "tokens": 1_000, "accuracy": 12.5}
+    write_json(folder / PROVENANCE, {**about, "trained": trained})
+    (folder / MANIFEST).unlink(missing_ok=True)
+    return folder
+
+
+def measured_on(rows: Path) -> dict[str, Any]:
+    """Returns what longmlm.json says of an evaluation of these rows in a run."""
+    return {"held_out": HELD_OUT, "precision": "no", "rows_sha256": held_out(rows).sha256}
+
+
+def accuracy_of(folder: Path, rows: Path) -> float:
+    """Returns the percent of the selected held-out tokens that the model in the folder tells."""
+    loaded = load_model(str(folder))
+    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
+    frozen = FrozenRows(held_out(rows), HeldOut(), vocabulary.maskable, vocabulary.special)
+    return measure(MlmObjective(loaded.model), frozen, whole, LONG_POSITIONS, Accelerator(cpu=True)).whole.accuracy
+
+
+def sign(folder: Path, **values: object) -> None:
+    """Changes an evaluation as if it had been measured so."""
+    path = folder / "evaluation.json"
+    content = json.loads(path.read_text()) | values
+    path.write_text(json.dumps(content | {"sha256": content_sha256(content)}))
+
+
+def favour(folder: Path, token_id: int) -> Path:
+    """Makes the model in the folder answer `token_id` everywhere, and returns the folder."""
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.get_output_embeddings().bias[token_id] = 100.0
+    model.save_pretrained(folder)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    return folder
+
+
+def commonest_and_absent(rows: Path, vocabulary: Vocabulary) -> tuple[int, int]:
+    """Returns the token that stands most often in the held-out rows, and one that never does, neither a special one."""
+    held_out = open_rows(rows, "held_out")
+    counts = np.bincount(
+        np.concatenate([held_out.tokens(row_id) for row_id in range(len(held_out))]), minlength=vocabulary.size
+    )
+    drawable = vocabulary.maskable.drawable
+    commonest, rarest = (int(drawable[choose(counts[drawable])]) for choose in (np.argmax, np.argmin))
+    assert counts[rarest] == 0
+    return commonest, rarest
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the stages find: a base model, its long one before and after training, and rows of the long length."""
+
+    base: Path
+    long: Path
+    trained: Path
+    rows: Path
+
+
+@functools.cache
+def tiny_world(ground: Path, family: str, pad: int) -> World:
+    """Returns folders, below that of the session, which all its tests read and none may change.
+
+    Training stands for: the model has found out the commonest token, and answers it everywhere.
+    """
+    folder = ground / f"world-{family}-{pad}"
+    base = tiny_folder(folder / "base", family, pad)
+    rows = tiny_rows(folder, base)
+    long = tiny_long(folder / "long", base)
+    trained = Path(shutil.copytree(long, folder / "trained"))
+    commonest, _ = commonest_and_absent(rows, load_vocabulary(str(base)))
+    return World(base, long, mark_trained(favour(trained, commonest)), rows)
+
+
+@functools.cache
+def tiny_evaluation(world: World) -> Path:
+    """Returns the folder that the evaluate stage writes for the models of the world."""
+    folder = world.base.parent / "evaluation"
+    models = {"base": str(world.base), "long_before": str(world.long), "long_after": str(world.trained)}
+    with_fresh_process_state()
+    with one_thread():
+        evaluate(EvaluateConfig(rows=str(world.rows), output=str(folder), **models))
+    with_fresh_process_state()
+    return folder
+
+
+def prove_in_this_process(patch: pytest.MonkeyPatch) -> None:
+    """Lets the proof of a release load the folder here, which takes a tenth of the time."""
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess:
+        folder, reference, text = command[-3:]
+        found = reload.compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
+        return subprocess.CompletedProcess(command, 0, json.dumps({**found, "knows_longmlm": False}), "")
+
+    patch.setattr(export, "subprocess", SimpleNamespace(run=run))
+
+
+def held_out(rows: Path) -> Rows:
+    """Returns the held-out rows, which are many enough to mean something."""
+    opened = open_rows(rows, "held_out")
+    assert len(opened) >= 50
+    return opened
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Lets torch use one thread, which is as many as tiny models can feed."""
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "_fair_share_of_cores", lambda: 1)
+        torch.set_num_threads(1)
+        yield
+    torch.set_num_threads(before)
+
+
+def with_fresh_process_state() -> None:
+    """Lets the next Accelerator choose its precision anew; it keeps one for the life of a process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
