@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from longmlm.artifacts.artifact import read
+from longmlm.artifacts.run import RunSummary
 from longmlm.folders import write_json
 from longmlm.reports.evaluation import cells
 from longmlm.reports.tables import text_table
@@ -16,7 +18,7 @@ LEAST_GAIN = 2.0
 def summarize(demo: Path) -> dict[str, Any]:
     """Returns the figures of the demo, accuracies in percent."""
     evaluation = json.loads((demo / "evaluation" / "evaluation.json").read_text(encoding="utf-8"))
-    run = json.loads((demo / "run" / "summary.json").read_text(encoding="utf-8"))
+    run = read(RunSummary, demo / "run" / RunSummary.FILE)
     measured = evaluation["measured"]
     return {
         **{name: one["whole"]["accuracy"] for name, one in measured.items()},
@@ -24,9 +26,9 @@ def summarize(demo: Path) -> dict[str, Any]:
         "blocks_after": [block["accuracy"] for block in measured["long_after"]["blocks"]],
         "standard_error": measured["long_after"]["whole"]["standard_error"],
         "num_selected": measured["long_after"]["whole"]["num_selected"],
-        "num_steps": run["step"],
-        "recovered_at_step": run["recovered_at_step"],
-        "train_tokens_per_second": run["train_tokens_per_second"],
+        "num_steps": run.state.step,
+        "recovered_at_step": run.state.recovered_at_step,
+        "train_tokens_per_second": run.train_tokens_per_second,
         "exported_to": str(demo / "roberta-mini-384"),
     }
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from longmlm.artifacts.artifact import Artifact
 from longmlm.settings.extend import Initialisation, PositionMode
@@ -47,7 +47,7 @@ class TrainingRecord:
     steps: int
     tokens: int
     accuracy: float | None = None
-    precision: str | None = None
+    precision: Literal["no", "bf16"] | None = None
     held_out: HeldOut | None = None
     rows: str | None = None
     rows_sha256: str | None = None

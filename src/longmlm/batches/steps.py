@@ -53,7 +53,7 @@ def rows_per_step(batch_tokens: int, rows: Rows, num_processes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepBatches(Dataset[tuple[MlmBatch, ...]]):
-    """Map-style data set from a step's number (from 0) to this process' micro-batches of that step."""
+    """Map-style data set from the cursor at a step's start to this process' micro-batches of that step."""
 
     rows: Rows
     recipe: Recipe
@@ -61,9 +61,14 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
     num_processes: int
     rows_per_micro_batch: int
 
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of a global batch."""
+        return self.recipe.rows_per_step
+
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
         recipe = self.recipe
-        draw = global_batch(index * recipe.rows_per_step, recipe.rows_per_step, len(self.rows), recipe.seed)
+        draw = global_batch(index, recipe.rows_per_step, len(self.rows), recipe.seed)
         shares = micro_batches(draw, self.rank, self.num_processes, self.rows_per_micro_batch)
         return tuple(self._masked(share) for share in shares)
 

@@ -16,6 +16,7 @@ from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.views import View
+from longmlm.runtime.watchdog import heartbeat
 
 BINS_PER_BLOCK = 8
 
@@ -72,13 +73,14 @@ def measure(
     num_places = math.ceil(len(row_ids) / accelerator.num_processes) * accelerator.num_processes
     sums = np.zeros((3, num_places, math.ceil(frozen.rows.row_length / block) * parts))
     mine = range(accelerator.process_index, num_places, accelerator.num_processes)
-    shown = tqdm(mine, desc=name, unit="row", shut_down=False, disable=not (name and accelerator.is_main_process))
+    shown = tqdm(mine, desc=name, unit="row", leave=False, disable=not (name and accelerator.is_main_process))
     was_training = objective.training
     objective.eval()
     masked = ((place, frozen.masked(row_ids[place % len(row_ids)])) for place in shown)
     views = ((place, one) for place, row in masked for one in view(row) if len(one.places))
     with torch.inference_mode():
         while some := list(islice(views, frozen.rows_per_batch)):
+            heartbeat()
             batch = collate([one.masked for _, one in some], frozen.special.pad).to(accelerator.device)
             told = objective(batch)
             at_row = np.repeat([place for place, _ in some], [len(one.places) for _, one in some])

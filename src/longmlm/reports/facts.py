@@ -10,9 +10,10 @@ from typing import Any
 
 from huggingface_hub import ModelCard, hf_hub_download
 
-from longmlm.errors import ReleaseError
+from longmlm.artifacts.run import TrainState
+from longmlm.errors import ArtifactError, ReleaseError
 from longmlm.model.loading import PROVENANCE
-from longmlm.training.tracking import SETTINGS
+from longmlm.training.run_folder import SETTINGS, read_state
 
 MOST_FILES = 3
 PRECISIONS = {"no": "fp32"}
@@ -58,16 +59,16 @@ def training_of(checkpoint: Path) -> Training:
     """Returns how a run's checkpoint was trained; empty for any other folder."""
     recipe: dict[str, Any] = {}
     precision: str | None = None
-    state: dict[str, Any] = {}
+    state = TrainState()
     with suppress(OSError, ValueError, KeyError):
         recipe = tomllib.loads((checkpoint / SETTINGS).read_text(encoding="utf-8"))["recipe"]
-    with suppress(OSError, ValueError, KeyError):
-        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
+    with suppress(OSError, ArtifactError):
+        state = read_state(checkpoint).state
     with suppress(OSError, ValueError, KeyError):
         precision = json.loads((checkpoint / PROVENANCE).read_text(encoding="utf-8"))["trained"]["precision"]
     if precision and recipe.get("precision") == "auto":
         recipe["precision"] = f"{PRECISIONS.get(precision, precision)} (auto)"
-    return Training(_flat(recipe), state.get("training_seconds"), state.get("base_cut"))
+    return Training(_flat(recipe), state.training_seconds or None, state.base_cut)
 
 
 def datasets(rows: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from longmlm.artifacts.artifact import dump
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.config import to_toml
 from longmlm.data.published import folder_of_rows, open_named_rows, pin_rows
@@ -27,8 +29,7 @@ from longmlm.runtime.collectives import broadcast_from_main, local_main_first
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.training import tracking
-from longmlm.training.checkpoint import model_folder
+from longmlm.training.run_folder import model_folder
 
 VIEWS = (
     {"base_cut": "cut", "base_windows": "windows"},
@@ -103,8 +104,8 @@ def curve_of(run: str | None) -> list[dict[str, Any]]:
     """Returns the evaluations of a run, without their examples; raises CheckpointError when the folder holds none."""
     if run is None:
         return []
-    lines = (line for line in tracking.read(Path(run)) if "held_out" in line)
-    curve = [{key: value for key, value in line.items() if key != "examples"} for line in lines]
+    lines = (line for line in MetricsFile(Path(run)).lines() if isinstance(line, EvaluationMetrics))
+    curve = [dump(replace(line, examples=())) for line in lines]
     if not curve:
         raise CheckpointError(f"{run} holds no evaluations of a run: name the folder that pretrain.py wrote")
     return curve

@@ -29,8 +29,7 @@ from longmlm.release.released_folder import address, check_released_from
 from longmlm.reports.facts import licence_of, training_of
 from longmlm.reports.model_card import model_card, public_provenance
 from longmlm.settings.release import ReleaseConfig
-from longmlm.training import checkpoint
-from longmlm.training.checkpoint import model_folder
+from longmlm.training.run_folder import list_checkpoints, model_folder
 
 
 def release(config: ReleaseConfig) -> None:
@@ -127,7 +126,7 @@ def publish_checkpoints(config: ReleaseConfig, rows: Rows) -> None:
 
     On ModelScope that is a tag of what its one branch holds then, so the release itself is published afterwards.
     """
-    for folder in checkpoint.folders(Path(config.model)):
+    for folder in list_checkpoints(Path(config.model)):
         if reason := refusal(folder, config.recipe.allow_unrecovered):
             print(f"step {step_of(folder):,} is not published: {reason}")
         else:
