@@ -37,8 +37,7 @@ def launch(
     start, or not `num_processes`.
     """
     is_cpu = not torch.cuda.is_available()
-    if is_cpu:
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving a model imports DeepSpeed, which would warn
+    quiet_deepspeed()
     _join_new_store()
     timeout = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # the watchdog comes first
     group = InitProcessGroupKwargs(backend="gloo" if is_cpu and deepspeed else None, timeout=timeout)
@@ -56,6 +55,12 @@ def launch(
     if is_cpu:
         torch.set_num_threads(num_threads or _fair_share_of_cores())
     return accelerator
+
+
+def quiet_deepspeed() -> None:
+    """Keeps DeepSpeed, which transformers imports to save a model, from warning that there is no GPU."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def _check_num_processes(actual: int, required: int | None) -> None:

@@ -26,10 +26,12 @@ def export_checkpoint(config: CheckpointsConfig) -> None:
     # these import torch, which a list does without
     from longmlm.model.loading import PROVENANCE, load_model, read_provenance
     from longmlm.release.export import export
+    from longmlm.runtime.launch import quiet_deepspeed
 
     run, output = Path(config.run), Path(str(config.output))
     source = best_checkpoint(run) if config.step is None else checkpoint_folder(run, config.step)
     verify_checkpoint(source)
+    quiet_deepspeed()
     with new_folder(output) as partial:
         export(load_model(str(source)), "fp32", partial)
         write_json(partial / PROVENANCE, read_provenance(str(source)))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import torch
 from accelerate import Accelerator
@@ -18,6 +18,7 @@ from longmlm.training.optimizer import new_optimizer
 OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's
 
 
+@runtime_checkable
 class Backend(Protocol):
     """One model and optimizer on all ranks. What it gathers does not depend on the kind of backend.
 

@@ -1,7 +1,7 @@
 """What the training loop is given: an objective to minimise, batches of it, and an evaluation of the model."""
 
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from longmlm.artifacts.accuracy import FilledMask, Measured
 from longmlm.data.rows import Rows
 
 
+@runtime_checkable
 class Batch(Protocol):
     """A micro-batch."""
 
@@ -34,6 +35,7 @@ class Batch(Protocol):
         ...
 
 
+@runtime_checkable
 class Batches(Protocol):
     """The global batches of a run: a pure function of the cursor, the number of rows consumed so far."""
 
@@ -57,6 +59,7 @@ class Batches(Protocol):
         ...
 
 
+@runtime_checkable
 class Objective(Protocol):
     """An nn.Module around the `model` that is trained, saved and exported."""
 
@@ -67,6 +70,7 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
 class Evaluation(Protocol):
     """What a run measures, and when that counts as recovered. All ranks call the methods together.
 
