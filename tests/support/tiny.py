@@ -43,14 +43,14 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.release import proof as export
 from longmlm.release import reload
 from longmlm.reports.evaluation import content_sha256
-from longmlm.runtime.launch import launch as runtime
+from longmlm.runtime import launch as runtime
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
 
-DEMO = Path(__file__).parents[1] / "assets" / "text" / "demo.jsonl"
+DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
 NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
 NUM_POSITIONS, LONG_POSITIONS = 16, 40
 SPECIAL = {

@@ -19,7 +19,7 @@ from longmlm.errors import CheckpointError, DataError, FolderError, TrainingErro
 from longmlm.evaluation import run_evaluation
 from longmlm.folders import MANIFEST, seal
 from longmlm.model.loading import read_provenance
-from longmlm.processes import exclusive_lock
+from longmlm.processes import exclusive_lock, exit_on_sigterm
 from longmlm.settings.pretrain import Start
 from longmlm.training import loop
 from longmlm.training.run_folder import (
@@ -131,6 +131,20 @@ def test_a_stop_signal_in_an_evaluation_abandons_it_and_the_resumed_run_makes_up
     assert losses(run) == losses(uninterrupted)
     assert evaluation_lines(run) == evaluation_lines(uninterrupted)
     assert state_at(run, step).accuracy_here == state_at(uninterrupted, step).accuracy_here
+
+
+def test_sigterm_before_the_first_step_leaves_no_checkpoint_and_the_same_command_starts_again(
+    settings, uninterrupted, train, monkeypatch, capsys
+):
+    with monkeypatch.context() as patched, exit_on_sigterm():
+        patched.setattr(run_evaluation, "whole", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as stop:
+            train(settings)
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    run = Path(settings.run)
+    assert newest_verified(run).folder is None
+    assert_same_model(uninterrupted, train(settings), 12)
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(settings, train, monkeypatch):

@@ -12,14 +12,14 @@ from longmlm.errors import CheckpointError, FolderError, TrainingError
 from longmlm.model.cost import Work, cost_of
 from longmlm.model.loading import load_model
 from longmlm.stages.pretrain import pretrain
-from longmlm.training import checkpoint
-from longmlm.training import dry_run as rehearsal
-from tests.training.test_run import losses
+from longmlm.training import dry_run as dry_running
+from longmlm.training.run_folder import best_checkpoint, checkpoint_folder, read_state
+from tests.support.training import losses, with_recipe, with_runtime
 
 
 @pytest.fixture
 def dry_run(capsys):
-    """Runs the stage in this process as a dry run and returns what it prints, a line a subject."""
+    """Runs the stage in this process as a dry run and returns what it prints, by subject."""
 
     def run(config) -> dict[str, str]:
         AcceleratorState._reset_state(reset_partial_state=True)
@@ -36,48 +36,47 @@ def files_below(folder: Path) -> dict[Path, float]:
     return {path: path.stat().st_mtime for path in folder.rglob("*")}
 
 
-def test_a_dry_run_tells_what_the_run_will_do_and_writes_nothing(settings, dry_run, ground, train):
-    before = files_below(ground)
+def test_a_dry_run_reports_what_the_run_will_do_and_writes_nothing(settings, dry_run, inputs, train):
+    before = files_below(inputs)
     said = dry_run(settings)
-    assert files_below(ground) == before
+    assert files_below(inputs) == before
     assert not Path(settings.run).exists()
     assert said["ahead"].startswith("12 steps, 0.0 M tokens, ")
-    assert {"environment", "processes", "model", "rows", "step", "from", "time", "memory", "disk"} <= said.keys()
+    assert {"environment", "processes", "model", "rows", "step", "start", "time", "memory", "disk"} <= said.keys()
     assert "computing in fp32" in said["processes"]
     assert said["dry run"] == "nothing was written"
     run = train(settings)
-    assert said["step"].startswith(f"{_rows_per_step(run)} rows, 4 at a time")
+    assert said["step"].startswith(f"{_rows_per_step(run)} rows, micro-batches of 4")
 
 
 def _rows_per_step(run: Path) -> int:
-    state, _ = checkpoint.read_state(checkpoint.best(run))
+    state = read_state(best_checkpoint(run)).state
     return state.cursor // state.step
 
 
 def test_epochs_and_tokens_are_those_of_the_run(settings, dry_run, train):
-    recipe = replace(settings.recipe, num_steps=400)
-    said = dry_run(replace(settings, recipe=recipe))["ahead"]
-    state, _ = checkpoint.read_state(checkpoint.best(train(settings)))
+    said = dry_run(with_recipe(settings, num_steps=400))["ahead"]
+    state = read_state(best_checkpoint(train(settings))).state
     epochs = 400 * state.cursor / state.step / len(open_rows(Path(settings.rows), "train"))
     tokens = float(said.split(", ")[1].split()[0])
     assert said.startswith("400 steps, ") and said.endswith(f"{epochs:.2f} epochs")
     assert tokens == pytest.approx(400 * state.tokens / state.step / 1e6, abs=0.02)
 
 
-def test_a_dry_run_in_the_middle_tells_what_is_left_and_touches_no_checkpoint(settings, dry_run, train):
+def test_a_dry_run_in_the_middle_reports_what_is_left_and_touches_no_checkpoint(settings, dry_run, train):
     recipe = replace(settings.recipe, num_steps=8, schedule="constant-then-decay", decay_steps=1)
     run = train(replace(settings, recipe=recipe))
-    shutil.rmtree(checkpoint.folder_of(run, 8))
+    shutil.rmtree(checkpoint_folder(run, 8))
     before = files_below(run)
     said = dry_run(replace(settings, recipe=replace(recipe, num_steps=20)))
-    assert said["from"] == "step 4 of 20, step-00000004"
+    assert said["start"] == "step 4 of 20, step-00000004"
     assert said["ahead"].startswith("16 steps, ")
-    with pytest.raises(CheckpointError, match="was begun otherwise"):
+    with pytest.raises(CheckpointError, match="recipe.learning_rate"):
         dry_run(replace(settings, recipe=replace(recipe, num_steps=20, learning_rate=0.5)))
     assert files_below(run) == before
 
 
-def test_a_finished_run_is_said_to_be_finished(settings, train, capsys):
+def test_a_finished_run_is_reported_as_finished(settings, train, capsys):
     train(settings)
     capsys.readouterr()
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -86,42 +85,36 @@ def test_a_finished_run_is_said_to_be_finished(settings, train, capsys):
     assert "is finished: 12 of 12 steps are made" in capsys.readouterr().out
 
 
-def test_rows_that_are_not_there_are_refused_as_in_the_run(settings, dry_run, tmp_path):
+def test_absent_rows_are_refused_as_in_the_run(settings, dry_run, tmp_path):
     with pytest.raises(FolderError, match="no such folder"):
         dry_run(replace(settings, rows=str(tmp_path / "nowhere")))
 
 
-def test_too_little_memory_is_told_before_a_step_is_made(settings, dry_run, monkeypatch):
-    monkeypatch.setattr(rehearsal, "free_memory_bytes", lambda: 1_000)
-    monkeypatch.setattr(rehearsal, "_two_steps", lambda *_: pytest.fail("a step was made"))
+def test_too_little_memory_is_reported_before_a_step_is_made(settings, dry_run, monkeypatch):
+    monkeypatch.setattr(dry_running, "free_memory_bytes", lambda: 1_000)
+    monkeypatch.setattr(dry_running, "_two_steps", lambda *_: pytest.fail("a step was made"))
     with pytest.raises(TrainingError, match="lower rows_per_micro_batch, or set activation_checkpointing"):
         dry_run(settings)
 
 
-def test_too_small_a_disk_is_told_before_a_step_is_made(settings, dry_run, monkeypatch):
+def test_too_small_a_disk_is_reported_before_a_step_is_made(settings, dry_run, monkeypatch):
     usage = type("Usage", (), {"free": 1_000})
-    monkeypatch.setattr(rehearsal.shutil, "disk_usage", lambda _: usage)
-    monkeypatch.setattr(rehearsal, "_two_steps", lambda *_: pytest.fail("a step was made"))
+    monkeypatch.setattr(dry_running.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(dry_running, "_two_steps", lambda *_: pytest.fail("a step was made"))
     with pytest.raises(TrainingError, match="make room, lower checkpoints_kept"):
         dry_run(settings)
 
 
-def test_a_checkpoint_takes_the_room_that_was_foreseen(settings, train):
-    folder = checkpoint.best(train(settings))
+def test_a_checkpoint_takes_the_predicted_space(settings, train):
+    folder = best_checkpoint(train(settings))
     weights = [folder / "model.safetensors", folder / "optimizer.pt"]
-    foreseen = cost_of(load_model(str(folder)).model, Work(32, 0.15, False)).checkpoint_bytes
-    assert sum(path.stat().st_size for path in weights) == pytest.approx(foreseen, rel=0.2)
+    predicted = cost_of(load_model(str(folder)).model, Work(32, 0.15, False)).checkpoint_bytes
+    assert sum(path.stat().st_size for path in weights) == pytest.approx(predicted, rel=0.2)
 
 
 def test_recomputed_activations_leave_every_loss_as_it_is(settings, train, tmp_path):
     runs = [
-        train(
-            replace(
-                settings,
-                run=str(tmp_path / str(flag)),
-                runtime=replace(settings.runtime, activation_checkpointing=flag),
-            )
-        )
+        train(replace(with_runtime(settings, activation_checkpointing=flag), run=str(tmp_path / str(flag))))
         for flag in (False, True)
     ]
     assert len(losses(runs[0])) == 12

@@ -14,11 +14,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto.wandb_internal_pb2 import Record
 
+from longmlm.artifacts.metrics import MetricsFile
 from longmlm.settings.pretrain import PretrainConfig, Tracking
-from longmlm.training import tracker, tracking
-from tests.training.test_run import stop_after
+from longmlm.training import tracker
+from tests.support.training import evaluation_lines, losses, stop_after, with_recipe
 
-pytestmark = pytest.mark.usefixtures("stranger")
+pytestmark = pytest.mark.usefixtures("no_account")
 BLOCK = 32768
 
 
@@ -50,7 +51,7 @@ def offline_runs(run: Path) -> list[list[Record]]:
 
 
 def history(start: list[Record]) -> list[dict]:
-    """Returns the lines that W&B was given in one start of a run, without its own columns and the tables."""
+    """Returns the lines logged to W&B in one start of a run, without its own columns and the tables."""
     return [
         {key: value for key, value in line.items() if not key.startswith(("_", "predictions/"))}
         for line in whole_history(start)
@@ -63,8 +64,8 @@ def whole_history(start: list[Record]) -> list[dict]:
 
 
 def expected(run: Path, after: int = -1) -> list[dict]:
-    lines = [line for line in tracking.read(run) if line["step"] > after]
-    return [{"step": line["step"], **tracker.figures(line)} for line in lines]
+    lines = [line for line in MetricsFile(run).lines() if line.step > after]
+    return [{"step": line.step, **tracker.figures(line)} for line in lines]
 
 
 def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
@@ -72,7 +73,7 @@ def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def curves_of_record(run: Path) -> dict[str, list[tuple[int, float]]]:
+def curves_of_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
     found: dict[str, list[tuple[int, float]]] = {}
     for line in expected(run):
         for name, value in line.items():
@@ -81,7 +82,7 @@ def curves_of_record(run: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_wandb_shows_every_figure_of_the_record_the_settings_and_predictions(settings, train, capfd):
+def test_wandb_shows_every_number_of_the_metrics_the_settings_and_predictions(settings, train, capfd):
     run = train(tracked_by("wandb", settings))
     [start] = offline_runs(run)
     shown = history(start)
@@ -93,11 +94,10 @@ def test_wandb_shows_every_figure_of_the_record_the_settings_and_predictions(set
 
     assert len(tables) == 4
     table = json.loads((run / f"wandb/latest-run/files/{tables[-1]}").read_text(encoding="utf-8"))
-    last = [line for line in tracking.read(run) if "examples" in line][-1]["examples"]
-    assert table["columns"][:7] == ["row", "place", "before", "truth", "after", "guess 1", "percent 1"]
+    last = evaluation_lines(run)[-1].examples
+    assert table["columns"][:7] == ["row", "position", "before", "truth", "after", "guess 1", "percent 1"]
     assert [row[:6] for row in table["data"]] == [
-        [str(one["row_id"]), str(one["place"]), one["before"], one["truth"], one["after"], one["guesses"][0][0]]
-        for one in last
+        [str(mask.row_id), str(mask.position), mask.before, mask.truth, mask.after, mask.guesses[0][0]] for mask in last
     ]
     assert len(last) >= 1
 
@@ -111,7 +111,7 @@ def test_wandb_shows_every_figure_of_the_record_the_settings_and_predictions(set
     assert "`wandb sync" in capfd.readouterr().out
 
 
-def test_a_run_keeps_its_id_and_counts_on_after_a_crash(settings, train, monkeypatch):
+def test_a_run_keeps_its_id_and_its_step_axis_after_a_crash(settings, train, monkeypatch):
     settings = tracked_by("wandb", settings)
     with monkeypatch.context() as patched:
         stop_after(patched, 6)
@@ -126,7 +126,7 @@ def test_a_run_keeps_its_id_and_counts_on_after_a_crash(settings, train, monkeyp
     assert [[one.exit.exit_code for one in start if one.HasField("exit")] for start in (first, second)] == [[1], [0]]
 
 
-def test_tensorboard_shows_the_record_after_a_crash_and_training_is_as_without_it(
+def test_tensorboard_shows_the_metrics_after_a_crash_and_training_is_as_without_it(
     settings, train, tmp_path, monkeypatch
 ):
     with monkeypatch.context() as patched:
@@ -136,23 +136,24 @@ def test_tensorboard_shows_the_record_after_a_crash_and_training_is_as_without_i
     assert len(curves(Path(settings.run))["train/loss"]) == 6
     run = train(tracked_by("tensorboard", settings))
     shown = curves(run)
-    assert shown == curves_of_record(run)
+    assert shown == curves_of_metrics(run)
     assert len(shown["train/loss"]) == 12 and len(shown["held_out/block_0"]) == 4
 
     texts = EventAccumulator(str(run / "tensorboard"), size_guidance={"tensors": 0}).Reload()
     *_, last = texts.Tensors("predictions/text_summary")
-    example = [line for line in tracking.read(run) if "examples" in line][-1]["examples"][0]
-    words = " ".join(example["before"].split()).replace("|", "&#124;")
+    example = evaluation_lines(run)[-1].examples[0]
+    words = " ".join(example.before.split()).replace("|", "&#124;")
     assert last.step == 12 and words and words in str(last.tensor_proto.string_val[0], "utf-8")
 
     plain = train(replace(settings, run=str(tmp_path / "plain")))
-    learnt = [[line.get("loss", line.get("held_out")) for line in tracking.read(one)] for one in (run, plain)]
-    assert learnt[0] == learnt[1] and len(learnt[0]) == 16
-    assert not any("examples" in line for line in tracking.read(plain))
+    assert losses(run) == losses(plain) and len(losses(run)) == 12
+    held_out = [[line.held_out for line in evaluation_lines(folder)] for folder in (run, plain)]
+    assert held_out[0] == held_out[1] and len(held_out[0]) == 4
+    assert not any(line.examples for line in evaluation_lines(plain))
 
 
 @pytest.fixture
-def asked() -> Iterator[tuple[int, list[str]]]:
+def refusing_service() -> Iterator[tuple[int, list[str]]]:
     """A service at a port of this machine that refuses every key, and the keys that it was shown."""
     keys = []
 
@@ -172,9 +173,9 @@ def asked() -> Iterator[tuple[int, list[str]]]:
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
-def test_planted_secrets_reach_neither_a_file_nor_the_terminal(name, settings, train, tmp_path, asked, request):
+def test_planted_secrets_reach_no_file_and_no_terminal(name, settings, train, tmp_path, refusing_service, request):
     monkeypatch, capfd = request.getfixturevalue("monkeypatch"), request.getfixturevalue("capfd")
-    port, keys = asked
+    port, keys = refusing_service
     secrets = {
         "WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567",
         "HF_TOKEN": "hf_plantedtokenplantedtoken",
@@ -190,7 +191,7 @@ def test_planted_secrets_reach_neither_a_file_nor_the_terminal(name, settings, t
     for command in (["init", "-q", str(repository)], ["-C", str(repository), "remote", "add", "origin", remote]):
         subprocess.run(["git", *command], check=True)
     monkeypatch.chdir(repository)
-    run = train(tracked_by(name, replace(settings, recipe=replace(settings.recipe, num_steps=2))))
+    run = train(tracked_by(name, with_recipe(settings, num_steps=2)))
 
     planted = [value.encode() for value in secrets.values()]
     planted += [b"planted-argument", b"planted-remote", b"planted-proxy"]
