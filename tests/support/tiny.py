@@ -193,7 +193,7 @@ def tiny_long(folder: Path, base: Path, num_positions: int = LONG_POSITIONS) -> 
     return folder
 
 
-def tiny_extension(base: Path, num_positions: int = LONG_POSITIONS, **more: object) -> Extension:
+def tiny_extension(base: Path | str, num_positions: int = LONG_POSITIONS, **more: object) -> Extension:
     """Returns how the base model is extended, with the default settings unless others are given."""
     source, sizes = ModelSource(name=str(base)), {"base_positions": NUM_POSITIONS, "num_positions": num_positions}
     return Extension(**{"base": source, **sizes, "initialisation": "hierarchical", "alpha": 0.4, "seed": 0, **more})
