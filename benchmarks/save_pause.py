@@ -7,6 +7,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,7 +15,9 @@ from accelerate import Accelerator
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 
+from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import TrainState
+from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training import checkpoint
 from longmlm.training.optimizer import new_optimizer
@@ -39,7 +42,8 @@ def main() -> None:
     subject = trained()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file("assets/roberta-mini/tokenizer.json"))
     rows = {"settings": {"row_length": 1536}, "sources": [], "sha256": ""}
-    record = checkpoint.RunRecord(tokenizer, "", {"rows": rows, "recipe": {}, "held_out": {}}, {}, "bf16")
+    depends_on = {"rows": rows, "recipe": {}, "held_out": asdict(HeldOut())}
+    record = checkpoint.RunRecord(tokenizer, "", depends_on, Provenance(), "bf16")
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as folder:
         waits, writes = [], []
         for step in range(1, NUM_ROUNDS + 1):

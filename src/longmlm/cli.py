@@ -5,6 +5,7 @@
 Settings are light, stages import torch and transformers: --help and errors of settings come within two seconds.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ STAGES: dict[str, type] = {
 def main(stage: str | None = None) -> None:
     """Runs the stage, or the one that the first argument names."""
     arguments = sys.argv[1:]
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what matters of its warnings, longmlm says in one line
     with user_errors(), exit_on_sigterm():
         if stage is None:
             stage, arguments = _named(arguments)

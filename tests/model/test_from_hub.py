@@ -15,13 +15,15 @@ from huggingface_hub import constants, set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 from safetensors.torch import load_file, save_file
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, ModelError
 from longmlm.hubs.models import snapshot_of, weight_files
-from longmlm.model.loading import load_model, read_provenance
+from longmlm.model.loading import load_model
 from tests.support.hub import Hub, serve
 from tests.support.loopback import Fault
-from tests.support.tiny import World
+from tests.support.tiny import World, tiny_extension
 
 NAME, TOKEN = "owner/name", "hf_planted0123456789"
 BIAS = "lm_head.bias"
@@ -48,8 +50,8 @@ def commit(hub: Hub, folder: Path, bias: float, **more: bytes) -> str:
     weights = load_file(folder / "model.safetensors")
     scratch = folder.parent / "biased.safetensors"
     save_file({**weights, BIAS: torch.full_like(weights[BIAS], bias)}, scratch, {"format": "pt"})
-    about = {"base": f"base of {bias}", "trained": None}
-    mine = {"model.safetensors": scratch.read_bytes(), "longmlm.json": json.dumps(about).encode()}
+    about = artifact.dump(Provenance(extension=tiny_extension(f"base of {bias}")))
+    mine = {"model.safetensors": scratch.read_bytes(), Provenance.FILE: json.dumps(about).encode()}
     named = {name.replace("__", "."): content for name, content in more.items()}
     return hub.repository(f"models/{NAME}").commit(files | mine | named)
 
@@ -69,7 +71,7 @@ def test_all_is_of_one_commit_while_the_branch_moves(hub: Hub, world: World, mon
     loaded = load_model(NAME)
     assert hub.repository(f"models/{NAME}").branches["main"] != first
     assert (loaded.revision, bias_of(loaded), loaded.tokenizer.model_max_length) == (first, 1.0, 16)
-    assert read_provenance(NAME, loaded.revision)["base"] == "base of 1.0"
+    assert loaded.provenance.extension.base.name == "base of 1.0"
     assert bias_of(load_model(NAME)) == 2.0
 
 
@@ -160,6 +162,13 @@ def test_cache_serves_while_the_hub_does_not_answer(hub: Hub, world: World, monk
     assert "\n" not in str(caught.value)
 
 
+def test_history_comes_with_the_weights_and_not_in_a_second_call(hub: Hub, world: World) -> None:
+    commit(hub, world.base, 1.0)
+    hub.faults = [Fault(f"GET .*{Provenance.FILE}", 503, times=10**6)]
+    with pytest.raises(ModelError, match=NAME):
+        load_model(NAME)
+
+
 def test_hub_that_cannot_be_reached_is_told_at_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -173,7 +182,6 @@ def test_hub_that_cannot_be_reached_is_told_at_once(hub: Hub, monkeypatch: pytes
             load_model(NAME)
         with pytest.raises(DataError, match="it cannot be reached"):
             load_vocabulary(NAME)
-        assert read_provenance(NAME) == {}
         assert time.monotonic() - started < 10
     assert "\n" not in str(caught.value)
 

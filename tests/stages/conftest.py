@@ -12,9 +12,10 @@ import tomli_w
 import torch
 from accelerate import Accelerator
 
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.run import TrainState
 from longmlm.config import parse, user_errors
-from longmlm.model.loading import load_model, read_provenance
+from longmlm.model.loading import load_model
 from longmlm.training import checkpoint
 from longmlm.training.snapshot import Trained, take
 from tests.support.tiny import (
@@ -57,7 +58,7 @@ def run_folder(world: World, tmp_path: Path) -> Path:
     for step, (source, accuracy) in enumerate([(world.trained, 9.0), (world.long, 3.0)], start=1):
         loaded = load_model(str(source))
         state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
-        about = read_provenance(str(world.long))
+        about = read_provenance(world.long)
         depends_on = {"rows": held_out(world.rows).identity, "held_out": HELD_OUT}
         record = checkpoint.RunRecord(loaded.tokenizer, "", depends_on, about, "no")
         optimizer = torch.optim.AdamW(loaded.model.parameters())

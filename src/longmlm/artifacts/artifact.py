@@ -12,7 +12,7 @@ newer format is always refused.
 import functools
 import json
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -104,14 +104,14 @@ def read(kind: type[Kind], path: Path) -> Kind:
 
 
 def write(path: Path, artifact: Artifact) -> None:
-    """Writes the artifact so that a reader sees the old file or the new one, never a part of it."""
-    write_json(path, dump(artifact))
+    """Writes the artifact, stamped anew, so that a reader sees the old file or the new one, never a part of it."""
+    write_json(path, dump(replace(artifact, longmlm=version(), commit=commit())))
 
 
 def _upgraded(kind: type[Kind], content: dict[str, Any]) -> dict[str, Any]:
     current, found = kind.__dataclass_fields__["format"].default, content.get("format", 0)
-    if not isinstance(found, int) or found > current:
-        raise ArtifactError(f"it has format {found}, this longmlm reads up to {current}: install a newer longmlm")
+    if type(found) is not int or found > current:
+        raise ArtifactError(f"its format is {found!r}, this longmlm reads up to {current}: install a newer longmlm")
     if found == current:
         return content
     stamp = {"format": current, "longmlm": str(content.get("longmlm", "unknown")), "commit": content.get("commit")}

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float64
-from torch import nn
 from tqdm import tqdm
 
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.views import View
+from longmlm.model.mlm import MlmObjective
+from longmlm.runtime.watchdog import heartbeat
 
 BINS_PER_BLOCK = 8
 
@@ -54,7 +55,7 @@ def bin_starts(block: int, row_length: int) -> list[int]:
 
 
 def measure(
-    objective: nn.Module,
+    objective: MlmObjective,
     frozen: FrozenRows,
     view: Callable[[MaskedRow], list[View]],
     block: int,
@@ -72,7 +73,7 @@ def measure(
     num_places = math.ceil(len(row_ids) / accelerator.num_processes) * accelerator.num_processes
     sums = np.zeros((3, num_places, math.ceil(frozen.rows.row_length / block) * parts))
     mine = range(accelerator.process_index, num_places, accelerator.num_processes)
-    shown = tqdm(mine, desc=name, unit="row", shut_down=False, disable=not (name and accelerator.is_main_process))
+    shown = tqdm(mine, desc=name, unit="row", leave=False, disable=not (name and accelerator.is_main_process))
     was_training = objective.training
     objective.eval()
     masked = ((place, frozen.masked(row_ids[place % len(row_ids)])) for place in shown)
@@ -80,10 +81,11 @@ def measure(
     with torch.inference_mode():
         while some := list(islice(views, frozen.rows_per_batch)):
             batch = collate([one.masked for _, one in some], frozen.special.pad).to(accelerator.device)
-            told = objective(batch)
+            heartbeat()
+            told = objective.predict(batch)
             at_row = np.repeat([place for place, _ in some], [len(one.places) for _, one in some])
             at_bin = np.concatenate([one.places for _, one in some]) * parts // block
-            for total, values in zip(sums, (None, told.hits, told.losses), strict=True):
+            for total, values in zip(sums, (None, told.is_correct, told.losses), strict=True):
                 added = 1.0 if values is None else values.double().cpu().numpy()
                 np.add.at(total, (at_row, at_bin), added)
     objective.train(was_training)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import FolderError
-from longmlm.model.loading import read_provenance
 from longmlm.reports.facts import training_of
 from longmlm.training import checkpoint
 from longmlm.training.tracking import METRICS
@@ -24,11 +24,11 @@ def refusal(folder: Path, is_allowed: bool) -> str | None:
         return str(error)
     if is_allowed:
         return None
-    provenance, training = read_provenance(str(folder)), training_of(folder)
-    accuracy = provenance["trained"]["accuracy"]
+    provenance, training = read_provenance(folder), training_of(folder)
+    accuracy = provenance.trained.accuracy if provenance.trained else None
     if accuracy is None:
         return "it was not evaluated when it was saved"
-    if training.base_cut is None and "base" in provenance:
+    if training.base_cut is None and provenance.extension:
         return "its run did not measure the base model, so that nobody knows whether it is worse"
     if training.base_cut is not None and accuracy < training.base_cut:
         return f"its {accuracy:.2f} % is below base_cut {training.base_cut:.2f} %"

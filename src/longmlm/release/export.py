@@ -7,6 +7,7 @@ from transformers import AutoModelForMaskedLM
 
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
+from longmlm.model.quiet import quiet_transformers
 from longmlm.settings.release import WeightType
 
 LARGEST_FILE = "50GB"
@@ -25,6 +26,7 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_si
     stock.tie_weights()
     stock.to(TYPES[weights])
     stock.config.dtype = TYPES[weights]
-    stock.save_pretrained(folder, max_shard_size=max_shard_size or LARGEST_FILE)
+    with quiet_transformers():
+        stock.save_pretrained(folder, max_shard_size=max_shard_size or LARGEST_FILE)
     trained.tokenizer.model_max_length = num_positions
     trained.tokenizer.save_pretrained(folder)

@@ -4,10 +4,11 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from longmlm.artifacts.provenance import Provenance
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
@@ -98,7 +99,7 @@ def check_recovered(long_after: float, base_cut: float | None, allowed: bool) ->
 
 
 def accuracy_to_tell(
-    folder: Path, rows: Rows, evaluation: Mapping[str, Any], provenance: Mapping[str, Any], config: ReleaseConfig
+    folder: Path, rows: Rows, evaluation: Mapping[str, Any], provenance: Provenance, config: ReleaseConfig
 ) -> float | None:
     """Returns the accuracy of the model in the folder, once it is known to be the reported one, and not lost.
 
@@ -115,13 +116,13 @@ def accuracy_to_tell(
     return found.accuracy
 
 
-def check_trained(provenance: Mapping[str, Any], name: str) -> None:
+def check_trained(provenance: Provenance, name: str) -> None:
     """Raises ReleaseError for a model of which longmlm.json does not say how it was trained, as the card must."""
-    if not provenance.get("trained"):
+    if provenance.trained is None:
         raise ReleaseError(f"{name} was not trained by longmlm: release a run folder or one of its checkpoints")
 
 
-def reported(evaluation: Mapping[str, Any], provenance: Mapping[str, Any], rows: Rows) -> Reported | None:
+def reported(evaluation: Mapping[str, Any], provenance: Provenance, rows: Rows) -> Reported | None:
     """Returns the accuracy that the card is going to tell: long_after, or without an evaluation that of the run.
 
     None where there is neither. Raises ReleaseError when it is not known how it was measured, or on other rows.
@@ -130,12 +131,12 @@ def reported(evaluation: Mapping[str, Any], provenance: Mapping[str, Any], rows:
         told = evaluation["measured"]["long_after"]["whole"]
         about = {**evaluation, "precision": evaluation["sources"].get("precision")}
         return _reported(told["accuracy"], EVALUATION, about, told["num_selected"])
-    trained = provenance["trained"]
-    if trained["accuracy"] is None:
+    trained = provenance.trained
+    if trained is None or trained.accuracy is None:
         return None
-    if trained.get("rows_sha256") not in (None, rows.sha256):
+    if trained.rows_sha256 not in (None, rows.sha256):
         raise ReleaseError("the run measured its accuracy on other rows: name those that it was trained with")
-    return _reported(trained["accuracy"], "longmlm.json", trained)
+    return _reported(trained.accuracy, Provenance.FILE, asdict(trained))
 
 
 def _reported(accuracy: float, place: str, about: Mapping[str, Any], num_selected: int | None = None) -> Reported:

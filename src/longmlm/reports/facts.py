@@ -10,8 +10,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard, hf_hub_download
 
-from longmlm.errors import ReleaseError
-from longmlm.model.loading import PROVENANCE
+from longmlm.artifacts.provenance import Provenance, read_provenance
+from longmlm.errors import ArtifactError, ReleaseError
 from longmlm.training.tracking import SETTINGS
 
 MOST_FILES = 3
@@ -37,12 +37,11 @@ class Training:
     base_cut: float | None = None
 
 
-def licence_of(told: str | None, provenance: Mapping[str, Any]) -> Licence:
+def licence_of(told: str | None, provenance: Provenance) -> Licence:
     """Returns the licence that was told, else that in the card of the base model; raises ReleaseError without one."""
     if told is not None:
         return Licence(told)
-    key = "base" if "base" in provenance else "started_from"
-    name, revision = provenance.get(key), provenance.get(f"{key}_revision")
+    name, revision = (provenance.source.name, provenance.source.revision) if provenance.source else (None, None)
     found: dict[str, Any] = {}
     with suppress(Exception):  # whatever is wrong with the base model's card, it does not tell a licence
         local = Path(str(name)) / "README.md"
@@ -63,8 +62,9 @@ def training_of(checkpoint: Path) -> Training:
         recipe = tomllib.loads((checkpoint / SETTINGS).read_text(encoding="utf-8"))["recipe"]
     with suppress(OSError, ValueError, KeyError):
         state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
-    with suppress(OSError, ValueError, KeyError):
-        precision = json.loads((checkpoint / PROVENANCE).read_text(encoding="utf-8"))["trained"]["precision"]
+    with suppress(OSError, ArtifactError):
+        trained = read_provenance(checkpoint).trained
+        precision = trained.precision if trained else None
     if precision and recipe.get("precision") == "auto":
         recipe["precision"] = f"{PRECISIONS.get(precision, precision)} (auto)"
     return Training(_flat(recipe), state.get("training_seconds"), state.get("base_cut"))

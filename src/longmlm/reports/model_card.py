@@ -7,6 +7,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from longmlm.artifacts.provenance import Provenance
 from longmlm.reports.evaluation import cells, explanation
 from longmlm.reports.facts import Licence, Training, corpora, datasets
 from longmlm.reports.packing import packing_table
@@ -20,14 +21,14 @@ NOT_RECOVERED = (
 
 def model_card(
     config: ReleaseConfig,
-    provenance: Mapping[str, Any],
+    provenance: Provenance,
     evaluation: Mapping[str, Any],
     rows: Mapping[str, Any],
     training: Training,
     licence: Licence,
 ) -> str:
     """Returns README.md: metadata, how to load, what was measured, how it was made; `rows` is their manifest."""
-    key = "base" if "base" in provenance else "started_from"
+    source, trained = provenance.source, provenance.trained
     data = ModelCardData(
         language=list(config.card.languages),
         license=licence.identifier,
@@ -35,20 +36,20 @@ def model_card(
         license_link=licence.link,
         library_name="transformers",
         pipeline_tag="fill-mask",
-        base_model=provenance[key] if provenance.get(f"{key}_revision") else None,
+        base_model=source.name if source and source.revision else None,
         datasets=datasets(rows) or None,
-        tags=["masked-lm", "long-context"] if "base" in provenance else ["masked-lm"],
+        tags=["masked-lm", "long-context"] if provenance.extension else ["masked-lm"],
         model_name=config.card.title,
         eval_results=_results(config, evaluation, provenance) or None,
     )
     parts = [f"# {config.card.title}", config.card.description, _making(provenance), _usage(config, provenance)]
     if evaluation:
         parts.append(_measurements(evaluation, _exported(provenance)))
-    elif (accuracy := (provenance.get("trained") or {}).get("accuracy")) is not None:
-        exported = _exported(provenance)
-        parts.append(_one_figure(accuracy if exported is None else exported, training.base_cut, "base" in provenance))
+    elif trained and trained.accuracy is not None:
+        accuracy = trained.accuracy if trained.exported_accuracy is None else trained.exported_accuracy
+        parts.append(_one_figure(accuracy, training.base_cut, provenance.extension is not None))
     parts += [_training(config, training), _data(config, rows), _limits(config, provenance)]
-    told = f", as its base model {public_name(provenance, key)}" if licence.is_of_base else ""
+    told = f", as its base model {source.public_name}" if source and licence.is_of_base else ""
     parts.append(f"## Licence\n\n{licence.name or licence.identifier}{told}")
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
@@ -95,22 +96,12 @@ def _onnx_code(hub: str, name: str, revision: str | None = None) -> str:
     return "\n".join(["```python", *lines, "```"])
 
 
-def public_name(provenance: Mapping[str, Any], key: str) -> str:
-    """Returns a model of the hub, which has a revision, as it is, and of a local folder the last part of its path."""
-    model = provenance[key]
-    return model if provenance.get(f"{key}_revision") else Path(model).name
-
-
-def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what longmlm.json of a release says: without the places of local folders."""
-    named = {key: public_name(provenance, key) for key in ("base", "started_from") if provenance.get(key)}
-    return {**provenance, **named}
-
-
-def _results(config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[EvalResult]:
-    trained, accuracy = provenance.get("trained") or {}, _exported(provenance)
-    if accuracy is None:
-        accuracy = evaluation["measured"]["long_after"]["whole"]["accuracy"] if evaluation else trained.get("accuracy")
+def _results(config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: Provenance) -> list[EvalResult]:
+    trained, accuracy = provenance.trained, _exported(provenance)
+    if accuracy is None and evaluation:
+        accuracy = evaluation["measured"]["long_after"]["whole"]["accuracy"]
+    elif accuracy is None:
+        accuracy = trained.accuracy if trained else None
     if accuracy is None:
         return []
     return [
@@ -125,31 +116,32 @@ def _results(config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: M
     ]
 
 
-def _making(provenance: Mapping[str, Any]) -> str:
-    trained = provenance.get("trained") or {}
-    steps = f"{trained.get('steps', 0):,} steps, {trained.get('tokens', 0):,} tokens"
-    for before in provenance.get("trained_before", ()):
-        steps += f", after {before['steps']:,} steps on {before['tokens']:,} tokens in an earlier run"
-    on_rows = f"on rows of {trained.get('row_length')} tokens: {steps}."
-    if not {"base", "started_from"} & provenance.keys():
-        return f"Pretrained from scratch with longmlm {on_rows}"
-    if "base" not in provenance:
-        name, commit = public_name(provenance, "started_from"), provenance.get("started_from_revision") or "local"
-        return f"`{name}` (revision {commit}), pretrained further with longmlm {on_rows}"
-    return (
-        f"`{public_name(provenance, 'base')}` (revision {provenance['base_revision'] or 'local'}) with its table of "
-        f"{provenance['base_positions']} trained positions stretched to {provenance['num_positions']} by longmlm "
-        f"({provenance['initialisation']}, alpha {provenance['alpha']}), then pretrained {on_rows}"
-    )
+def _making(provenance: Provenance) -> str:
+    trained, started, extension = provenance.trained, provenance.started_from, provenance.extension
+    assert trained is not None
+    steps = f"{trained.steps:,} steps, {trained.tokens:,} tokens"
+    for before in provenance.trained_before:
+        steps += f", after {before.steps:,} steps on {before.tokens:,} tokens in an earlier run"
+    on_rows = f"on rows of {trained.row_length} tokens: {steps}."
+    if extension:
+        return (
+            f"`{extension.base.public_name}` (revision {extension.base.revision or 'local'}) with its table of "
+            f"{extension.base_positions} trained positions stretched to {extension.num_positions} by longmlm "
+            f"({extension.initialisation}, alpha {extension.alpha}), then pretrained {on_rows}"
+        )
+    if started:
+        named = f"`{started.public_name}` (revision {started.revision or 'local'})"
+        return f"{named}, pretrained further with longmlm {on_rows}"
+    return f"Pretrained from scratch with longmlm {on_rows}"
 
 
-def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
-    trained = (provenance.get("trained") or {}).get("row_length")
-    length = provenance.get("num_positions", trained)
+def _usage(config: ReleaseConfig, provenance: Provenance) -> str:
+    extension, trained = provenance.extension, _row_length(provenance)
+    length = extension.num_positions if extension else trained
     beyond = ""
-    if length != trained:
+    if extension and length != trained:
         beyond = f" It was trained and measured on rows of {trained} tokens; at other lengths nothing was measured."
-        if length > trained and provenance.get("mode") == "generated":
+        if length > trained and extension.mode == "generated":
             beyond += (
                 " Its positions beyond that follow from the base rows by the formula, and no text has passed them."
             )
@@ -159,9 +151,14 @@ def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
     )
 
 
-def _exported(provenance: Mapping[str, Any]) -> float | None:
+def _exported(provenance: Provenance) -> float | None:
     """Returns the accuracy of the released files themselves, where they were measured."""
-    return (provenance.get("trained") or {}).get("exported_accuracy")
+    return provenance.trained.exported_accuracy if provenance.trained else None
+
+
+def _row_length(provenance: Provenance) -> int:
+    assert provenance.trained is not None
+    return provenance.trained.row_length
 
 
 def _onnx(config: ReleaseConfig) -> str:
@@ -210,8 +207,8 @@ def _data(config: ReleaseConfig, rows: Mapping[str, Any]) -> str:
     return f"## Data\n\n{lines}\n\nPacked rows, training and held-out documents apart:\n\n{packed}"
 
 
-def _limits(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
-    length = (provenance.get("trained") or {}).get("row_length")
+def _limits(config: ReleaseConfig, provenance: Provenance) -> str:
+    length = _row_length(provenance)
     return (
         "## Limits\n\n"
         f"- It was trained on rows of {length} tokens in {', '.join(config.card.languages)}; other lengths, languages "

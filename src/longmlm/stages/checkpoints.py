@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import CheckpointError
-from longmlm.folders import new_folder, write_json
-from longmlm.model.loading import PROVENANCE, load_model, read_provenance
+from longmlm.folders import new_folder
+from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from longmlm.reports.checkpoints import list_checkpoints
 from longmlm.reports.tables import text_table
@@ -30,6 +32,7 @@ def export_checkpoint(config: CheckpointsConfig) -> None:
     source = checkpoint.best(run) if config.step is None else checkpoint.folder_of(run, config.step)
     checkpoint.check_sound(source)
     with new_folder(output) as partial:
-        export(load_model(str(source)), "fp32", partial)
-        write_json(partial / PROVENANCE, read_provenance(str(source)))
+        loaded = load_model(str(source))
+        export(loaded, "fp32", partial)
+        artifact.write(partial / Provenance.FILE, loaded.provenance)
     print(f"exported {source.name} to {output}: unproved and without a card; pipelines.release makes both")

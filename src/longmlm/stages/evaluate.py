@@ -19,7 +19,7 @@ from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import Measured, measure
 from longmlm.evaluation.views import cut, whole, windows
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import LoadedModel, load_model, read_provenance, weights_sha256
+from longmlm.model.loading import LoadedModel, load_model, weights_sha256
 from longmlm.model.mlm import MlmObjective
 from longmlm.reports.evaluation import as_json, cells, write_evaluation
 from longmlm.reports.tables import text_table
@@ -77,8 +77,8 @@ def loaded(rows: Rows, base: str, long: Sequence[str]) -> list[LoadedModel]:
     Raises DataError when one cannot.
     """
     models = [load_model(name) for name in long]
-    provenance = read_provenance(long[0], models[0].revision)
-    models.insert(0, load_model(base, provenance.get("base_revision") if provenance.get("base") == base else None))
+    extension = models[0].provenance.extension
+    models.insert(0, load_model(base, extension.base.revision if extension and extension.base.name == base else None))
     for number, (name, model) in enumerate(zip((base, *long), models, strict=True)):
         num_positions = architecture_of(model.model).num_positions if number else None
         check_rows_fit_model(rows, vocabulary_of_pretrained(model.tokenizer, name), num_positions)

@@ -11,6 +11,7 @@ from typing import Any
 from accelerate import Accelerator
 from torch import nn
 
+from longmlm.artifacts.provenance import Provenance
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.config import to_toml
 from longmlm.data.published import open_named_rows, pin_rows
@@ -22,7 +23,7 @@ from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import Work, cost_of, peak_flops
 from longmlm.model.generated import rebuild_positions
-from longmlm.model.loading import LoadedModel, history_of, load_model, new_model, read_provenance
+from longmlm.model.loading import LoadedModel, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
@@ -84,7 +85,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     loaded, provenance = load_start(config, sound.folder, accelerator)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
-    rebuild_positions(loaded.model, provenance)
+    rebuild_positions(loaded.model, provenance.extension)
     if config.recipe.dropout is not None:
         set_dropout(loaded.model, config.recipe.dropout)
     if config.runtime.activation_checkpointing:
@@ -115,7 +116,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
         parameters=parameters,
         batches=step_batches(config, rows, vocabulary, accelerator),
         held_out=frozen_rows(config, vocabulary),
-        block=provenance.get("base_positions", rows.row_length),
+        block=provenance.extension.base_positions if provenance.extension else rows.row_length,
         recipe=config.recipe,
         runtime=config.runtime,
         record=checkpoint.RunRecord(loaded.tokenizer, to_toml(config), as_json(depends_on), provenance, precision),
@@ -163,19 +164,21 @@ def training_rows(
 
 def load_start(
     config: PretrainConfig, resumed_from: Path | None, accelerator: Accelerator
-) -> tuple[LoadedModel, dict[str, Any]]:
+) -> tuple[LoadedModel, Provenance]:
     """Returns the model of the checkpoint to resume, else the one that the run starts with, and its history.
 
     What a branch means the main process asks for all.
     """
     if resumed_from is not None:
-        return load_model(str(resumed_from)), read_provenance(str(resumed_from))
+        loaded = load_model(str(resumed_from))
+        return loaded, loaded.provenance
     if config.start.checkpoint is None:
-        return new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed), {}
+        loaded = new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed)
+        return loaded, loaded.provenance
     source = str(checkpoint.model_folder(config.start.checkpoint))
     commit = broadcast_from_main(accelerator, lambda: snapshot_of(source, config.start.revision).commit)
     loaded = load_model(source, commit or config.start.revision, config.start.new_head, config.recipe.seed)
-    return loaded, history_of(source, loaded.revision)
+    return loaded, loaded.provenance_of_run(source)
 
 
 def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, accelerator: Accelerator) -> Any:

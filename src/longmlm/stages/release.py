@@ -9,16 +9,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance, read_provenance
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.published import open_named_rows, pin_rows
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.folders import check_absent, new_folder, write_json
+from longmlm.folders import check_absent, new_folder
 from longmlm.hubs.publish import publish, require
 from longmlm.hubs.target import Repository
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import at_length
-from longmlm.model.loading import PROVENANCE, load_model, read_provenance, weights_sha256
+from longmlm.model.extension import with_num_positions
+from longmlm.model.loading import load_model, weights_sha256
 from longmlm.release.candidates import refusal, step_of
 from longmlm.release.export import export
 from longmlm.release.follow import follow
@@ -27,7 +29,7 @@ from longmlm.release.onnx_graph import check_onnx_installed, write_graph
 from longmlm.release.proof import Proof, prove
 from longmlm.release.released_folder import address, check_released_from
 from longmlm.reports.facts import licence_of, training_of
-from longmlm.reports.model_card import model_card, public_provenance
+from longmlm.reports.model_card import model_card
 from longmlm.settings.release import ReleaseConfig
 from longmlm.training import checkpoint
 from longmlm.training.checkpoint import model_folder
@@ -55,12 +57,13 @@ def release_one(config: ReleaseConfig) -> None:
         check_absent(output)
     source = Path(model_folder(config.model))
     expected = {"after_sha256": weights_sha256(source)}
-    provenance = read_provenance(str(source))
+    provenance = read_provenance(source)
     check_trained(provenance, config.model)
     rows = open_named_rows(pin_rows(config.rows), "held_out")
-    expected |= {"rows_sha256": rows.sha256, "base": provenance.get("base", "")}
-    expected |= {"base_revision": provenance["base_revision"]} if provenance.get("base_revision") else {}
-    evaluation = read_evaluation(config.evaluation, expected, "base" in provenance, config.recipe.allow_unrecovered)
+    base = provenance.extension.base if provenance.extension else None
+    expected |= {"rows_sha256": rows.sha256, "base": base.name if base else ""}
+    expected |= {"base_revision": base.revision} if base and base.revision else {}
+    evaluation = read_evaluation(config.evaluation, expected, base is not None, config.recipe.allow_unrecovered)
     released_from = fingerprint(config, expected, evaluation)
     if output.exists():
         check_released_from(output, released_from)
@@ -87,23 +90,23 @@ def fingerprint(config: ReleaseConfig, expected: Mapping[str, str], evaluation: 
 
 def write(config: ReleaseConfig, source: Path, rows: Rows, evaluation: Mapping[str, Any], folder: Path) -> Proof:
     """Writes the model in `source` as others load it, with its card, proves it, and returns the proof."""
-    provenance = read_provenance(str(source))
-    licence = licence_of(config.card.license, provenance)
     trained = load_model(str(source))
+    licence = licence_of(config.card.license, trained.provenance)
     vocabulary = vocabulary_of_pretrained(trained.tokenizer, str(source))
     check_rows_fit_model(rows, vocabulary, architecture_of(trained.model).num_positions)
     if config.recipe.num_positions is not None:
-        trained = at_length(trained, provenance, config.recipe.num_positions)
-        provenance |= {"num_positions": config.recipe.num_positions}
+        trained = with_num_positions(trained, config.recipe.num_positions)
+    provenance = trained.provenance
     export(trained, config.recipe.weights, folder, config.recipe.max_shard_size)
     if config.recipe.onnx:
         write_graph(folder)
     if (accuracy := accuracy_to_tell(folder, rows, evaluation, provenance, config)) is not None:
-        provenance["trained"] |= {"exported_accuracy": accuracy}
+        provenance = provenance.exported(accuracy)
     card = model_card(config, provenance, evaluation, rows.manifest, training_of(source), licence)
     (folder / "README.md").write_text(card, encoding="utf-8")
-    proof = prove(trained, config.recipe.weights, rows, folder, provenance.get("base_positions"))
-    write_json(folder / PROVENANCE, public_provenance(provenance))
+    base_positions = provenance.extension.base_positions if provenance.extension else None
+    proof = prove(trained, config.recipe.weights, rows, folder, base_positions)
+    artifact.write(folder / Provenance.FILE, provenance.published())
     for picture in Path(config.evaluation or "").glob("*.png") if evaluation else ():
         shutil.copy(picture, folder)
     return proof

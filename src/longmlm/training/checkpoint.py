@@ -12,7 +12,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,28 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance, TrainingRecord, read_provenance
 from longmlm.artifacts.run import TrainState
 from longmlm.data.plan import without_paths
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, seal, verify, write_json
-from longmlm.model.loading import PROVENANCE, read_provenance
+from longmlm.model.quiet import quiet_transformers
+from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.schedule import is_constant
 from longmlm.training.snapshot import Snapshot, Trained, put_back
 
-NEEDED = ("config.json", "model*.safetensors", PROVENANCE, "optimizer.pt", "rng-*.pt", "settings.toml", "state.json")
+NEEDED = (
+    "config.json",
+    "model*.safetensors",
+    Provenance.FILE,
+    "optimizer.pt",
+    "rng-*.pt",
+    "settings.toml",
+    "state.json",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,7 @@ class RunRecord:
     tokenizer: PreTrainedTokenizerBase
     settings: str
     depends_on: dict[str, Any]
-    provenance: dict[str, Any]
+    provenance: Provenance
     precision: str
 
 
@@ -71,13 +82,14 @@ def write(run: Path, state: TrainState, model: PreTrainedModel, snapshot: Snapsh
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        model.save_pretrained(partial, state_dict=snapshot.weights)
+        with quiet_transformers():
+            model.save_pretrained(partial, state_dict=snapshot.weights)
         torch.save(snapshot.optimizer, partial / "optimizer.pt")
         for number, states in enumerate(snapshot.generators):
             torch.save(states, partial / f"rng-{number:05d}.pt")
         record.tokenizer.save_pretrained(partial)
         write_json(partial / "state.json", {"state": asdict(state), "depends_on": record.depends_on})
-        write_json(partial / PROVENANCE, {**record.provenance, "trained": _trained(state, record)})
+        artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=_trained(state, record)))
         (partial / "settings.toml").write_text(record.settings, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         seal(partial, folder)
@@ -90,20 +102,21 @@ def write(run: Path, state: TrainState, model: PreTrainedModel, snapshot: Snapsh
     return folder
 
 
-def _trained(state: TrainState, record: RunRecord) -> dict[str, Any]:
-    rows = record.depends_on["rows"]
-    return {
-        "row_length": rows["settings"]["row_length"],
-        "steps": state.step,
-        "tokens": state.tokens,
-        "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
-        "precision": record.precision,
-        "held_out": record.depends_on["held_out"],
-        "rows_sha256": rows["sha256"],
-        **({"rows": name} if (name := rows_in(record.settings)).startswith("hf:") else {}),
-        "files_sha256": [file["sha256"] for source in rows["sources"] for file in source.get("files", ())],
-        "dataset_commits": [source["commit"] for source in rows["sources"] if "commit" in source],
-    }
+def _trained(state: TrainState, record: RunRecord) -> TrainingRecord:
+    rows, held_out, name = record.depends_on["rows"], record.depends_on["held_out"], rows_in(record.settings)
+    masking = Masking(**held_out["masking"])
+    return TrainingRecord(
+        row_length=rows["settings"]["row_length"],
+        steps=state.step,
+        tokens=state.tokens,
+        accuracy=state.accuracy if state.evaluated_at_step == state.step else None,
+        precision=record.precision,
+        held_out=HeldOut(max_rows=held_out["max_rows"], mask_seed=held_out["mask_seed"], masking=masking),
+        rows=name if name.startswith("hf:") else None,
+        rows_sha256=rows["sha256"],
+        files_sha256=tuple(file["sha256"] for source in rows["sources"] for file in source.get("files", ())),
+        dataset_commits=tuple(source["commit"] for source in rows["sources"] if "commit" in source),
+    )
 
 
 def rows_in(settings: str) -> str:
@@ -185,7 +198,8 @@ def read_state(folder: Path) -> tuple[TrainState, dict[str, Any]]:
 
 def trained_precision(folder: Path) -> str | None:
     """Returns what a verified checkpoint was computed in, no (fp32) or bf16; None where it does not tell."""
-    return (read_provenance(str(folder)).get("trained") or {}).get("precision")
+    trained = read_provenance(folder).trained
+    return trained.precision if trained else None
 
 
 def resumable_state(folder: Path, record: RunRecord) -> TrainState:

@@ -58,9 +58,9 @@ def begin(run: Run, resumed_from: Path | None) -> TrainState:
 
 
 def _base_cut(run: Run) -> float | None:
-    base, revision = (run.record.provenance.get(key) for key in ("base", "base_revision"))
-    if base is None:
+    if (extension := run.record.provenance.extension) is None:
         return None
+    base, revision = extension.base.name, extension.base.revision
     is_missing = revision is None and not Path(base).is_dir()  # a released model names a local base by its last part
     if any(any_rank(run.accelerator, is_missing)):
         run.accelerator.print(f"the base model {base} is not on this machine: base_cut is not measured")

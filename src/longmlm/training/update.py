@@ -12,6 +12,7 @@ from longmlm.artifacts.run import TrainState
 from longmlm.batches.collate import MlmBatch
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
+from longmlm.runtime.watchdog import heartbeat
 from longmlm.training import deepspeed_backend as zero
 from longmlm.training.run import Run
 from longmlm.training.schedule import learning_rate
@@ -51,9 +52,10 @@ def one_update(run: Run, batches: Sequence[MlmBatch], state: TrainState) -> Upda
     for place, batch in enumerate(batches):
         is_last = place + 1 == len(batches)
         with nullcontext() if is_last or is_zero else accelerator.no_sync(run.objective):
-            told = run.objective(batch.to(here))
-            loss = told.losses.sum()
-            sums += torch.stack([loss.detach().double(), told.hits.sum().double()])
+            heartbeat()
+            output = run.objective(batch.to(here))
+            loss = output.loss_sum
+            sums += torch.stack([loss.detach().double(), output.num_correct.double()])
             if is_last:
                 loss_sum, hits = accelerator.reduce(sums, "sum").tolist()
                 if not math.isfinite(loss_sum):
