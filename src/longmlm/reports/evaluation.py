@@ -60,7 +60,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     """Returns the page about an evaluation."""
     bars = "Bars are two standard errors. The base model reads the first block only; in windows it reads the others "
     bars += "too, but not the text before each window."
-    explanations = {name: text for name, text in EXPLANATIONS.items() if name in evaluation.measured}
+    explanations: dict[str, str] = {name: text for name, text in EXPLANATIONS.items() if name in evaluation.measured}
     sections = [
         Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
         Section("What the columns mean", "", explanations),

@@ -62,15 +62,14 @@ def training_of(checkpoint: Path) -> Training:
         saved = artifact.read(CheckpointState, checkpoint / CheckpointState.FILE)
     except (ArtifactError, OSError):
         return Training()
-    recipe = asdict(saved.recipe)
-    del recipe["held_out"]
+    settings = dict(_flat({**asdict(saved.recipe), "held_out": None}))
     precision = saved.precision
     with suppress(ArtifactError, OSError):
         trained = artifact.read(Provenance, checkpoint / Provenance.FILE).trained
         precision = precision or (trained.precision if trained else None)
-    if precision and recipe["precision"] == "auto":
-        recipe["precision"] = f"{PRECISIONS.get(precision, precision)} (auto)"
-    return Training(dict(_flat(recipe)), saved.state.training_seconds, saved.state.base_cut)
+    if precision and settings["precision"] == "auto":
+        settings["precision"] = f"{PRECISIONS.get(precision, precision)} (auto)"
+    return Training(settings, saved.state.training_seconds, saved.state.base_cut)
 
 
 def datasets(rows: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ NOT_RECOVERED = (
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a model card says besides its author's text; `rows` is their manifest, `name` that of the released folder."""
+    """What a model card says besides its author's text: `rows` is their manifest, `name` the released folder's."""
 
     name: str
     provenance: Mapping[str, Any]
@@ -58,7 +58,7 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         accuracy=accuracy,
         exported_accuracy=exported,
         base_cut=base_cut,
-        is_below_base=None not in (accuracy, base_cut) and accuracy < base_cut,
+        is_below_base=accuracy is not None and base_cut is not None and accuracy < base_cut,
         is_extended="base" in provenance,
         not_recovered=NOT_RECOVERED,
         explanation=evaluation and explanation(evaluation),
