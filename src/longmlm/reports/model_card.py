@@ -65,8 +65,8 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
         blocks_picture=BLOCKS_PICTURE,
         recovery_picture=RECOVERY_PICTURE,
-        training=training,
-        settings_table=markdown_table(settings),
+        duration=_duration(card, training),
+        settings_table=training.settings and markdown_table(settings),
         corpora=card.data or corpora(facts.rows),
         packing_table=markdown_table(packing_table(facts.rows["report"])),
         row_length=trained.get("row_length"),
@@ -147,6 +147,12 @@ def _history(provenance: Mapping[str, Any]) -> str:
         f"{provenance['base_positions']} trained positions extended to {provenance['num_positions']} by longmlm "
         f"({provenance['initialisation']}, alpha {provenance['alpha']}), then pretrained {on_rows}"
     )
+
+
+def _duration(card: ReleaseCard, training: Training) -> str:
+    hours = f" for {training.seconds / 3600:,.1f} hours" if training.seconds else ""
+    hardware = f" on {card.hardware}" if card.hardware else ""
+    return f"Trained{hours}{hardware}." if hours or hardware else ""
 
 
 def _lengths(provenance: Mapping[str, Any]) -> str:
