@@ -1,204 +1,141 @@
-"""Measures to files: evaluation.json, a table, pictures, and a page that tells all of it."""
+"""The report of an evaluation: its table, pictures and page say what evaluation.json holds, and nothing else."""
 
 import html
 import json
-import math
 import re
 import shutil
-from dataclasses import asdict
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
 import pytest
-from accelerate import Accelerator
 
-from longmlm.evaluation.examples import FilledMask
-from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.measure import Accuracy, Measured, measure
-from longmlm.evaluation.views import cut, whole, windows
-from longmlm.model.loading import load_model
-from longmlm.model.mlm import MlmObjective
-from longmlm.reports.evaluation import NAMES, as_json, block_names, cells, content_sha256, explanation, write_evaluation
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, with_fresh_process_state
+from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
+from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, read_evaluation
+from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.errors import FolderError
+from longmlm.reports.evaluation import accuracy_table, check_output, explanation, write_evaluation
+from longmlm.settings.held_out import HeldOut
 
-SOURCES = {"rows": "r", "base": "b", "before": "l", "after": "a & <b>", "after_sha256": "0" * 64}
 MADE_BY = "# the command\nbase = 'b'\n"
 PICTURES = {"blocks.png", "recovery.png"}
-EXAMPLES = [
+NOTHING = Accuracy(None, None, None, 0)
+SOURCES = EvaluationSources(
+    rows="some/rows", rows_sha256="1" * 64, base="b", before="l", after="a & <b>", after_sha256="0" * 64
+)
+EXAMPLES = (
     FilledMask(
         7, 38, "He came to the", " of the king.", " house", ((" house", 0.75), (" <hut>", 0.125), (" inn", 0.0625))
     ),
     FilledMask(9, 37, "天下", "。", "人", (("事", 0.5), ("人", 0.25), ("家", 0.125))),
-]
+)
 
-pytestmark = pytest.mark.parametrize("world", [("roberta", 1)], ids=["roberta"], indirect=True)
+
+def measured(accuracy: float, num_blocks: int = 3) -> Measured:
+    """Returns the accuracy of 3 blocks, those beyond `num_blocks` without selected tokens."""
+    parts = [Accuracy(accuracy - 0.5 * number, 0.25, 3.0, 100) for number in range(num_blocks)]
+    parts += [NOTHING] * (3 - num_blocks)
+    return Measured(Accuracy(accuracy, 0.5, 3.0, 100 * num_blocks), tuple(parts), tuple(parts))
+
+
+def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
+    recovery = {"recovered_at_step": 20, "recovered_at_tokens": 12_345} if step == 20 else {}
+    whole = Accuracy(accuracy, 0.5, 3.0, 100)
+    return EvaluationMetrics(step=step, tokens=10 * step, held_out=Measured(whole, (whole,)), base_cut=9.0, **recovery)
+
+
+FULL = Evaluation(
+    row_length=40,
+    base_positions=16,
+    position_starts=(0, 16, 32),
+    num_rows=25,
+    held_out=HeldOut(),
+    precision="no",
+    sources=SOURCES,
+    measured={
+        "base_cut": measured(30.0, 1),
+        "base_windows": measured(29.0),
+        "long_before": measured(12.0),
+        "long_after": measured(31.5),
+        "long_after_cut": measured(32.0, 1),
+    },
+    curve=(curve_line(0, 3.0), curve_line(10, 8.0), curve_line(20, 9.5)),
+    examples=EXAMPLES,
+).signed()
+UNTRAINED = {name: FULL.measured[name] for name in VIEW_NAMES[:3]}
 
 
 @pytest.fixture(scope="module")
-def measured(world: World, frozen: FrozenRows) -> dict[str, Measured]:
-    with_fresh_process_state()
-    accelerator = Accelerator(cpu=True)
-    shorter = {"num_positions": NUM_POSITIONS, "special": frozen.special}
-    views = {"cut": partial(cut, **shorter), "windows": partial(windows, **shorter), "whole": whole}
-    base, trained = (MlmObjective(load_model(str(folder)).model) for folder in (world.base, world.trained))
-    wanted = [(base, "base_cut", "cut"), (base, "base_windows", "windows")]
-    wanted += [(trained, "long_after", "whole"), (trained, "long_after_cut", "cut")]
-    found = {}
-    for one, name, view in wanted:
-        found[name] = measure(one, frozen, views[view], NUM_POSITIONS, accelerator)
-    with_fresh_process_state()
-    return found | {"long_before": found["long_after"]}
-
-
-@pytest.fixture(scope="module")
-def written(measured: dict[str, Measured], frozen: FrozenRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an evaluation that has all there can be."""
-    folder = tmp_path_factory.mktemp("evaluation")
-    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, curve(), EXAMPLES), folder, MADE_BY)
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an evaluation that has everything."""
+    folder = tmp_path_factory.mktemp("evaluation") / "full"
+    write_evaluation(FULL, folder, MADE_BY)
     return folder
 
 
-def curve() -> list[dict]:
-    def line(step: int, accuracy: float) -> dict:
-        one = {"accuracy": accuracy, "standard_error": 0.5, "loss": 3.0, "num_selected": 100}
-        about = {"base_cut": 9.0, "recovered_at_step": 20 if step == 20 else None, "recovered_at_tokens": 12_345}
-        return {"step": step, "held_out": {"whole": one, "blocks": [one]}, **about}
-
-    return [line(0, 3.0), line(10, 8.0), line(20, 9.5)]
-
-
-def strict(text: str) -> dict:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-def test_file_holds_what_was_measured(measured: dict[str, Measured], frozen: FrozenRows, written: Path) -> None:
-    found = strict((written / "evaluation.json").read_text())
-    expected = {
-        "row_length": LONG_POSITIONS,
-        "block": NUM_POSITIONS,
-        "num_rows": len(frozen.row_ids),
-        "mask_seed": 1789,
-        "held_out": json.loads(json.dumps(asdict(frozen.config))),
-        "sources": SOURCES,
-        "curve": curve(),
-        "examples": json.loads(json.dumps([asdict(example) for example in EXAMPLES])),
-        "position_starts": [0, 16, 32],
-    }
-    assert {name: found[name] for name in expected} == expected
-    assert found.keys() - expected.keys() == {"measured", "gains", "sha256"}
-    assert found["sha256"] == content_sha256(found) != content_sha256({**found, "gains": {}})
-    assert found["measured"].keys() == measured.keys()
-    for name, one in measured.items():
-        assert found["measured"][name]["whole"] == asdict(one.whole)
-        assert len(found["measured"][name]["blocks"]) == len(found["measured"][name]["positions"]) == 3
-    unmeasured = found["measured"]["base_cut"]["blocks"][1]
-    assert unmeasured == {"accuracy": None, "standard_error": None, "loss": None, "num_selected": 0}
-
-
-def test_gains_are_differences_on_the_right_pairs(measured: dict[str, Measured], frozen: FrozenRows) -> None:
-    after, base_cut, base_windows = (
-        measured[name].whole.accuracy for name in ("long_after", "base_cut", "base_windows")
-    )
-    assert after > max(base_cut, base_windows)
-    gains = as_json(measured, frozen, NUM_POSITIONS, SOURCES, [], [])["gains"]
-    assert gains == {"recovered": True, "context": after - base_windows}
-    swapped = measured | {"long_after": measured["base_windows"], "base_cut": measured["long_after"]}
-    assert as_json(swapped, frozen, NUM_POSITIONS, SOURCES, [], [])["gains"]["recovered"] is False
-    equal = measured | {"long_after": measured["base_cut"]}
-    assert as_json(equal, frozen, NUM_POSITIONS, SOURCES, [], [])["gains"]["recovered"] is True
-    before = {name: one for name, one in measured.items() if name != "long_after"}
-    assert as_json(before, frozen, NUM_POSITIONS, SOURCES, [], [])["gains"] == {}
-
-
-def test_nothing_measured_is_said_in_strict_json(
-    measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path
-) -> None:
-    nothing = Accuracy(math.nan, math.nan, math.nan, 0)
-    empty = measured | {"base_windows": Measured(nothing, (nothing,) * 3, (nothing,) * 3)}
-    write_evaluation(as_json(empty, frozen, NUM_POSITIONS, SOURCES, [], []), tmp_path, MADE_BY)
-    found = strict((tmp_path / "evaluation.json").read_text())
-    assert found["gains"]["context"] is None
-    assert found["measured"]["base_windows"]["whole"]["accuracy"] is None
-
-
-def test_table_has_a_line_for_whole_rows_and_each_block(measured: dict[str, Measured], frozen: FrozenRows) -> None:
-    evaluation = as_json(measured, frozen, NUM_POSITIONS, SOURCES, [], [])
-    table = cells(evaluation)
-    assert list(table.header) == ["accuracy in %", *NAMES]
-    assert [line[0] for line in table.lines] == ["whole row", "0–15", "16–31", "32–39"]
-    assert block_names(evaluation) == ["0–15", "16–31", "32–39"]
-    for name in NAMES:
-        one, column = measured[name], table.header.index(name)
-        for line, told in zip(table.lines, [one.whole, *one.blocks], strict=True):
-            shown = f"{told.accuracy:.2f} ± {told.standard_error:.2f}" if told.num_selected else "–"
-            assert line[column] == shown
-    assert [line[1] for line in table.lines[2:]] == ["–", "–"]
-    assert f"{measured['long_after'].whole.num_selected:,} selected" in explanation(evaluation)
-
-
-def test_columns_that_were_not_measured_are_left_out(measured: dict[str, Measured], frozen: FrozenRows) -> None:
-    before = {name: one for name, one in measured.items() if not name.startswith("long_after")}
-    evaluation = as_json(before, frozen, NUM_POSITIONS, SOURCES, [], [])
-    assert list(cells(evaluation).header) == ["accuracy in %", *NAMES[:3]]
-    assert "long_after:" not in explanation(evaluation)
-
-
 def words(folder: Path) -> str:
-    """Returns what the page says, without its markup."""
+    """Returns the text of the page without its markup."""
     text = (folder / "index.html").read_text(encoding="utf-8")
     return html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)))
 
 
-def test_page_tells_all_that_was_measured(measured: dict[str, Measured], written: Path) -> None:
-    evaluation = strict((written / "evaluation.json").read_text())
-    said = words(written)
-    after, base = (measured[name].whole.accuracy for name in ("long_after", "base_cut"))
-    assert f"from {NUM_POSITIONS} to {LONG_POSITIONS} positions" in said
-    assert f"✓ Recovered: on whole rows of {LONG_POSITIONS} tokens the long model tells {after:.2f} %" in said
-    assert f"the base model {base:.2f} %" in said
-    assert f"+{evaluation['gains']['context']:.2f} points" in said
-    for line in cells(evaluation).lines:
-        assert all(cell in said for cell in line)
-    assert all(name in said for name in NAMES)
+def test_file_holds_the_evaluation_as_strict_json(written: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    json.loads((written / "evaluation.json").read_text(), parse_constant=refuse)
+    assert read_evaluation(written / "evaluation.json") == FULL
+
+
+def test_table_has_a_line_per_block_and_a_column_per_view() -> None:
+    table = accuracy_table(FULL)
+    assert list(table.header) == ["accuracy in %", *VIEW_NAMES]
+    assert [line[0] for line in table.lines] == ["whole row", "0–15", "16–31", "32–39"]
+    assert [line[1] for line in table.lines] == ["30.00 ± 0.50", "30.00 ± 0.25", "–", "–"]
+    assert [line[4] for line in table.lines] == ["31.50 ± 0.50", "31.50 ± 0.25", "31.00 ± 0.25", "30.50 ± 0.25"]
+    assert "300 selected" in explanation(FULL)
+
+
+def test_views_that_were_not_measured_are_left_out() -> None:
+    before = replace(FULL, measured=UNTRAINED)
+    assert list(accuracy_table(before).header) == ["accuracy in %", *VIEW_NAMES[:3]]
+    assert "long_after:" not in explanation(before)
+
+
+def test_page_reports_everything_that_was_measured(written: Path) -> None:
+    text = words(written)
+    assert "from 16 to 40 positions" in text
+    assert re.search(r"✓ Recovered:.* 31\.50 % .*40 tokens.* 30\.00 %.* 16", text)
+    assert "+2.50 points" in text
+    for line in accuracy_table(FULL).lines:
+        assert all(cell in text for cell in line)
+    assert all(name in text for name in VIEW_NAMES)
     axes = {"accuracy (%)", "held-out accuracy (%)", "step (optimizer updates)", "position in the row (tokens)"}
-    assert all(title in said for title in axes)
-    assert "back at step 20, after 12,345 tokens" in said
-    assert "row 7, position 38 of 40" in said and "He came to the house of the king." in said
-    assert "天下人。" in said and "✓ told" in said and "guess 2" in said
-    assert all(value in said for value in (*SOURCES.values(), MADE_BY))
+    assert all(title in text for title in axes)
+    assert re.search("step 20, after 12,345 tokens", text)
+    assert "row 7, position 38 of 40" in text
+    assert "He came to the house of the king." in text
+    assert all(part in text for part in ("天下人。", "✓ predicted", "guess 2"))
+    assert all(value in text for value in ("some/rows", "a & <b>", "0" * 64, "1789", MADE_BY))
 
 
-def test_page_of_a_model_that_did_not_recover_says_what_is_missing(
-    measured: dict[str, Measured], frozen: FrozenRows, tmp_path: Path
-) -> None:
-    swapped = measured | {"long_after": measured["base_windows"], "base_cut": measured["long_after"]}
-    write_evaluation(as_json(swapped, frozen, NUM_POSITIONS, SOURCES, [], []), tmp_path, MADE_BY)
-    missing = measured["long_after"].whole.accuracy - measured["base_windows"].whole.accuracy
-    assert "✗ Not recovered" in words(tmp_path) and f"{missing:.2f} points are missing" in words(tmp_path)
-    assert missing > 1
-    untrained = {name: one for name, one in measured.items() if not name.startswith("long_after")}
-    write_evaluation(as_json(untrained, frozen, NUM_POSITIONS, SOURCES, [], EXAMPLES), tmp_path, MADE_BY)
-    assert "Not trained yet" in words(tmp_path) and "as long_before fills it in" in words(tmp_path)
-    assert "Recovered" not in words(tmp_path) and "NaN" not in words(tmp_path)
+def test_page_of_a_model_that_did_not_recover_states_the_missing_points(tmp_path: Path) -> None:
+    lost = replace(FULL, measured=FULL.measured | {"long_after": measured(28.75)})
+    write_evaluation(lost, tmp_path / "lost", MADE_BY)
+    assert re.search(r"✗ Not recovered:.*1\.25 points", words(tmp_path / "lost"))
+    write_evaluation(replace(FULL, measured=UNTRAINED), tmp_path / "untrained", MADE_BY)
+    text = words(tmp_path / "untrained")
+    assert "Not trained yet" in text
+    assert "long_before at the last masked position" in text
+    assert "Recovered" not in text
+    assert "None" not in text
 
 
-def test_accuracy_by_position_is_drawn_finer_than_by_block(
-    world: World, frozen: FrozenRows, accelerator: Accelerator, tmp_path: Path
-) -> None:
-    objective = MlmObjective(load_model(str(world.trained)).model)
-    one = measure(objective, frozen, whole, 2 * NUM_POSITIONS, accelerator)
-    same = dict.fromkeys(("base_cut", "base_windows", "long_before"), one)
-    evaluation = as_json(same, frozen, 2 * NUM_POSITIONS, SOURCES, [], [])
-    assert (len(one.blocks), len(one.positions)) == (2, 3)
-    assert evaluation["position_starts"] == [0, 16, 32]
-    write_evaluation(evaluation, tmp_path, MADE_BY)
-    label = re.findall(r'aria-label="(Accuracy by position[^"]*)"', (tmp_path / "index.html").read_text())[0]
-    shares = [told.accuracy for told in one.positions]
-    assert f"long_before from {shares[0]:.4g} to {shares[-1]:.4g}" in label
+def test_accuracy_by_position_is_drawn_per_bin(written: Path) -> None:
+    page = (written / "index.html").read_text()
+    label = re.findall(r'aria-label="(Accuracy by position[^"]*)"', page)[0]
+    assert "long_after from 31.5 to 30.5" in label
+    assert "base_cut 30;" in label
 
 
 def test_pictures_show_something(written: Path) -> None:
@@ -209,14 +146,57 @@ def test_pictures_show_something(written: Path) -> None:
         assert len({tuple(pixel) for pixel in picture[::5, ::5, :3].reshape(-1, 3).round(1)}) > 4
 
 
-def test_earlier_result_is_replaced(
-    measured: dict[str, Measured], frozen: FrozenRows, written: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+def test_earlier_result_is_replaced(written: Path, tmp_path: Path) -> None:
+    output = Path(shutil.copytree(written, tmp_path / "out"))
     files = {"evaluation.json", "index.html"} | PICTURES
-    assert {path.name for path in tmp_path.iterdir()} == files
-    assert "Recovery in training" in words(tmp_path) and "Masks near the end" in words(tmp_path)
-    write_evaluation(as_json(measured, frozen, NUM_POSITIONS, SOURCES, [], []), tmp_path, MADE_BY)
-    assert {path.name for path in tmp_path.iterdir()} == files - {"recovery.png"}
-    assert strict((tmp_path / "evaluation.json").read_text())["curve"] == []
-    assert "Recovery in training" not in words(tmp_path) and "Masks near the end" not in words(tmp_path)
+    assert {path.name for path in output.iterdir()} == files
+    assert "Recovery in training" in words(output)
+    write_evaluation(replace(FULL, curve=(), examples=()).signed(), output, MADE_BY)
+    assert {path.name for path in output.iterdir()} == files - {"recovery.png"}
+    assert read_evaluation(output / "evaluation.json").curve == ()
+    assert "Recovery in training" not in words(output)
+    assert "Masks near the end" not in words(output)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("has_earlier", [True, False])
+def test_earlier_result_stays_when_writing_is_interrupted(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException], has_earlier: bool
+) -> None:
+    """The signal comes when pictures and page are written and evaluation.json is not."""
+    output = tmp_path / "out"
+    if has_earlier:
+        shutil.copytree(written, output)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def interrupted(path: Path, _: object) -> None:
+        assert (path.parent / "blocks.png").is_file()
+        raise stop
+
+    monkeypatch.setattr("longmlm.artifacts.artifact.write", interrupted)
+    with pytest.raises(stop):
+        write_evaluation(replace(FULL, num_rows=1), output, MADE_BY)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert output.exists() == has_earlier
+
+
+def test_earlier_result_comes_back_after_a_kill_in_mid_swap(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(written, tmp_path / "out.earlier.partial")
+    check_output(tmp_path / "out")
+    monkeypatch.setattr("longmlm.artifacts.artifact.write", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_evaluation(FULL, tmp_path / "out", MADE_BY)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert read_evaluation(tmp_path / "out" / "evaluation.json") == FULL
+
+
+def test_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FolderError, match=r"notes\.txt"):
+        write_evaluation(FULL, tmp_path, MADE_BY)
+    with pytest.raises(FolderError, match=r"notes\.txt is a file"):
+        check_output(tmp_path / "notes.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,8 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.evaluation import Evaluation
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
@@ -42,15 +44,14 @@ from longmlm.model.loading import PROVENANCE, load_model, read_provenance
 from longmlm.model.mlm import MlmObjective
 from longmlm.release import proof as export
 from longmlm.release import reload
-from longmlm.reports.evaluation import content_sha256
-from longmlm.runtime.launch import launch as runtime
+from longmlm.runtime import launch
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
 
-DEMO = Path(__file__).parents[1] / "assets" / "text" / "demo.jsonl"
+DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
 NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
 NUM_POSITIONS, LONG_POSITIONS = 16, 40
 SPECIAL = {
@@ -214,11 +215,14 @@ def accuracy_of(folder: Path, rows: Path) -> float:
     return measure(MlmObjective(loaded.model), frozen, whole, LONG_POSITIONS, Accelerator(cpu=True)).whole.accuracy
 
 
-def sign(folder: Path, **values: object) -> None:
-    """Changes an evaluation as if it had been measured so."""
-    path = folder / "evaluation.json"
-    content = json.loads(path.read_text()) | values
-    path.write_text(json.dumps(content | {"sha256": content_sha256(content)}))
+def forge(folder: Path, view: str, **values: object) -> Evaluation:
+    """Changes the accuracy of a view on whole rows as if it had been measured so, and returns the evaluation."""
+    path = folder / Evaluation.FILE
+    evaluation = artifact.read(Evaluation, path)
+    measured = replace(evaluation.measured[view], whole=replace(evaluation.measured[view].whole, **values))
+    forged = replace(evaluation, measured=evaluation.measured | {view: measured}).signed()
+    artifact.write(path, forged)
+    return forged
 
 
 def favour(folder: Path, token_id: int) -> Path:
@@ -303,7 +307,7 @@ def one_thread() -> Iterator[None]:
     """Lets torch use one thread, which is as many as tiny models can feed."""
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "_fair_share_of_cores", lambda: 1)
+        patch.setattr(launch, "_fair_share_of_cores", lambda: 1)
         torch.set_num_threads(1)
         yield
     torch.set_num_threads(before)
