@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -156,3 +156,42 @@ def verify(folder: Path, below: str = "") -> dict[str, Any]:  # Any: as read_man
         if asdict(entry_of(path)) != entry:
             raise FolderError(f"{path} is damaged: its content differs from the manifest")
     return manifest
+
+
+def check_replaceable(folder: Path, names: Collection[str]) -> None:
+    """Raises FolderError when `folder` is a file, or a folder that holds anything else than the named files."""
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file: remove it or name another folder")
+    others = sorted(path.name for path in folder.iterdir() if path.name not in names) if folder.exists() else []
+    if others:
+        raise FolderError(f"{folder} holds other files ({others[0]}), which would be lost: name another folder")
+
+
+@contextmanager
+def replaced_folder(folder: Path, names: Collection[str]) -> Iterator[Path]:
+    """Yields an empty folder to write into; it replaces `folder` when the block succeeds, and is removed otherwise.
+
+    Until then an earlier `folder`, of which only the named files may be replaced, stays as it is.
+    """
+    check_replaceable(folder, names)
+    folder = folder.resolve()
+    partial, earlier = partial_of(folder), partial_of(folder.with_name(f"{folder.name}.earlier"))
+    if earlier.exists() and not folder.exists():  # killed between the two renames below
+        earlier.rename(folder)
+    for leftover in (partial, earlier):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for path in partial.iterdir():
+            sync(path)
+        if folder.exists():
+            folder.rename(earlier)
+        partial.rename(folder)
+    except BaseException:
+        if earlier.exists() and not folder.exists():
+            earlier.rename(folder)
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync(folder.parent)
+    shutil.rmtree(earlier, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a model is shown of a row: the start of it, windows of it, or all of it."""
+"""Views of a row: its start, windows of it, or the whole row."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ ROWS = {
 
 @settings(deadline=None, max_examples=100)
 @given(**ROWS)
-def test_cut_keeps_the_start_with_its_selected_places_and_ends_with_the_separator(
+def test_cut_keeps_the_start_with_its_selected_positions_and_ends_with_the_separator(
     num_tokens: int, share: float, num_positions: int, seed: int
 ) -> None:
     row = masked_row(num_tokens, share, seed)
@@ -48,7 +48,7 @@ def test_cut_keeps_the_start_with_its_selected_places_and_ends_with_the_separato
     assert view.masked.input_ids[:-1].tolist() == row.input_ids[: length - 1].tolist()
     assert view.masked.input_ids[-1] == SPECIAL.sep
     is_kept = row.selected < length - 1
-    assert view.places.tolist() == view.masked.selected.tolist() == row.selected[is_kept].tolist()
+    assert view.positions.tolist() == view.masked.selected.tolist() == row.selected[is_kept].tolist()
     assert view.masked.labels.tolist() == row.labels[is_kept].tolist()
 
 
@@ -68,15 +68,15 @@ def test_windows_show_every_token_once_between_both_special_tokens(
 
 @settings(deadline=None, max_examples=100)
 @given(**ROWS)
-def test_windows_cover_every_selected_place_once_and_keep_its_label(
+def test_windows_cover_every_selected_position_once_and_keep_its_label(
     num_tokens: int, share: float, num_positions: int, seed: int
 ) -> None:
     row = masked_row(num_tokens, share, seed)
     views = windows(row, num_positions, SPECIAL)
-    assert np.concatenate([view.places for view in views]).tolist() == row.selected.tolist()
+    assert np.concatenate([view.positions for view in views]).tolist() == row.selected.tolist()
     assert np.concatenate([view.masked.labels for view in views]).tolist() == row.labels.tolist()
     for view in views:
-        assert view.masked.input_ids[view.masked.selected].tolist() == row.input_ids[view.places].tolist()
+        assert view.masked.input_ids[view.masked.selected].tolist() == row.input_ids[view.positions].tolist()
         assert (view.masked.input_ids[view.masked.selected] == SPECIAL.mask).all()
 
 
@@ -84,7 +84,7 @@ def test_whole_shows_the_row_as_it_is() -> None:
     row = masked_row(30, 0.3, 0)
     (view,) = whole(row)
     assert view.masked is row
-    assert view.places is row.selected
+    assert view.positions is row.selected
 
 
 def test_row_that_the_base_model_reads_whole_is_not_cut() -> None:
@@ -92,12 +92,12 @@ def test_row_that_the_base_model_reads_whole_is_not_cut() -> None:
     assert cut(row, 16, SPECIAL)[0].masked is row
     shorter = cut(row, 15, SPECIAL)[0]
     assert len(shorter.masked.input_ids) == 15
-    assert len(shorter.places) < len(row.selected)
+    assert len(shorter.positions) < len(row.selected)
 
 
 def test_masks_are_the_same_at_every_call_and_for_every_model(frozen: FrozenRows, vocabulary: Vocabulary) -> None:
     again = replace(frozen, rows_per_batch=3)
-    other = replace(frozen, config=HeldOut(mask_seed=1))
+    other = replace(frozen, settings=HeldOut(mask_seed=1))
     differing = 0
     for row_id in frozen.row_ids:
         one, two, three = (rows.masked(row_id) for rows in (frozen, again, other))
@@ -112,7 +112,7 @@ def test_masks_are_the_same_at_every_call_and_for_every_model(frozen: FrozenRows
 @pytest.mark.parametrize("max_rows", [1, 7, 50, 10_000, None])
 def test_rows_that_are_evaluated_are_spread_evenly(frozen: FrozenRows, max_rows: int | None) -> None:
     num_rows = len(frozen.rows)
-    row_ids = replace(frozen, config=HeldOut(max_rows=max_rows)).row_ids
+    row_ids = replace(frozen, settings=HeldOut(max_rows=max_rows)).row_ids
     assert len(row_ids) == min(num_rows, max_rows or num_rows)
     assert row_ids == sorted(set(row_ids))
     assert row_ids[0] >= 0

@@ -94,9 +94,9 @@ def test_wandb_shows_every_figure_of_the_record_the_settings_and_predictions(set
     assert len(tables) == 4
     table = json.loads((run / f"wandb/latest-run/files/{tables[-1]}").read_text(encoding="utf-8"))
     last = [line for line in tracking.read(run) if "examples" in line][-1]["examples"]
-    assert table["columns"][:7] == ["row", "place", "before", "truth", "after", "guess 1", "percent 1"]
+    assert table["columns"][:7] == ["row", "position", "before", "truth", "after", "guess 1", "percent 1"]
     assert [row[:6] for row in table["data"]] == [
-        [str(one["row_id"]), str(one["place"]), one["before"], one["truth"], one["after"], one["guesses"][0][0]]
+        [str(one["row_id"]), str(one["position"]), one["before"], one["truth"], one["after"], one["guesses"][0][0]]
         for one in last
     ]
     assert len(last) >= 1

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -75,6 +75,10 @@ class MetricsFile:
     def lines(self) -> list[Metrics]:
         """Returns the lines written so far; a last line that a crash cut short is left out."""
         return [line for _, line in self._parsed()]
+
+    def evaluations(self) -> tuple[EvaluationMetrics, ...]:
+        """Returns the evaluations, without their examples."""
+        return tuple(replace(line, examples=()) for line in self.lines() if isinstance(line, EvaluationMetrics))
 
     def truncate(self, step: int) -> None:
         """Drops the lines beyond `step`, which a resumed run will write again; others are kept as they are."""

@@ -1,15 +1,17 @@
 """Precision: what `auto` resolves to on this hardware."""
 
+from typing import Literal
+
 import torch
 
 
-def resolved_precision(precision: str) -> str:
-    """Returns what `auto` stands for here: bf16 where GPU or CPU compute in it, else no (fp32); others as they are.
+def resolved_precision(precision: str) -> Literal["no", "bf16"]:
+    """Returns what `auto` stands for on this machine: bf16 where GPU or CPU support it, else no (fp32).
 
     Without instructions for it a CPU takes some hundred times as long in bf16 as in fp32.
     """
     if precision != "auto":
-        return precision
+        return "bf16" if precision == "bf16" else "no"
     if torch.cuda.is_available():
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:

@@ -12,11 +12,12 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.run import TrainState
 from longmlm.batches.collate import MlmBatch
 from longmlm.errors import TrainingError
 from longmlm.evaluation.examples import filled_masks
-from longmlm.evaluation.measure import Measured, measure
+from longmlm.evaluation.measure import measure
 from longmlm.evaluation.views import cut, whole
 from longmlm.folders import PARTIAL, write_json
 from longmlm.model.loading import load_model
@@ -67,7 +68,7 @@ def _base_cut(run: Run) -> float | None:
         return None
     model = load_model(base, revision).model.to(run.accelerator.device)
     heartbeat()
-    view = partial(cut, num_positions=run.block, special=run.held_out.special)
+    view = partial(cut, base_positions=run.block, special=run.held_out.special)
     objective = MlmObjective(model, run.inner.is_bf16)
     measured = measure(objective, run.held_out, view, run.block, run.accelerator, "base model")
     return measured.whole.accuracy
@@ -116,6 +117,7 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
 def evaluated(run: Run, state: TrainState) -> TrainState:
     """Returns the state with the held-out accuracy at full length, which is written down."""
     measured = measure(run.inner, run.held_out, whole, run.block, run.accelerator, "evaluate")
+    assert measured.whole.accuracy is not None  # held-out rows are never empty
     state = state.after_evaluation(measured.whole.accuracy)
     line = evaluation_line(state, measured) | _examples(run)
     if run.accelerator.is_main_process:

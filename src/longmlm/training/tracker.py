@@ -44,10 +44,10 @@ def figures(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def predictions(line: Mapping[str, Any]) -> list[dict[str, str | float]]:
-    """Returns a row of a table for each masked place in a line of metrics: context, truth, guesses in percent."""
+    """Returns a row of a table for each masked position in a line of metrics: context, truth, guesses in percent."""
     rows = []
     for example in line.get("examples", ()):
-        row: dict[str, str | float] = {"row": str(example["row_id"]), "place": str(example["place"])}
+        row: dict[str, str | float] = {"row": str(example["row_id"]), "position": str(example["position"])}
         row |= {key: example[key] for key in ("before", "truth", "after")}
         for rank, (guess, probability) in enumerate(example["guesses"], 1):
             row |= {f"guess {rank}": guess, f"percent {rank}": 100 * probability}

@@ -38,7 +38,7 @@ def full_page() -> str:
 
 
 def words(page: str) -> str:
-    text = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    text = re.sub(r"<style>.*?</style>|<wbr>", "", page, flags=re.DOTALL)
     return html.unescape(re.sub(r"<[^>]+>", "|", text))
 
 
