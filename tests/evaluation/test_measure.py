@@ -112,7 +112,7 @@ def test_accuracy_per_bin_is_that_of_the_tokens_in_it(
         hits = [bool(next(right)) for _ in batch.labels]
         return MlmOutput(torch.ones(len(hits)), torch.tensor(hits))
 
-    monkeypatch.setattr(objective, "forward", told)
+    monkeypatch.setattr(objective, "predict", told)
     measured = measure(objective, frozen, view, block, accelerator)
     positions = np.concatenate([one.positions for one in shown])
     starts = bin_starts(block, LONG_POSITIONS)
@@ -187,7 +187,7 @@ def test_error_of_a_single_row_is_not_zero(
     def every_other(batch: MlmBatch) -> MlmOutput:
         return MlmOutput(torch.zeros(len(batch.labels)), torch.arange(len(batch.labels)) % 2 == 0)
 
-    monkeypatch.setattr(objective, "forward", every_other)
+    monkeypatch.setattr(objective, "predict", every_other)
     one = replace(frozen, settings=HeldOut(max_rows=1))
     told = measure(objective, one, whole, NUM_POSITIONS, accelerator).whole
     share = told.accuracy / 100
@@ -205,7 +205,7 @@ def test_rows_that_agree_among_themselves_widen_the_error(
         row = batch.selected // batch.input_ids.shape[1]
         return MlmOutput(torch.zeros(len(batch.labels)), row % 2 == 0)
 
-    monkeypatch.setattr(objective, "forward", together)
+    monkeypatch.setattr(objective, "predict", together)
     told = measure(objective, frozen, whole, NUM_POSITIONS, accelerator).whole
     share = told.accuracy / 100
     of_single_tokens = 100 * math.sqrt(share * (1 - share) / told.num_selected)
@@ -225,7 +225,7 @@ def test_oracle_is_always_right(
     objective = MlmObjective(tiny_model("roberta", 1))
     ones = torch.ones_like
     monkeypatch.setattr(
-        objective, "forward", lambda batch: MlmOutput(ones(batch.labels).float(), is_right & ones(batch.labels).bool())
+        objective, "predict", lambda batch: MlmOutput(ones(batch.labels).float(), is_right & ones(batch.labels).bool())
     )
     measured = measure(objective, frozen, view_of(name, frozen), NUM_POSITIONS, accelerator)
     for told in (measured.whole, *(block for block in measured.blocks if block.num_selected)):

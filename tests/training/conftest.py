@@ -55,7 +55,7 @@ def ground(tmp_path_factory) -> Path:
             held_out_fraction=0.3,
         ),
     )
-    prepare_rows(config, load_vocabulary(config.tokenizer))
+    prepare_rows(config, load_vocabulary(config.recipe.tokenizer))
     return folder
 
 

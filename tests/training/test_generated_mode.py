@@ -1,6 +1,5 @@
 """Runs that train base rows alone: rebuilt from longmlm.json, stock on disk, the same under two processes."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,16 +8,24 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import Provenance, write_extension
-from longmlm.model.loading import load_model, read_provenance
+from longmlm.model.extension import write_extension
+from longmlm.model.loading import load_model
 from longmlm.model.positions import hierarchical_table
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
 from longmlm.training import checkpoint
 from longmlm.training.checkpoint import folder_of
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, prove_in_this_process, tiny_folder, tiny_rows
+from tests.support.tiny import (
+    LONG_POSITIONS,
+    NUM_POSITIONS,
+    prove_in_this_process,
+    tiny_extension,
+    tiny_folder,
+    tiny_rows,
+)
 from tests.training.test_processes import launch
 from tests.training.test_run import assert_same_model, losses, stop_after
 
@@ -30,8 +37,7 @@ def grounds(tmp_path_factory) -> dict[str, Path]:
     base = tiny_folder(folder / "base")
     rows = tiny_rows(folder, base)
     for mode in ("generated", "materialized"):
-        about = Provenance(str(base), None, NUM_POSITIONS, LONG_POSITIONS, "hierarchical", 0.4, 0, mode)
-        write_extension(load_model(str(base)), about, folder / mode)
+        write_extension(load_model(str(base)), tiny_extension(base, mode=mode), folder / mode)
     return {"rows": rows, **{mode: folder / mode for mode in ("generated", "materialized")}}
 
 
@@ -66,7 +72,7 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(generated,
         with pytest.raises(SystemExit):
             train(generated)
     resumed = train(generated)
-    assert read_provenance(str(folder_of(resumed, 4)))["mode"] == "generated"
+    assert read_provenance(folder_of(resumed, 4)).extension.mode == "generated"
     assert_same_model(whole, resumed, 12)
     assert losses(whole) == losses(resumed)
 
@@ -109,6 +115,6 @@ def test_a_trained_model_is_released_at_any_length(generated, train, tmp_path, m
     shared = min(length, LONG_POSITIONS)
     assert len(table) == length
     assert torch.equal(table[:shared], table_of(best)[:shared])
-    assert json.loads((tmp_path / "released" / "longmlm.json").read_text())["num_positions"] == length
+    assert read_provenance(tmp_path / "released").extension.num_positions == length
     assert f"up to {length} tokens" in (tmp_path / "released" / "README.md").read_text()
     assert "reloaded with plain transformers" in capsys.readouterr().out

@@ -10,14 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance, read_provenance
 from longmlm.batches.sampling import global_batch
 from longmlm.batches.steps import rows_per_step
 from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, DataError, TrainingError
-from longmlm.model.loading import read_provenance
 from longmlm.settings.pretrain import Start
 from longmlm.training import checkpoint, loop, tracking
 from longmlm.training.checkpoint import folder_of
+from tests.support.tiny import tiny_extension
 
 
 def losses(run: Path) -> list[float]:
@@ -244,8 +246,8 @@ def test_rows_from_a_hub_are_remembered_by_their_commit(settings, train, ground,
     manifest["plan"]["sources"] = [{"dataset": "owner/name", "split": "train", "commit": "c0ffee"}]
     (rows / "manifest.json").write_text(json.dumps(manifest))
     run = train(replace(settings, rows=str(rows), recipe=replace(settings.recipe, num_steps=4)))
-    trained = read_provenance(str(folder_of(run, 4)))["trained"]
-    assert (trained["dataset_commits"], trained["files_sha256"]) == (["c0ffee"], [])
+    trained = read_provenance(folder_of(run, 4)).trained
+    assert (trained.dataset_commits, trained.files_sha256) == (("c0ffee",), ())
 
 
 def test_a_checkpoint_that_another_process_wrote_meanwhile_is_not_passed_over(settings, train):
@@ -263,8 +265,8 @@ def test_a_checkpoint_that_another_process_wrote_meanwhile_is_not_passed_over(se
 def test_a_local_base_model_that_is_gone_leaves_base_cut_unmeasured_and_says_so(settings, train, tmp_path, capsys):
     first = train(settings)
     start = Path(shutil.copytree(folder_of(first, 12), tmp_path / "released"))
-    about = read_provenance(str(start)) | {"base": "mybase", "base_revision": None, "base_positions": 16}
-    (start / "longmlm.json").write_text(json.dumps(about))
+    about = replace(read_provenance(start), extension=tiny_extension("mybase"))
+    artifact.write(start / Provenance.FILE, about)
     (start / "manifest.json").unlink()
     run = train(replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start))))
     assert "mybase is not on this machine: base_cut is not measured" in capsys.readouterr().out
@@ -284,7 +286,7 @@ def test_a_run_may_begin_with_the_best_weights_of_another_and_nothing_else_of_it
     begin = Start(checkpoint=str(first))
     other = train(replace(settings, run=str(tmp_path / "other"), start=begin))
     chosen = checkpoint.best(first)
-    assert read_provenance(str(folder_of(other, 12)))["started_from"] == str(chosen)
+    assert read_provenance(folder_of(other, 12)).started_from.name == str(chosen)
     assert [line["step"] for line in tracking.read(other) if "loss" in line] == list(range(1, 13))
     same = train(replace(settings, run=str(tmp_path / "same"), start=Start(checkpoint=str(chosen))))
     assert losses(other) == losses(same) != losses(first)
