@@ -53,8 +53,8 @@ def filled_masks(
     objective.eval()
     found = []
     for row_id, masked, place in _late_masks(frozen, num_examples):
-        tokens = frozen.rows.tokens(row_id)
-        one = MaskedRow(masked.input_ids, np.array([place]), tokens[[place]])
+        tokens = frozen.rows[row_id].input_ids
+        one = MaskedRow(masked.row, np.array([place]), tokens[[place]])
         logits = objective.logits(collate([one], frozen.special.pad).to(device))[0]
         likeliest = logits.softmax(-1).topk(NUM_GUESSES)
         guesses = list(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True))
@@ -70,8 +70,8 @@ def _late_masks(frozen: FrozenRows, num_examples: int) -> Iterator[tuple[int, Ma
     for begin, end in pairwise(borders):
         for row_id in row_ids[begin:end]:
             masked = frozen.masked(row_id)
-            num_tokens = len(masked.input_ids)
-            places = masked.selected[masked.input_ids[masked.selected] == frozen.special.mask]
+            num_tokens = len(masked.row)
+            places = masked.selected[masked.row.input_ids[masked.selected] == frozen.special.mask]
             if num_tokens >= LATE * frozen.rows.row_length and len(places) and places[-1] >= LATE * num_tokens:
                 yield row_id, masked, int(places[-1])
                 break

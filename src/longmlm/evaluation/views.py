@@ -22,21 +22,19 @@ def whole(masked: MaskedRow) -> list[View]:
 
 def cut(masked: MaskedRow, num_positions: int, special: SpecialTokens) -> list[View]:
     """Returns the row's first `num_positions - 1` tokens and a separator: as much as the base model reads."""
-    if len(masked.input_ids) <= num_positions:
+    if len(masked.row) <= num_positions:
         return whole(masked)
-    last = num_positions - 1
-    here = masked.selected < last
-    seen = np.append(masked.input_ids[:last], special.sep)
-    return [View(MaskedRow(seen, masked.selected[here], masked.labels[here]), masked.selected[here])]
+    return [_window(masked, 1, num_positions - 1, special)]
 
 
 def windows(masked: MaskedRow, num_positions: int, special: SpecialTokens) -> list[View]:
     """Returns the row's content in windows of `num_positions - 2` tokens, each between both special tokens."""
-    views = []
-    for begin in range(1, len(masked.input_ids) - 1, num_positions - 2):
-        end = min(begin + num_positions - 2, len(masked.input_ids) - 1)
-        here = (begin <= masked.selected) & (masked.selected < end)
-        seen = np.concatenate([[special.cls], masked.input_ids[begin:end], [special.sep]])
-        selected = masked.selected[here]
-        views.append(View(MaskedRow(seen, selected - begin + 1, masked.labels[here]), selected))
-    return views
+    end, length = len(masked.row) - 1, num_positions - 2
+    return [_window(masked, begin, min(begin + length, end), special) for begin in range(1, end, length)]
+
+
+def _window(masked: MaskedRow, begin: int, end: int, special: SpecialTokens) -> View:
+    is_inside = (begin <= masked.selected) & (masked.selected < end)
+    selected = masked.selected[is_inside]
+    row = masked.row.window(begin, end, special)
+    return View(MaskedRow(row, selected - begin + 1, masked.labels[is_inside]), selected)

@@ -71,7 +71,7 @@ def prove(
 
 def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) -> str:
     """Returns the longest held-out row as text of at most `longest` tokens, the mask token near its end."""
-    content = max((rows.tokens(row_id) for row_id in range(min(64, len(rows)))), key=len)[1:-1].tolist()[:longest]
+    content = max((rows[row_id].input_ids for row_id in range(min(64, len(rows)))), key=len)[1:-1].tolist()[:longest]
     special, mask = set(tokenizer.all_special_ids), str(tokenizer.mask_token)
     content = [token_id for token_id in content if token_id not in special]
     while True:
@@ -86,7 +86,7 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) ->
 @torch.no_grad()
 def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -> dict[str, torch.Tensor]:
     num_positions = min(architecture_of(model).num_positions, max(LONGEST_PROOF, rows.row_length))
-    held_out = torch.cat([torch.from_numpy(rows.tokens(row_id)) for row_id in range(min(64, len(rows)))])
+    held_out = torch.cat([torch.from_numpy(rows[row_id].input_ids) for row_id in range(min(64, len(rows)))])
     whole = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
     num_base = min(base_positions or num_positions // 2, num_positions)
     padded, mask = whole.repeat(2, 1), torch.ones(2, num_positions, dtype=torch.long)

@@ -7,6 +7,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from longmlm.artifacts.rows import RowsManifest
 from longmlm.reports.evaluation import cells, explanation
 from longmlm.reports.facts import Licence, Training, corpora, datasets
 from longmlm.reports.packing import packing_table
@@ -22,7 +23,7 @@ def model_card(
     config: ReleaseConfig,
     provenance: Mapping[str, Any],
     evaluation: Mapping[str, Any],
-    rows: Mapping[str, Any],
+    rows: RowsManifest,
     training: Training,
     licence: Licence,
 ) -> str:
@@ -204,9 +205,9 @@ def _training(config: ReleaseConfig, training: Training) -> str:
     return "\n\n".join(["## Training", *told]) if told else ""
 
 
-def _data(config: ReleaseConfig, rows: Mapping[str, Any]) -> str:
+def _data(config: ReleaseConfig, rows: RowsManifest) -> str:
     lines = "\n".join(f"- {line}" for line in config.card.data or corpora(rows))
-    packed = markdown_table(packing_table(rows["report"]))
+    packed = markdown_table(packing_table(rows.report))
     return f"## Data\n\n{lines}\n\nPacked rows, training and held-out documents apart:\n\n{packed}"
 
 

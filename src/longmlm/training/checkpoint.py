@@ -21,7 +21,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.artifacts.run import TrainState
-from longmlm.data.plan import without_paths
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, seal, verify, write_json
 from longmlm.model.loading import PROVENANCE, read_provenance
@@ -93,7 +92,7 @@ def write(run: Path, state: TrainState, model: PreTrainedModel, snapshot: Snapsh
 def _trained(state: TrainState, record: RunRecord) -> dict[str, Any]:
     rows = record.depends_on["rows"]
     return {
-        "row_length": rows["settings"]["row_length"],
+        "row_length": rows["row_length"],
         "steps": state.step,
         "tokens": state.tokens,
         "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
@@ -101,8 +100,8 @@ def _trained(state: TrainState, record: RunRecord) -> dict[str, Any]:
         "held_out": record.depends_on["held_out"],
         "rows_sha256": rows["sha256"],
         **({"rows": name} if (name := rows_in(record.settings)).startswith("hf:") else {}),
-        "files_sha256": [file["sha256"] for source in rows["sources"] for file in source.get("files", ())],
-        "dataset_commits": [source["commit"] for source in rows["sources"] if "commit" in source],
+        "files_sha256": rows["files_sha256"],
+        "dataset_commits": rows["dataset_commits"],
     }
 
 
@@ -195,7 +194,7 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     what was computed in, not what was asked for.
     """
     state, before = read_state(folder)
-    before, now = ({**content, "rows": without_paths(content["rows"])} for content in (before, record.depends_on))
+    before, now = ({**content, "rows": content["rows"].get("sha256")} for content in (before, record.depends_on))
     before["recipe"], now["recipe"] = dict(before["recipe"]), dict(now["recipe"])
     if precision := trained_precision(folder):
         before["recipe"]["precision"], now["recipe"]["precision"] = precision, record.precision
