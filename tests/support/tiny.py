@@ -43,14 +43,14 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.release import proof as export
 from longmlm.release import reload
 from longmlm.reports.evaluation import content_sha256
-from longmlm.runtime.launch import launch as runtime
+from longmlm.runtime import launch
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
 
-DEMO = Path(__file__).parents[1] / "assets" / "text" / "demo.jsonl"
+DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
 NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
 NUM_POSITIONS, LONG_POSITIONS = 16, 40
 SPECIAL = {
@@ -171,17 +171,11 @@ def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "text.jsonl"
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in demo_texts()), encoding="utf-8")
-    config = PrepareConfig(
-        output=str(folder / f"rows-{row_length}"),
-        recipe=PrepareRecipe(
-            tokenizer=str(tokenizer),
-            row_length=row_length,
-            sources=(Source(files=(str(text),)),),
-            held_out_fraction=0.25,
-        ),
-    )
-    prepare_rows(config, load_vocabulary(str(tokenizer)))
-    return Path(config.output)
+    sources = (Source(files=(str(text),)),)
+    recipe = PrepareRecipe(tokenizer=str(tokenizer), row_length=row_length, sources=sources, held_out_fraction=0.25)
+    rows = folder / f"rows-{row_length}"
+    prepare_rows(recipe, load_vocabulary(str(tokenizer)), rows)
+    return rows
 
 
 def tiny_long(folder: Path, base: Path, num_positions: int = LONG_POSITIONS) -> Path:
@@ -235,7 +229,7 @@ def commonest_and_absent(rows: Path, vocabulary: Vocabulary) -> tuple[int, int]:
     """Returns the token that stands most often in the held-out rows, and one that never does, neither a special one."""
     held_out = open_rows(rows, "held_out")
     counts = np.bincount(
-        np.concatenate([held_out.tokens(row_id) for row_id in range(len(held_out))]), minlength=vocabulary.size
+        np.concatenate([held_out[row_id].input_ids for row_id in range(len(held_out))]), minlength=vocabulary.size
     )
     drawable = vocabulary.maskable.drawable
     commonest, rarest = (int(drawable[choose(counts[drawable])]) for choose in (np.argmax, np.argmin))
@@ -303,7 +297,7 @@ def one_thread() -> Iterator[None]:
     """Lets torch use one thread, which is as many as tiny models can feed."""
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "_fair_share_of_cores", lambda: 1)
+        patch.setattr(launch, "_fair_share_of_cores", lambda: 1)
         torch.set_num_threads(1)
         yield
     torch.set_num_threads(before)

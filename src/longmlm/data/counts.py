@@ -5,10 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-import numpy as np
-from jaxtyping import UInt32
-
 from longmlm.artifacts.rows import SplitReport
+from longmlm.data.encoding import Tokens
 from longmlm.data.packing import TokenizedDocument
 from longmlm.data.row import Row
 
@@ -31,7 +29,7 @@ class Counts:
     document_lengths: Counter[int] = field(default_factory=Counter)
     fills: Counter[int] = field(default_factory=Counter)
 
-    def count_sentences(self, document: TokenizedDocument) -> Iterator[UInt32[np.ndarray, " tokens"]]:
+    def count_sentences(self, document: TokenizedDocument) -> Iterator[Tokens]:
         """Yields the document's sentences, and counts them and the document."""
         length = 0
         for sentence in document.sentences:

@@ -20,8 +20,9 @@ from tokenizers import Encoding, Tokenizer
 
 from longmlm.data.texts import Text
 
-Tokens = UInt32[np.ndarray, " tokens"]
-Starts = Int64[np.ndarray, " sentences"]
+# The axes have no names, since lists hold arrays of different lengths.
+Tokens = UInt32[np.ndarray, "_"]
+Starts = Int64[np.ndarray, "_"]  # the offset at which each sentence starts
 
 PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import UInt32
 
+from longmlm.data.encoding import Tokens
 from longmlm.data.row import Row
 from longmlm.data.vocabulary import SpecialTokens
 from longmlm.settings.prepare import PackingMode
@@ -18,7 +18,7 @@ from longmlm.settings.prepare import PackingMode
 class TokenizedDocument:
     """The tokens of each sentence of a document, in order and none empty, encoded as they are consumed."""
 
-    sentences: Iterable[UInt32[np.ndarray, "_"]]
+    sentences: Iterable[Tokens]
     source: int
 
 

@@ -21,7 +21,7 @@ def plan_rows(recipe: PrepareRecipe, tokenizer_fingerprint: str, output: Path) -
     DataError for sources that cannot be used.
     """
     earlier = _previous_plan(output)
-    sources = tuple(_pinned(source, earlier) for source in recipe.sources)
+    sources = pinned(recipe.sources, earlier.sources if earlier else ())
     stamps = [_stamps_of(source) for source in sources]
     records = tuple(
         _record(asked, source, files) for asked, source, files in zip(recipe.sources, sources, stamps, strict=True)
@@ -30,6 +30,14 @@ def plan_rows(recipe: PrepareRecipe, tokenizer_fingerprint: str, output: Path) -
     settings: dict[str, Any] = {name: value for name, value in asdict(recipe).items() if name != "sources"}
     plan = RowsPlan(**settings, sources=records, tokenizer_fingerprint=tokenizer_fingerprint)
     return WorkPlan(plan=plan, files=tuple(stamp for files in stamps for stamp in files)), sources
+
+
+def pinned(sources: Sequence[Source], earlier: Sequence[SourceRecord]) -> tuple[Source, ...]:
+    """Returns the sources, those of the hub at a commit: the one in an earlier record, else what the revision means."""
+    return tuple(
+        replace(source, revision=_commit(source, earlier)) if source.dataset and not is_local(source) else source
+        for source in sources
+    )
 
 
 def check_files_unchanged(files: Sequence[FileStamp]) -> None:
@@ -59,14 +67,12 @@ def _previous_plan(output: Path) -> RowsPlan | None:
     return None
 
 
-def _pinned(source: Source, earlier: RowsPlan | None) -> Source:
-    if source.dataset is None or is_local(source):
-        return source
+def _commit(source: Source, earlier: Sequence[SourceRecord]) -> str:
     asked = (source.dataset, source.subset, source.split, source.revision)
-    for record in earlier.sources if earlier else ():
+    for record in earlier:
         if record.commit and (record.dataset, record.subset, record.split, record.revision) == asked:
-            return replace(source, revision=record.commit)
-    return replace(source, revision=commit_of(source.dataset, source.revision))
+            return record.commit
+    return commit_of(str(source.dataset), source.revision)
 
 
 def _stamps_of(source: Source) -> list[FileStamp]:

@@ -33,7 +33,7 @@ def seal_rows(job: SliceJob, plan: RowsPlan, output: Path, done: Sequence[int], 
         held_out=held_out,
         set_aside=dict(sorted(set_aside.items())),
         elapsed_seconds=elapsed_seconds,
-        tokens_per_second=num_tokens / elapsed_seconds,
+        tokens_per_second=num_tokens / max(elapsed_seconds, 1e-9),
     )
     for split in SPLITS:
         if not report.of(split).rows:
