@@ -63,9 +63,8 @@ def test_a_shard_of_several_record_batches_keeps_every_row(tmp_path: Path) -> No
     num_rows = 2 * ROWS_PER_RECORD_BATCH + 3
     count = write_shard(tmp_path / "slice.arrow", (row_of(number) for number in range(num_rows)), 5_000)
     assert count == num_rows
-    assert Dataset.from_file(str(tmp_path / "slice.arrow"))["input_ids"][:] == [
-        [0, number, 2] for number in range(count)
-    ]
+    table = Dataset.from_file(str(tmp_path / "slice.arrow"))
+    assert table["input_ids"][:] == [[0, number, 2] for number in range(count)]
 
 
 def test_a_shard_that_was_not_written_to_its_end_does_not_appear(tmp_path: Path) -> None:

@@ -39,16 +39,14 @@ FORMAT_2 = {**FORMAT_1, "format": 2}
 def rows_manifest(row_length: int = 512, **of_each_split: object) -> RowsManifest:
     """Returns a manifest of two sources, with these entries in the reports of both splits."""
     files = tuple(SourceFile(path=f"/somewhere/deep/novels-{number}.jsonl", sha256="") for number in range(5))
+    laws = SourceRecord(dataset="owner/laws", split="train", language="zh", commit="c" * 40)
     plan = RowsPlan(
         tokenizer="tiny",
         row_length=row_length,
         packing="full-sentences",
         held_out_fraction=0.3,
         slice_bytes=1_000_000,
-        sources=(
-            SourceRecord(files=files),
-            SourceRecord(dataset="owner/laws", split="train", language="zh", commit="c"),
-        ),
+        sources=(SourceRecord(files=files), laws),
         tokenizer_fingerprint="f",
     )
     split = SplitReport(**{**SPLIT, **of_each_split})
