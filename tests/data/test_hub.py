@@ -19,7 +19,7 @@ from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.folders import read_manifest
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.hub import Hub, serve
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ from longmlm.errors import DataError
 
 for each in json.loads(sys.argv[1]):
     try:
-        print(plan_slices(pinned([Source(**each)], {}), 9_000))
+        print(plan_slices(pinned([Source(**each)], ()), 9_000))
     except DataError as error:
         print(error)
 """
@@ -199,21 +199,18 @@ def test_a_data_set_in_a_folder_is_read_in_slices(local: Path) -> None:
 
 def test_rows_of_a_folder_are_known_by_its_content(local: Path, vocabulary: Vocabulary, tmp_path: Path) -> None:
     source = Source(dataset=str(local), split="train", text_field="body")
-    config = PrepareConfig(
-        output=str(tmp_path / "rows"),
-        recipe=PrepareRecipe(tokenizer="tiny", row_length=64, sources=(source,), held_out_fraction=0.2),
-    )
-    manifest = prepare_rows(config, vocabulary)
-    (described,) = manifest["plan"]["sources"]
-    assert {len(file["sha256"]) for file in described["files"]} == {64}
-    assert "commit" not in described
-    assert prepare_rows(config, vocabulary) == manifest
+    recipe = PrepareRecipe(tokenizer="tiny", row_length=64, sources=(source,), held_out_fraction=0.2)
+    manifest = prepare_rows(recipe, vocabulary, tmp_path / "rows")
+    (described,) = manifest.plan.sources
+    assert {len(file.sha256) for file in described.files} == {64}
+    assert described.commit is None
+    assert prepare_rows(recipe, vocabulary, tmp_path / "rows") == manifest
     changed = next(
         path for path in local.rglob("*") if path.suffix in (".jsonl", ".arrow") and "test" not in path.parts
     )
     changed.write_bytes(changed.read_bytes() + b"\n")
     with pytest.raises(DataError, match="was made from other text"):
-        prepare_rows(config, vocabulary)
+        prepare_rows(recipe, vocabulary, tmp_path / "rows")
 
 
 def test_a_folder_that_holds_no_data_set_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from longmlm.data import encoding, texts
 from longmlm.data import sentences as sentences_module
-from longmlm.data import texts, vocabulary
 from longmlm.data.corpus import Document, SetAside, is_held_out, plan_slices, read_slice
+from longmlm.data.encoding import encode
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.texts import LongText, json_of, pieces_of, text_of
-from longmlm.data.vocabulary import encode, vocabulary_of
+from longmlm.data.vocabulary import vocabulary_of
 from longmlm.settings.prepare import Source
 
 STRETCHES = st.lists(
@@ -141,8 +142,8 @@ def test_a_long_text_has_the_sentences_and_tokens_of_the_string(
     long = text_of((text * 4).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentences_module, "PIECE_CHARACTERS", 50)
-        patch.setattr(vocabulary, "PIECE_CHARACTERS", 300)
-        patch.setattr(vocabulary, "CONTEXT_CHARACTERS", 150)
+        patch.setattr(encoding, "PIECE_CHARACTERS", 300)
+        patch.setattr(encoding, "CONTEXT_CHARACTERS", 150)
         starts = sentence_starts(text * 4, language)
         assert sentence_starts(long, language).tolist() == starts.tolist()
         expected = [sentence.tolist() for sentence in encode(tokenizer, text * 4, starts)]

@@ -60,7 +60,7 @@ def test_guesses_are_those_of_the_full_model_on_the_whole_row(
 
 def test_context_and_truth_are_running_text(frozen: FrozenRows, tokenizer, filled: list[FilledMask]) -> None:
     for one in filled:
-        tokens = frozen.rows.tokens(one.row_id)
+        tokens = frozen.rows[one.row_id].input_ids
         row = tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
         passage = one.before + one.truth + one.after
         assert passage in row
@@ -75,7 +75,7 @@ def test_a_guess_that_is_right_is_the_truth_to_the_letter(world: World, frozen: 
     """The model of this test answers the truth of the first example everywhere."""
     model = AutoModelForMaskedLM.from_pretrained(world.trained)
     (first,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
-    answer = int(frozen.rows.tokens(first.row_id)[first.position])
+    answer = int(frozen.rows[first.row_id].input_ids[first.position])
     with torch.no_grad():
         model.get_output_embeddings().bias[answer] = 1_000.0
     (told,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)

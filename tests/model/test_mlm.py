@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
+from longmlm.data.row import Row
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from tests.support.tiny import NUM_POSITIONS, tiny_model
 
@@ -33,7 +34,8 @@ def masked_rows(lengths: list[int], seed: int = 0) -> list[MaskedRow]:
     for length in lengths:
         tokens = generator.integers(10, 290, length)
         selected = np.sort(generator.choice(length, max(1, length // 3), replace=False))
-        rows.append(MaskedRow(tokens, selected, generator.integers(10, 290, len(selected))))
+        row = Row(tokens, np.array([1]), np.array([0]))
+        rows.append(MaskedRow(row, selected, generator.integers(10, 290, len(selected))))
     return rows
 
 

@@ -120,7 +120,7 @@ def test_logits_are_compared_at_the_base_models_length(
 
 
 def test_last_position_is_proved_where_no_row_reaches_it(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:
-    short = [row_id for row_id in range(len(rows)) if len(rows.tokens(row_id)) < LONG_POSITIONS - 4]
+    short = [row_id for row_id in range(len(rows)) if len(rows[row_id]) < LONG_POSITIONS - 4]
     assert len(short) > 10
     export(trained, "fp32", tmp_path)
     last_position(tmp_path)

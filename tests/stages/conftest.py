@@ -20,6 +20,7 @@ from longmlm.training import checkpoint
 from longmlm.training.snapshot import Trained, take
 from tests.support.tiny import (
     HELD_OUT,
+    LONG_POSITIONS,
     World,
     held_out,
     one_thread,
@@ -58,8 +59,9 @@ def run_folder(world: World, tmp_path: Path) -> Path:
     for step, (source, accuracy) in enumerate([(world.trained, 9.0), (world.long, 3.0)], start=1):
         loaded = load_model(str(source))
         state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
-        about = read_provenance(world.long)
-        depends_on = {"rows": held_out(world.rows).identity, "held_out": HELD_OUT}
+        about = read_provenance(str(world.long))
+        rows = {"sha256": held_out(world.rows).sha256, "row_length": LONG_POSITIONS}
+        depends_on = {"rows": rows | {"files_sha256": [], "dataset_commits": []}, "held_out": HELD_OUT}
         record = checkpoint.RunRecord(loaded.tokenizer, "", depends_on, about, "no")
         optimizer = torch.optim.AdamW(loaded.model.parameters())
         snapshot = take(Trained(loaded.model, optimizer, tuple(loaded.model.parameters()), accelerator))

@@ -49,7 +49,7 @@ from longmlm.runtime import launch
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
 
 DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
@@ -173,17 +173,11 @@ def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "text.jsonl"
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in demo_texts()), encoding="utf-8")
-    config = PrepareConfig(
-        output=str(folder / f"rows-{row_length}"),
-        recipe=PrepareRecipe(
-            tokenizer=str(tokenizer),
-            row_length=row_length,
-            sources=(Source(files=(str(text),)),),
-            held_out_fraction=0.25,
-        ),
-    )
-    prepare_rows(config, load_vocabulary(str(tokenizer)))
-    return Path(config.output)
+    sources = (Source(files=(str(text),)),)
+    recipe = PrepareRecipe(tokenizer=str(tokenizer), row_length=row_length, sources=sources, held_out_fraction=0.25)
+    rows = folder / f"rows-{row_length}"
+    prepare_rows(recipe, load_vocabulary(str(tokenizer)), rows)
+    return rows
 
 
 def tiny_long(folder: Path, base: Path, num_positions: int = LONG_POSITIONS) -> Path:
@@ -246,7 +240,7 @@ def commonest_and_absent(rows: Path, vocabulary: Vocabulary) -> tuple[int, int]:
     """Returns the token that stands most often in the held-out rows, and one that never does, neither a special one."""
     held_out = open_rows(rows, "held_out")
     counts = np.bincount(
-        np.concatenate([held_out.tokens(row_id) for row_id in range(len(held_out))]), minlength=vocabulary.size
+        np.concatenate([held_out[row_id].input_ids for row_id in range(len(held_out))]), minlength=vocabulary.size
     )
     drawable = vocabulary.maskable.drawable
     commonest, rarest = (int(drawable[choose(counts[drawable])]) for choose in (np.argmax, np.argmin))

@@ -11,7 +11,7 @@ from transformers import RobertaTokenizer
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.settings.held_out import HeldOut
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, PretrainRuntime, Start
 from longmlm.stages.pretrain import pretrain
 from longmlm.training import tracking
@@ -46,16 +46,13 @@ def ground(tmp_path_factory) -> Path:
         "pad_token_id": 1,
     }
     (folder / "architecture.json").write_text(json.dumps(architecture), encoding="utf-8")
-    config = PrepareConfig(
-        output=str(folder / "rows"),
-        recipe=PrepareRecipe(
-            tokenizer=str(folder / "tokenizer"),
-            sources=(Source(files=(str(folder / "text.jsonl"),)),),
-            row_length=32,
-            held_out_fraction=0.3,
-        ),
+    recipe = PrepareRecipe(
+        tokenizer=str(folder / "tokenizer"),
+        sources=(Source(files=(str(folder / "text.jsonl"),)),),
+        row_length=32,
+        held_out_fraction=0.3,
     )
-    prepare_rows(config, load_vocabulary(config.recipe.tokenizer))
+    prepare_rows(recipe, load_vocabulary(recipe.tokenizer), folder / "rows")
     return folder
 
 

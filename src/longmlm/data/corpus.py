@@ -12,6 +12,8 @@ from longmlm.data.texts import Text, pieces_of
 from longmlm.hubs.datasets import arrow_files
 from longmlm.settings.prepare import Source
 
+HASHES = 2**64  # how many values text_hash can take
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -90,9 +92,14 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
                 yield Document(text, origin, span.source)
 
 
-def is_held_out(text: Text, fraction: float) -> bool:
-    """Tells the side of a document by the hash of its text, so that exact copies always stand on one side."""
+def text_hash(text: Text) -> int:
+    """Returns a hash of 64 bits, the same for exact copies."""
     digest = hashlib.blake2b(digest_size=8)
     for piece in pieces_of(text):
         digest.update(piece.encode())
-    return int.from_bytes(digest.digest(), "big") < fraction * 2**64
+    return int.from_bytes(digest.digest(), "big")
+
+
+def is_held_out(text: Text, fraction: float) -> bool:
+    """Returns whether a document is held out: decided by the hash of its text, so that no copy is on the other side."""
+    return text_hash(text) < fraction * HASHES

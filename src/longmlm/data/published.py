@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from longmlm.data.rows import SPLITS, Rows, Split, open_rows
+from longmlm.artifacts.rows import SPLITS, Split
+from longmlm.data.rows import Rows, open_rows
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import MANIFEST
 from longmlm.hubs.datasets import COMMIT, commit_of, downloaded

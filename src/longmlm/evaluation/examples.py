@@ -38,8 +38,8 @@ def filled_masks(
     objective.eval()
     examples = []
     for row_id, masked, position in _late_masks(frozen, num_examples):
-        tokens = frozen.rows.tokens(row_id)
-        row = MaskedRow(masked.input_ids, np.array([position]), tokens[[position]])
+        tokens = frozen.rows[row_id].input_ids
+        row = MaskedRow(masked.row, np.array([position]), tokens[[position]])
         logits = objective.logits(collate([row], frozen.special.pad).to(device))[0]
         likeliest = logits.softmax(-1).topk(NUM_GUESSES)
         guesses = list(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True))
@@ -55,8 +55,8 @@ def _late_masks(frozen: FrozenRows, num_examples: int) -> Iterator[tuple[int, Ma
     for start, end in pairwise(borders):
         for row_id in row_ids[start:end]:
             masked = frozen.masked(row_id)
-            num_tokens = len(masked.input_ids)
-            positions = masked.selected[masked.input_ids[masked.selected] == frozen.special.mask]
+            num_tokens = len(masked.row)
+            positions = masked.selected[masked.row.input_ids[masked.selected] == frozen.special.mask]
             is_late = len(positions) > 0 and positions[-1] >= LATE * num_tokens
             if is_late and num_tokens >= LATE * frozen.rows.row_length:
                 yield row_id, masked, int(positions[-1])

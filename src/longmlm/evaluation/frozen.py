@@ -26,5 +26,4 @@ class FrozenRows:
 
     def masked(self, row_id: int) -> MaskedRow:
         """Returns a row under its frozen mask."""
-        tokens = self.rows.tokens(row_id)
-        return mask_row(tokens, self.vocabulary, self.settings.masking, self.settings.mask_seed, 0, row_id)
+        return mask_row(self.rows[row_id], self.vocabulary, self.settings.masking, self.settings.mask_seed, 0, row_id)

@@ -27,21 +27,19 @@ def whole(masked: MaskedRow) -> list[View]:
 
 def cut(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[View]:
     """Returns the row's first `base_positions - 1` tokens and a separator: as many as the base model reads."""
-    if len(masked.input_ids) <= base_positions:
+    if len(masked.row) <= base_positions:
         return whole(masked)
-    end = base_positions - 1
-    is_kept = masked.selected < end
-    input_ids = np.append(masked.input_ids[:end], special.sep)
-    return [View(MaskedRow(input_ids, masked.selected[is_kept], masked.labels[is_kept]), masked.selected[is_kept])]
+    return [_window(masked, 1, base_positions - 1, special)]
 
 
 def windows(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[View]:
     """Returns the row's content in windows of `base_positions - 2` tokens, each between both special tokens."""
-    views = []
-    for start in range(1, len(masked.input_ids) - 1, base_positions - 2):
-        end = min(start + base_positions - 2, len(masked.input_ids) - 1)
-        is_inside = (start <= masked.selected) & (masked.selected < end)
-        input_ids = np.concatenate([[special.cls], masked.input_ids[start:end], [special.sep]])
-        selected = masked.selected[is_inside]
-        views.append(View(MaskedRow(input_ids, selected - start + 1, masked.labels[is_inside]), selected))
-    return views
+    end, length = len(masked.row) - 1, base_positions - 2
+    return [_window(masked, begin, min(begin + length, end), special) for begin in range(1, end, length)]
+
+
+def _window(masked: MaskedRow, begin: int, end: int, special: SpecialTokens) -> View:
+    is_inside = (begin <= masked.selected) & (masked.selected < end)
+    selected = masked.selected[is_inside]
+    row = masked.row.window(begin, end, special)
+    return View(MaskedRow(row, selected - begin + 1, masked.labels[is_inside]), selected)

@@ -11,6 +11,7 @@ from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.rows import RowsManifest
 from longmlm.artifacts.run import CheckpointState
 from longmlm.errors import ArtifactError, ReleaseError
 
@@ -71,24 +72,23 @@ def training_of(checkpoint: Path) -> Training:
     return Training(settings, saved.state.training_seconds, saved.state.base_cut)
 
 
-def datasets(rows: Mapping[str, Any]) -> list[str]:
-    """Returns the data sets of the hub that the rows were made of, each once."""
-    named = (source["dataset"] for source in rows["plan"]["sources"] if "dataset" in source and "commit" in source)
+def datasets(rows: RowsManifest) -> list[str]:
+    """Returns the data sets on the hub of which the rows were made, each once."""
+    named = (source.dataset for source in rows.plan.sources if source.dataset and source.commit)
     return list(dict.fromkeys(named))
 
 
-def corpora(rows: Mapping[str, Any]) -> list[str]:
+def corpora(rows: RowsManifest) -> list[str]:
     """Returns a line for each source of the rows: a data set with its commit, or the names of files."""
     lines = []
-    for source in rows["plan"]["sources"]:
-        if "dataset" in source:
-            parts = [source[key] for key in ("subset", "split") if key in source]
-            name = source["dataset"] if "commit" in source else Path(source["dataset"]).name
-            lines.append(", ".join([name, *parts, *([f"commit {source['commit']}"] if "commit" in source else [])]))
+    for source in rows.plan.without_paths().sources:
+        if source.dataset:
+            commit = f"commit {source.commit}" if source.commit else None
+            parts = (source.dataset, source.subset, source.split, commit)
+            lines.append(", ".join(part for part in parts if part))
         else:
-            names = [Path(file["path"]).name for file in source.get("files", ())]
-            more = f" and {len(names) - MOST_FILES:,} more files" if len(names) > MOST_FILES else ""
-            lines.append(", ".join(names[:MOST_FILES]) + more)
+            more = f" and {len(source.files) - MOST_FILES:,} more files" if len(source.files) > MOST_FILES else ""
+            lines.append(", ".join(file.path for file in source.files[:MOST_FILES]) + more)
     return [f"{line} (licence not stated)" for line in lines]
 
 

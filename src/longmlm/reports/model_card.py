@@ -1,14 +1,13 @@
 """The model card of a release: metadata for hubs, how to load the model, what was measured, how it was made."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.provenance import Extension, Provenance, TrainingRecord
+from longmlm.artifacts.rows import RowsManifest
 from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accuracy_table, explanation
 from longmlm.reports.facts import Licence, Training, corpora, datasets
 from longmlm.reports.packing import packing_table
@@ -29,7 +28,7 @@ class CardFacts:
     name: str
     provenance: Provenance
     evaluation: Evaluation | None
-    rows: Mapping[str, Any]
+    rows: RowsManifest
     training: Training
     licence: Licence
     has_onnx: bool = False
@@ -69,7 +68,7 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         duration=_duration(card, training),
         settings_table=training.settings and markdown_table(settings),
         corpora=card.data or corpora(facts.rows),
-        packing_table=markdown_table(packing_table(facts.rows["report"])),
+        packing_table=markdown_table(packing_table(facts.rows.report)),
         row_length=trained.row_length,
         licence=facts.licence,
         base_name=provenance.source and provenance.source.public_name,

@@ -12,10 +12,11 @@ from accelerate import Accelerator
 from torch import nn
 
 from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.rows import SPLITS
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.config import to_toml
 from longmlm.data.published import open_named_rows, pin_rows
-from longmlm.data.rows import SPLITS, Rows
+from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.folders import MANIFEST
@@ -105,7 +106,12 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Pat
     depends_on = {
         "recipe": {key: value for key, value in asdict(config.recipe).items() if key != "held_out"},
         "start": asdict(config.start),
-        "rows": rows.identity,
+        "rows": {
+            "sha256": rows.sha256,
+            "row_length": rows.row_length,
+            "files_sha256": rows.manifest.plan.files_sha256,
+            "dataset_commits": rows.manifest.plan.dataset_commits,
+        },
         "held_out": asdict(config.recipe.held_out),
     }
     run = Run(

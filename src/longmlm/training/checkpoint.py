@@ -23,7 +23,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance, TrainingRecord, read_provenance
 from longmlm.artifacts.run import TrainState
-from longmlm.data.plan import without_paths
 from longmlm.errors import CheckpointError, FolderError
 from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, seal, verify, write_json
 from longmlm.model.quiet import quiet_transformers
@@ -209,7 +208,7 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     what was computed in, not what was asked for.
     """
     state, before = read_state(folder)
-    before, now = ({**content, "rows": without_paths(content["rows"])} for content in (before, record.depends_on))
+    before, now = ({**content, "rows": content["rows"].get("sha256")} for content in (before, record.depends_on))
     before["recipe"], now["recipe"] = dict(before["recipe"]), dict(now["recipe"])
     if precision := trained_precision(folder):
         before["recipe"]["precision"], now["recipe"]["precision"] = precision, record.precision

@@ -91,8 +91,8 @@ def _time(run: Run, steps_left: int, seconds: float, tokens: int) -> str:
 
 
 def _two_steps(run: Run, state: TrainState) -> tuple[float, int]:
-    for step in (state.step, state.step + 1):
-        batches = run.batches[step]
+    for cursor in (state.cursor, state.cursor + run.batches.recipe.rows_per_step):
+        batches = run.batches[cursor]
         started = time.monotonic()
         update = one_update(run, batches, state)
     return time.monotonic() - started, update.num_tokens

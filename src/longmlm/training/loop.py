@@ -87,7 +87,7 @@ def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
             saver.finish()
             return state
         started = time.monotonic()
-        for batches in _loader(run, state.step):
+        for batches in _loader(run, state):
             update = one_update(run, batches, state)
             seconds = time.monotonic() - started
             state = state.after_update(run.batches.recipe.rows_per_step, update.num_tokens, seconds)
@@ -163,13 +163,14 @@ def write_summary(run: Run, state: TrainState) -> str:
     return f"{reached}; the base model's {state.base_cut:.2f} % recovered: {recovered}"
 
 
-def _loader(run: Run, first_step: int) -> Iterator[tuple[MlmBatch, ...]]:
-    """Yields the micro-batches of each step from `first_step` on; an own generator leaves dropout's alone."""
-    workers = run.runtime.num_loader_workers
+def _loader(run: Run, state: TrainState) -> Iterator[tuple[MlmBatch, ...]]:
+    """Yields the micro-batches of each step that is left; an own generator leaves dropout's alone."""
+    workers, num_rows = run.runtime.num_loader_workers, run.batches.recipe.rows_per_step
+    end = state.cursor + (run.recipe.num_steps - state.step) * num_rows
     loader: DataLoader[tuple[MlmBatch, ...]] = DataLoader(
         run.batches,
         batch_size=None,
-        sampler=range(first_step, run.recipe.num_steps),
+        sampler=range(state.cursor, end, num_rows),
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),
