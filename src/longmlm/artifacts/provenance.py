@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import Artifact
@@ -58,7 +58,7 @@ class TrainingRecord:
     steps: int
     tokens: int
     accuracy: float | None = None
-    precision: str | None = None
+    precision: Literal["no", "bf16"] | None = None
     held_out: HeldOut | None = None
     rows: str | None = None
     rows_sha256: str | None = None

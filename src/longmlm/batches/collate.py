@@ -32,6 +32,16 @@ class MlmBatch:
     document_starts: Int64[Tensor, " documents"] = field(default_factory=_none)
     document_sources: Int64[Tensor, " documents"] = field(default_factory=_none)
 
+    @property
+    def num_targets(self) -> int:
+        """The number of selected tokens."""
+        return len(self.labels)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens without padding."""
+        return self.input_ids.numel() if self.attention_mask is None else int(self.attention_mask.sum())
+
     def to(self, device: torch.device) -> Self:
         """Returns the batch on `device`."""
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))

@@ -66,6 +66,11 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
     num_processes: int
     rows_per_micro_batch: int
 
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of a global batch."""
+        return self.recipe.rows_per_step
+
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
         draw = global_batch(index, self.recipe.rows_per_step, len(self.rows), self.recipe.seed)
         shares = micro_batches(draw, self.rank, self.num_processes, self.rows_per_micro_batch)

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
+from longmlm.artifacts.metrics import METRICS_FILE
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.errors import FolderError
+from longmlm.artifacts.run import RunSummary
+from longmlm.errors import ArtifactError, FolderError
 from longmlm.reports.facts import training_of
-from longmlm.training import checkpoint
-from longmlm.training.tracking import METRICS
-
-SUMMARY = "summary.json"
+from longmlm.training.run_folder import evaluated_checkpoints, list_checkpoints, read_state, verify_checkpoint
 
 
 def step_of(folder: Path) -> int:
@@ -19,7 +18,7 @@ def step_of(folder: Path) -> int:
 def refusal(folder: Path, is_allowed: bool) -> str | None:
     """Returns why a checkpoint is not published: it is damaged, or, unless allowed, not known to equal its base."""
     try:
-        checkpoint.check_sound(folder)
+        verify_checkpoint(folder)
     except FolderError as error:
         return str(error)
     if is_allowed:
@@ -37,16 +36,16 @@ def refusal(folder: Path, is_allowed: bool) -> str | None:
 
 def newest_best(run: Path) -> Path | None:
     """Returns the checkpoint with the best accuracy so far, which a run in training may be about to remove."""
-    return max(checkpoint.evaluated(run), default=(0.0, None))[1]
+    return max(evaluated_checkpoints(run), default=(0.0, None))[1]
 
 
 def unreadable(run: Path) -> list[Path]:
     """Returns the checkpoints that are there and whose state cannot be read."""
     found = []
-    for folder in checkpoint.folders(run):
+    for folder in list_checkpoints(run):
         try:
-            checkpoint.read_state(folder)
-        except (OSError, ValueError, KeyError, TypeError):
+            read_state(folder)
+        except (OSError, ArtifactError):
             found += [folder] if folder.is_dir() else []
     return found
 
@@ -54,6 +53,6 @@ def unreadable(run: Path) -> list[Path]:
 def has_ended(run: Path) -> bool:
     """Tells whether the run has written its summary, and nothing since."""
     try:
-        return (run / SUMMARY).stat().st_mtime_ns >= (run / METRICS).stat().st_mtime_ns
+        return (run / RunSummary.FILE).stat().st_mtime_ns >= (run / METRICS_FILE).stat().st_mtime_ns
     except FileNotFoundError:
         return False

@@ -4,14 +4,16 @@ from typing import Literal
 
 import torch
 
+from longmlm.settings.pretrain import Precision
 
-def resolved_precision(precision: str) -> Literal["no", "bf16"]:
-    """Returns what `auto` stands for on this machine: bf16 where GPU or CPU support it, else no (fp32).
 
-    Without instructions for it a CPU takes some hundred times as long in bf16 as in fp32.
+def resolved_precision(precision: Precision) -> Literal["no", "bf16"]:
+    """Returns the precision, for `auto` bf16 where GPU or CPU support it, else no (fp32).
+
+    Without instructions for it, a CPU takes some hundred times as long in bf16 as in fp32.
     """
     if precision != "auto":
-        return "bf16" if precision == "bf16" else "no"
+        return precision
     if torch.cuda.is_available():
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:

@@ -17,7 +17,7 @@ from longmlm.runtime.collectives import broadcast_from_main, local_main_first
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.training.checkpoint import model_folder
+from longmlm.training.run_folder import model_folder
 
 
 def evaluate(config: EvaluateConfig) -> None:

@@ -10,7 +10,7 @@ from longmlm.release.follow import follow
 from longmlm.release.onnx_graph import check_onnx_installed
 from longmlm.release.publishing import publish_checkpoint, publish_checkpoints, publish_release
 from longmlm.settings.release import ReleaseConfig
-from longmlm.training import checkpoint
+from longmlm.training.run_folder import list_checkpoints, model_folder
 
 
 def release(config: ReleaseConfig) -> None:
@@ -35,12 +35,12 @@ def release(config: ReleaseConfig) -> None:
         return
     if not config.publish:
         check_absent(settings.output)
-    model = Path(checkpoint.model_folder(config.model))
+    model = Path(model_folder(config.model))
     source = open_source(model, config.rows, config.evaluation, config.recipe.allow_unrecovered)
     proof = write_release(source, settings)
     if proof:
         print(*proof.summary, f"released: {settings.output}", sep="\n")
     if config.checkpoints:
-        publish_checkpoints(checkpoint.folders(Path(config.model)), source.rows, settings, target, repository)
+        publish_checkpoints(list_checkpoints(Path(config.model)), source.rows, settings, target, repository)
     if config.publish:
         publish_release(settings.output, f"Release of {config.card.title}", target, repository)

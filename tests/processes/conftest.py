@@ -1,0 +1,5 @@
+"""Fixtures of small runs in processes of their own."""
+
+from tests.support.training import half_trained, inputs, no_account, settings, train
+
+__all__ = ["half_trained", "inputs", "no_account", "settings", "train"]
