@@ -111,6 +111,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise FolderError(f"{folder / MANIFEST} is damaged: it is no JSON") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise FolderError(f"{folder / MANIFEST} lists no files: the folder is something else")
+    if damaged := [name for name, entry in manifest["files"].items() if not isinstance(entry, dict)]:
+        raise FolderError(f"{folder / MANIFEST} is damaged: its entry of {damaged[0]} is no object")
     if outside := [name for name in manifest["files"] if name.startswith("/") or ".." in Path(name).parts]:
         raise FolderError(f"{folder / MANIFEST} names a file outside of its folder ({outside[0]!r}): do not use it")
     return manifest

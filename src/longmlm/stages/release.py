@@ -14,8 +14,8 @@ from longmlm.data.published import open_named_rows, pin_rows
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.folders import check_absent, new_folder, write_json
-from longmlm.hubs.publish import publish, require
-from longmlm.hubs.target import Repository
+from longmlm.hubs.publish import check_can_publish, publish
+from longmlm.hubs.target import publishing_target
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import at_length
 from longmlm.model.loading import PROVENANCE, load_model, read_provenance, weights_sha256
@@ -25,7 +25,7 @@ from longmlm.release.follow import follow
 from longmlm.release.gate import accuracy_to_tell, check_trained, read_evaluation
 from longmlm.release.onnx_graph import check_onnx_installed, write_graph
 from longmlm.release.proof import Proof, prove
-from longmlm.release.released_folder import address, check_released_from
+from longmlm.release.released_folder import address_card, check_released_from
 from longmlm.reports.facts import licence_of, training_of
 from longmlm.reports.model_card import model_card, public_provenance
 from longmlm.settings.release import ReleaseConfig
@@ -38,7 +38,7 @@ def release(config: ReleaseConfig) -> None:
     if config.recipe.onnx:
         check_onnx_installed()
     if config.publish:
-        require(config.publish)
+        check_can_publish(publishing_target(config))
     if config.follow:
         follow_run(config, Path(config.follow))
     else:
@@ -111,15 +111,9 @@ def write(config: ReleaseConfig, source: Path, rows: Rows, evaluation: Mapping[s
 
 def publish_release(config: ReleaseConfig, folder: Path) -> None:
     """Publishes a released folder, its card naming the model by where it is."""
-    repository = Repository(
-        config.hub_repository or "",
-        public=config.public,
-        revision=config.revision,
-        tag=config.tag,
-        pull_request=config.pull_request,
-    )
-    address(folder, str(config.publish), config.revision)
-    print(f"published: {publish(folder, str(config.publish), repository, f'Release of {config.card.title}')}")
+    target = replace(publishing_target(config), pull_request=config.pull_request)
+    address_card(folder, target)
+    print(f"published: {publish(folder, target, f'Release of {config.card.title}')}")
 
 
 def publish_checkpoints(config: ReleaseConfig, rows: Rows) -> None:
@@ -148,9 +142,9 @@ def publish_step(config: ReleaseConfig, folder_of_step: Path, rows: Rows, revisi
                 {},
                 partial,
             )
-        address(folder, str(config.publish), revision)
-        repository = Repository(config.hub_repository or "", public=config.public, revision=revision, mirrors=True)
-        print(f"published: {publish(folder, str(config.publish), repository, title)}", flush=True)
+        target = replace(publishing_target(config), revision=revision, tag=None, mirrors=True)
+        address_card(folder, target)
+        print(f"published: {publish(folder, target, title)}", flush=True)
 
 
 def follow_run(config: ReleaseConfig, run: Path) -> None:

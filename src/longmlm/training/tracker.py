@@ -7,7 +7,6 @@ what it shows is what the record says.
 import json
 import math
 import os
-import re
 import secrets
 import signal
 import sys
@@ -20,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.folders import write_json
+from longmlm.hubs.redaction import USER_IN_ADDRESS, redact
 from longmlm.processes import ignore_stop_signals
 from longmlm.training.tracking import DONE, METRICS, SETTINGS
 
 IDENTITY = "tracker.json"
 POLL_SECONDS = 1.0
-SECRET_NAME = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
-SECRET_LENGTH = 8  # shorter values are words like `true`
-USER_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def figures(line: Mapping[str, Any]) -> dict[str, float]:
@@ -196,14 +193,6 @@ def show(run: Path, after: int, end: End) -> str:
             tracker = WandbRun(run, settings) if is_wandb else TensorBoardRun(run, settings, after)
         tracker.show(line)
     return tracker.finish(end.went_well) if tracker else ""
-
-
-def redact(text: str) -> str:
-    """Returns the text without line breaks, the values of secret variables, and names and passwords in addresses."""
-    for name, value in os.environ.items():
-        if SECRET_NAME.search(name) and len(value) >= SECRET_LENGTH:
-            text = text.replace(value, "***")
-    return USER_IN_ADDRESS.sub("", " ".join(text.split()))[:300]
 
 
 def main() -> None:
