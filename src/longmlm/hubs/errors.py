@@ -35,7 +35,7 @@ PROBLEMS_AND_REMEDIES: dict[Cause, tuple[str, str]] = {
     "unreachable": ("the server cannot be reached", "check the network and run the same command again: {kept}"),
     "unavailable": ("the server is unavailable", "run the same command again later: {kept}"),
     "refused": ("the server refused the request", "correct what it objects to"),
-    "unusable": ("its {direction} failed", "correct this and run the same command again"),
+    "unusable": ("it cannot be {used}", "correct this and run the same command again"),
 }
 LOGINS: dict[Hub, str] = {
     "hf": "set HF_TOKEN to a valid token, or log in with `hf auth login`",
@@ -71,7 +71,8 @@ def request_error(status: int, message: str, retry_after: float = 0.0) -> Transf
 
 def user_error(error: TransferError, direction: Direction, target: Target) -> UserError:
     """Returns the error that tells the user in one line what failed, where, and the remedy."""
-    words = {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed", "direction": direction}
+    words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
+    words |= {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed"}
     problem, remedy = (part.format(**words, revision=target.revision) for part in PROBLEMS_AND_REMEDIES[error.cause])
     details = [f"status {error.status}"] if error.status else []
     details += [error.message] if error.message else []

@@ -29,7 +29,6 @@ from longmlm.hubs.target import Target
 
 LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache serves
 CAUSES: dict[type, Cause] = {
-    errors.OfflineModeIsEnabled: "offline",
     errors.HFValidationError: "not found",
     errors.GatedRepoError: "gated",
     errors.RevisionNotFoundError: "no revision",
@@ -189,19 +188,21 @@ def _set_tag(api: HfApi, target: Target, tag: str, commit: str) -> None:
 
 def translate(error: Exception) -> TransferError:
     """Returns what an exception of the client means; its message holds no token and no signed URL."""
+    said = redact(str(error), get_token()) or type(error).__name__
+    unreachable: Cause = "offline" if constants.HF_HUB_OFFLINE else "unreachable"
     for cause in reversed(list(causes(error))):
         if known := next((CAUSES[kind] for kind in CAUSES if isinstance(cause, kind)), None):
             return TransferError(known)
         if isinstance(cause, errors.HfHubHTTPError):
-            status, said = cause.response.status_code, redact(cause.server_message or "", get_token())
+            status, message = cause.response.status_code, redact(cause.server_message or "", get_token())
             if cause.response.headers.get("X-Error-Code") == "RepoNotFound":  # its status may be 401
-                return TransferError("not found", said, status)
-            return request_error(status, said, _asked_wait(cause.response))
+                return TransferError("not found", message, status)
+            return request_error(status, message, _asked_wait(cause.response))
         if isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError):
-            return TransferError("unreachable", redact(str(error), get_token()) or type(error).__name__)
-    is_uncached = isinstance(error, errors.LocalEntryNotFoundError)
-    said = "the cache does not hold all its files" if is_uncached else redact(str(error), get_token())
-    return TransferError("unreachable" if is_uncached else "unusable", said or type(error).__name__)
+            return TransferError(unreachable, said)
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return TransferError(unreachable, "the cache does not hold all its files")
+    return TransferError("unusable", said)
 
 
 def _client() -> httpx2.Client:

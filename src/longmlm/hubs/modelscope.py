@@ -33,7 +33,8 @@ class SingleAttempt(HTTPAdapter):
 
     def send(self, *arguments: Any, **options: Any) -> requests.Response:
         """Returns the response; raises requests.Timeout if it takes too long."""
-        return super().send(*arguments, **{**options, "timeout": TIMEOUT_SECONDS})
+        options["timeout"] = TIMEOUT_SECONDS
+        return super().send(*arguments, **options)
 
 
 def check_login(target: Target) -> None:
@@ -148,9 +149,8 @@ def translate(error: Exception) -> TransferError:
         case APIError(status_code=int(status)):
             said = "" if error.message.startswith(("HTTP ", "<")) else redact(error.message)
             failure = request_error(status, said, float(getattr(error, "retry_after", None) or 0))
-            return (
-                TransferError("unavailable", said, status) if error.retryable and not failure.is_transient else failure
-            )
+            failure.cause = "unavailable" if error.retryable else failure.cause  # such as two commits at a time
+            return failure
         case requests.RequestException() | HubError(retryable=True):
             return TransferError("unreachable", type(root).__name__)
         case _:
