@@ -9,21 +9,19 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.rows import Rows
 from longmlm.folders import new_folder
 from longmlm.hubs.publish import publish
-from longmlm.hubs.target import Repository
+from longmlm.hubs.target import Target
 from longmlm.release.build import ReleaseSettings, ReleaseSource, build
 from longmlm.release.candidates import refusal, step_of
-from longmlm.release.released_folder import address
+from longmlm.release.released_folder import address_card
 
 
-def publish_release(folder: Path, title: str, target: str, repository: Repository) -> None:
+def publish_release(folder: Path, title: str, target: Target) -> None:
     """Publishes a released folder with a card that loads the model from there, and prints the address."""
-    address(folder, target, repository.revision)
-    print(f"published: {publish(folder, target, repository, title)}", flush=True)
+    address_card(folder, target)
+    print(f"published: {publish(folder, target, title)}", flush=True)
 
 
-def publish_checkpoint(
-    checkpoint: Path, rows: Rows, settings: ReleaseSettings, target: str, repository: Repository
-) -> None:
+def publish_checkpoint(checkpoint: Path, rows: Rows, settings: ReleaseSettings, target: Target) -> None:
     """Releases one checkpoint of a run into a temporary folder and publishes it, as all that the branch holds."""
     title, output = f"{settings.card.title}, step {step_of(checkpoint):,}", settings.output
     source = ReleaseSource(checkpoint, read_provenance(checkpoint), rows)
@@ -32,12 +30,10 @@ def publish_checkpoint(
         folder = Path(scratch) / output.name
         with new_folder(folder) as partial:
             build(source, replace(settings, card=replace(settings.card, title=title)), partial)
-        publish_release(folder, title, target, replace(repository, mirrors=True, tag=None, pull_request=False))
+        publish_release(folder, title, replace(target, mirrors=True, tag=None, pull_request=False))
 
 
-def publish_checkpoints(
-    checkpoints: Sequence[Path], rows: Rows, settings: ReleaseSettings, target: str, repository: Repository
-) -> None:
+def publish_checkpoints(checkpoints: Sequence[Path], rows: Rows, settings: ReleaseSettings, target: Target) -> None:
     """Publishes each intact checkpoint that is not worse than its base model, as the revision step-N.
 
     On ModelScope a revision is a tag of the only branch, so the release itself must be published afterwards.
@@ -47,4 +43,4 @@ def publish_checkpoints(
             print(f"step {step_of(checkpoint):,} is not published: {reason}")
         else:
             revision = f"step-{step_of(checkpoint)}"
-            publish_checkpoint(checkpoint, rows, settings, target, replace(repository, revision=revision))
+            publish_checkpoint(checkpoint, rows, settings, replace(target, revision=revision))

@@ -10,8 +10,8 @@ from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import Vocabulary, decode, load_vocabulary
-from longmlm.hubs.publish import publish, require
-from longmlm.hubs.target import Repository
+from longmlm.hubs.publish import check_can_publish, publish
+from longmlm.hubs.target import publishing_target
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
 from longmlm.reports.pages import write_page
@@ -21,7 +21,7 @@ from longmlm.settings.prepare import PrepareConfig, Source
 def prepare(config: PrepareConfig) -> None:
     """Writes the rows with a page about them, prints what they are made of, and publishes them if a target is set."""
     if config.publish:
-        require(config.publish)
+        check_can_publish(publishing_target(config, "dataset"))
     output, vocabulary = Path(config.output), load_vocabulary(config.recipe.tokenizer)
     executor = partial(run_slices, num_workers=config.runtime.num_workers)
     manifest = prepare_rows(config.recipe, vocabulary, output, executor)
@@ -32,7 +32,7 @@ def prepare(config: PrepareConfig) -> None:
     print(f"page: {page}")
     print(f"rows: {output}")
     if config.publish:
-        publish_rows(config, config.publish)
+        publish_rows(config)
 
 
 def example_of(output: Path, vocabulary: Vocabulary) -> Example:
@@ -63,15 +63,13 @@ def _public(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() else path
 
 
-def publish_rows(config: PrepareConfig, target: str) -> None:
+def publish_rows(config: PrepareConfig) -> None:
     """Publishes the rows as a data set, by way of a temporary folder."""
     output = Path(config.output)
-    repository = Repository(
-        config.hub_repository or "", config.public, config.revision, config.tag, owns=SHARDS, kind="dataset"
-    )
+    target = replace(publishing_target(config, "dataset"), owns=SHARDS)
     publication = Publication(config.recipe.tokenizer, config.card, config.hub_repository, config.revision)
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as scratch:
         folder = Path(scratch) / output.name
         folder.mkdir()
         write_dataset(output, publication, folder)
-        print(f"published: {publish(folder, target, repository, f'Rows of {output.name}')}")
+        print(f"published: {publish(folder, target, f'Rows of {output.name}')}")

@@ -13,7 +13,7 @@ from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.config import to_toml
-from longmlm.data.published import HUB, open_named_rows, pin_rows
+from longmlm.data.published import open_named_rows, pin_rows
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.evaluation.frozen import FrozenRows
@@ -205,7 +205,7 @@ def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no",
         tokens=0,
         precision=precision,
         held_out=config.recipe.held_out,
-        rows=config.rows if config.rows.startswith(HUB) else None,
+        rows=config.rows if config.rows.startswith("hf:") else None,
         rows_sha256=rows.sha256,
         files_sha256=tuple(file.sha256 for source in sources for file in source.files),
         dataset_commits=tuple(source.commit for source in sources if source.commit),

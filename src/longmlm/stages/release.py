@@ -1,10 +1,11 @@
 """The release stage: a trained model becomes a verified folder with a model card, published if asked."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from longmlm.folders import check_absent
-from longmlm.hubs.publish import require
-from longmlm.hubs.target import Repository
+from longmlm.hubs.publish import check_can_publish
+from longmlm.hubs.target import publishing_target
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
 from longmlm.release.onnx_graph import check_onnx_installed
@@ -16,31 +17,23 @@ from longmlm.training.run_folder import list_checkpoints, model_folder
 def release(config: ReleaseConfig) -> None:
     """Releases a model, and publishes it, or follows a run in training and publishes each new best checkpoint."""
     settings = ReleaseSettings(config.recipe, config.card, Path(config.output))
-    repository = Repository(
-        config.hub_repository or "",
-        public=config.public,
-        revision=config.revision,
-        tag=config.tag,
-        pull_request=config.pull_request,
-    )
-    target = str(config.publish)
+    target = replace(publishing_target(config), pull_request=config.pull_request) if config.publish else None
     if config.recipe.onnx:
         check_onnx_installed()
-    if config.publish:
-        require(target)
-    if config.follow:
-        rows, run = held_out_rows(config.rows), Path(config.follow)
-        is_allowed = config.recipe.allow_unrecovered
-        follow(run, is_allowed, lambda best: publish_checkpoint(best, rows, settings, target, repository))
+    if target:
+        check_can_publish(target)
+    if config.follow and target:
+        rows, run, allow_unrecovered = held_out_rows(config.rows), Path(config.follow), config.recipe.allow_unrecovered
+        follow(run, allow_unrecovered, lambda best: publish_checkpoint(best, rows, settings, target))
         return
-    if not config.publish:
+    if not target:
         check_absent(settings.output)
     model = Path(model_folder(config.model))
     source = open_source(model, config.rows, config.evaluation, config.recipe.allow_unrecovered)
     proof = write_release(source, settings)
     if proof:
         print(*proof.summary, f"released: {settings.output}", sep="\n")
-    if config.checkpoints:
-        publish_checkpoints(list_checkpoints(Path(config.model)), source.rows, settings, target, repository)
-    if config.publish:
-        publish_release(settings.output, f"Release of {config.card.title}", target, repository)
+    if config.checkpoints and target:
+        publish_checkpoints(list_checkpoints(Path(config.model)), source.rows, settings, target)
+    if target:
+        publish_release(settings.output, f"Release of {config.card.title}", target)
