@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import zstandard
 
-from longmlm.data.corpus import Document, SetAside, is_held_out, plan_slices, read_slice
-from longmlm.data.files import files_of, open_bytes, size_of
+from longmlm.artifacts.rows import SetAside
+from longmlm.data.corpus import Document, is_held_out, plan_slices, read_slice
+from longmlm.data.files import files_of, measure, open_bytes
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
@@ -28,6 +29,10 @@ def texts_of(*files: Path | str) -> list[str]:
     records = records_of(*files)
     assert all(isinstance(record, Document) for record in records)
     return [record.text for record in records if isinstance(record, Document)]
+
+
+def aside(origin: str, reason: str) -> SetAside:
+    return SetAside(origin=origin, reason=reason, source=0)
 
 
 def json_lines(texts: list[str], end: str = "\n") -> bytes:
@@ -52,7 +57,7 @@ def test_each_line_of_a_jsonl_file_is_a_document(tmp_path: Path, ending: str) ->
     records = records_of(path)
     begins = [content.index(json_lines([text])) for text in TEXTS]
     assert records == [Document(text, f"{path}:{begin}", 0) for text, begin in zip(TEXTS, begins, strict=True)]
-    assert size_of(path) == len(content)
+    assert measure(path)[0] == len(content)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
@@ -69,7 +74,7 @@ def test_files_compressed_in_several_parts_are_read_to_their_end(tmp_path: Path)
     (tmp_path / "parts.jsonl.zst").write_bytes(skippable + b"".join(compressed(part, ".zst") for part in parts))
     for name in ("parts.jsonl.gz", "parts.jsonl.zst"):
         assert texts_of(tmp_path / name) == TEXTS * 50
-        assert size_of(tmp_path / name) == len(whole)
+        assert measure(tmp_path / name)[0] == len(whole)
 
 
 def test_a_compressed_file_is_read_from_any_offset(tmp_path: Path) -> None:
@@ -111,9 +116,9 @@ BROKEN = {
     b'["text"]': "no field 'text'",
     b'"text"': "no field 'text'",
     b"null": "no field 'text'",
-    b'{"text": 7}': "field 'text' is no text",
-    b'{"text": null}': "field 'text' is no text",
-    b'{"text": ["a"]}': "field 'text' is no text",
+    b'{"text": 7}': "field 'text' is not text",
+    b'{"text": null}': "field 'text' is not text",
+    b'{"text": ["a"]}': "field 'text' is not text",
     b'{"text": ""}': "empty",
     b'{"text": " \\n\\t\\u3000 "}': "empty",
 }
@@ -131,7 +136,7 @@ def test_a_broken_record_is_set_aside_with_its_place_and_reason_and_its_neighbou
     kept = [record.text for record in records if isinstance(record, Document)]
     assert kept == ["first", *["next"] * len(BROKEN)]
     begins = [content.index(line + b"\n") for line in BROKEN]
-    expected = [SetAside(f"{path}:{begin}", why, 0) for begin, why in zip(begins, BROKEN.values(), strict=True)]
+    expected = [aside(f"{path}:{begin}", why) for begin, why in zip(begins, BROKEN.values(), strict=True)]
     assert [record for record in records if isinstance(record, SetAside)] == expected
 
 
@@ -141,11 +146,11 @@ def test_a_txt_file_that_is_no_text_is_set_aside(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     found = records_of(tmp_path / "*.txt")
     assert found == [
-        SetAside(f"{tmp_path}/a.txt:0", "empty", 0),
-        SetAside(f"{tmp_path}/b.txt:0", "empty", 0),
-        SetAside(f"{tmp_path}/c.txt:0", "bad UTF-8", 0),
+        aside(f"{tmp_path}/a.txt:0", "empty"),
+        aside(f"{tmp_path}/b.txt:0", "empty"),
+        aside(f"{tmp_path}/c.txt:0", "bad UTF-8"),
         Document("Calm.", f"{tmp_path}/d.txt:0", 0),
-        SetAside(f"{tmp_path}/e.txt:0", "empty", 0),
+        aside(f"{tmp_path}/e.txt:0", "empty"),
     ]
 
 
@@ -176,7 +181,7 @@ def test_a_path_that_names_nothing_is_an_error_that_names_it(tmp_path: Path, nam
 @pytest.mark.parametrize("name", ["book.pdf", "book.parquet.gz", "book.json", "book", "book.zst"])
 def test_a_file_of_another_kind_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=r"\.txt, \.jsonl and \.csv") as raised:
+    with pytest.raises(DataError, match=r"\.jsonl") as raised:
         records_of(tmp_path / name)
     assert name in str(raised.value)
 
@@ -190,7 +195,7 @@ def test_a_compressed_file_that_is_cut_short_is_an_error_that_names_it(
     whole = compressed(json_lines(noise), ending)
     path = tmp_path / f"cut.jsonl{ending}"
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(DataError, match="cannot be uncompressed") as raised:
+    with pytest.raises(DataError, match="cannot be decompressed") as raised:
         records_of(path)
     assert str(path) in str(raised.value)
 
@@ -203,7 +208,7 @@ def test_a_compressed_file_with_damaged_content_is_an_error_that_names_it(tmp_pa
     contents = {"block.jsonl.gz": invalid_block, "no.jsonl.gz": json_lines(TEXTS), "no.jsonl.zst": json_lines(TEXTS)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=f"{name} cannot be uncompressed"):
+        with pytest.raises(DataError, match=f"{name} cannot be decompressed"):
             records_of(tmp_path / name)
 
 

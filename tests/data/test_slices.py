@@ -9,8 +9,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.corpus import Document, SetAside, Slice, plan_slices, read_slice
-from longmlm.data.files import size_of
+from longmlm.artifacts.rows import SetAside
+from longmlm.data.corpus import Document, Slice, plan_slices, read_slice
+from longmlm.data.files import measure
 from longmlm.settings.prepare import Source
 
 LINES = [
@@ -82,7 +83,7 @@ def test_slices_have_about_the_size_asked_for_and_small_files_share_one(sources:
     slices = plan_slices(sources, 1_000)
     sizes = [sum(span.end - span.start for span in spans) for spans in slices]
     files = {span.path for spans in slices for span in spans}
-    assert sum(sizes) == sum(size_of(Path(path)) for path in files)
+    assert sum(sizes) == sum(measure(Path(path))[0] for path in files)
     assert all(1_000 <= size < 1_000 + 600 for size in sizes[:-1])
     assert any(len(spans) > 1 for spans in slices)
     assert any(span.start > 0 for spans in slices for span in spans)

@@ -12,7 +12,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
+from longmlm.artifacts.rows import SetAside
+from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
@@ -148,7 +149,7 @@ def test_a_missing_column_is_an_error_that_names_those_there_are(parquet: Path, 
 
 
 def test_a_column_of_numbers_is_an_error_that_tells_its_type(parquet: Path) -> None:
-    with pytest.raises(DataError, match="column 'n' holds int64, no text"):
+    with pytest.raises(DataError, match="column 'n' holds int64, not text"):
         records_of(parquet, text_field="n")
 
 
@@ -162,7 +163,7 @@ def test_a_damaged_parquet_file_is_an_error_that_names_it(parquet: Path, tmp_pat
     }
     for name, damaged in broken.items():
         (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(DataError, match=f"{name} is damaged, or no Parquet file"):
+        with pytest.raises(DataError, match=f"{name} is damaged or not a Parquet file"):
             records_of(tmp_path / name)
 
 

@@ -26,6 +26,7 @@ class SourceRecord:
     """A source of rows: its files with their hashes, or a data set of the hub at a commit."""
 
     text_field: str = "text"
+    delimiter: str | None = None
     language: str = "en"
     dataset: str | None = None
     subset: str | None = None
