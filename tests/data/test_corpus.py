@@ -1,4 +1,4 @@
-"""Files to documents: every kind of file, what is set aside and why, and which side a document stands on."""
+"""Documents of every kind of file, records that are set aside, and the split of a document."""
 
 import gzip
 import json
@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -162,6 +164,54 @@ def test_globs_name_files_in_order_and_each_once(tmp_path: Path) -> None:
     assert [path.name for path in files_of(every)] == ["a.txt", "b.txt", "c.txt", "d.txt"]
     twice = (f"{tmp_path}/b.txt", f"{tmp_path}/*.txt", f"{tmp_path}/z.*")
     assert [path.name for path in files_of(twice)] == ["b.txt", "a.txt", "z.jsonl"]
+
+
+def test_a_file_with_several_paths_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "a.txt").write_text("Calm.", encoding="utf-8")
+    (tmp_path / "x" / "b.txt").symlink_to("a.txt")
+    (tmp_path / "x" / "c.txt").hardlink_to(tmp_path / "x" / "a.txt")
+    (tmp_path / "x" / "d.txt").write_text("Calm.", encoding="utf-8")  # equal, but another file
+    monkeypatch.chdir(tmp_path / "x")
+    paths = ("a.txt", "../x/a.txt", str(tmp_path / "x" / "a.txt"), "b.txt", "c.txt", "*.txt")
+    assert files_of(paths) == [Path("a.txt"), Path("d.txt")]
+
+
+def test_folders_that_link_to_each_other_are_entered_once(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    for folder in (tmp_path / "in" / "deep", tmp_path / "in" / ".hidden", outside):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text(str(folder), encoding="utf-8")
+    for number in range(12):  # as many links as would make 12 ** 40 paths
+        (tmp_path / "in" / f"loop{number}").symlink_to(".")
+        (tmp_path / "in" / "deep" / f"up{number}").symlink_to("..")
+    (tmp_path / "in" / "other").symlink_to(outside)
+    assert files_of([f"{tmp_path}/in/**/*.txt"]) == [tmp_path / "in/deep/a.txt", tmp_path / "in/other/a.txt"]
+    assert files_of([f"{tmp_path}/in/**"]) == [tmp_path / "in/deep/a.txt", tmp_path / "in/other/a.txt"]
+    assert files_of([f"{tmp_path}/**/deep/**/*.txt"])[0].name == "a.txt"
+
+
+def test_a_name_that_is_not_utf8_is_an_error_that_can_be_printed(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    path.write_bytes(b"Calm.")
+    for pattern in (str(path), f"{tmp_path}/*.txt", f"{path}.absent"):
+        with pytest.raises(DataError, match=r"caf\\xe9\.txt") as raised:
+            files_of([pattern])
+        assert str(raised.value).encode()
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet"])
+def test_a_source_that_vanishes_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    contents = {".jsonl": json_lines(TEXTS), ".gz": gzip.compress(json_lines(TEXTS)), ".csv": b"text\ncalm\n"}
+    path.write_bytes(contents.get(path.suffix, b"Calm."))
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": TEXTS}), path)
+    sources = [Source(files=(str(path),))]
+    slices = plan_slices(sources, WHOLE)
+    path.unlink()
+    with pytest.raises(DataError, match=name):
+        list(read_slice(slices[0], sources))
 
 
 def test_a_path_that_reads_like_a_glob_names_its_file(tmp_path: Path) -> None:

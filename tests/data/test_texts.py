@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from longmlm.artifacts.rows import SetAside
 from longmlm.data import sentences as sentences_module
 from longmlm.data import texts, vocabulary
-from longmlm.artifacts.rows import SetAside
 from longmlm.data.corpus import Document, is_held_out, plan_slices, read_slice
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.texts import LongText, json_of, pieces_of, text_of

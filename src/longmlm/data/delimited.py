@@ -9,8 +9,9 @@
 
 The quote that opens in record 1 is never closed, and the quotes inside record 3 are not doubled. A reader that carries
 on after an error takes 'left, smiling."' for a record; one that waits for a closing quote loses record 2. Here reading
-resumes at the next line that begins a record: it has as many fields as the header, and of the quotes that follow, the
-first that can only open or only close a field opens one. In 'left, smiling."' that quote closes a field.
+resumes at the next line that begins a record: it has as many fields as the header (or more, if it is broken itself),
+and of the quotes that follow, the first that can only open or only close a field opens one. In 'left, smiling."' that
+quote closes a field.
 """
 
 import csv
@@ -79,21 +80,21 @@ class DelimitedReader:
             fields = self._next_record()
             if not self._taken:
                 return
-            first = self._taken[0]
+            num_fields = self._num_separable(self._taken[0]) if fields is None else len(fields)
             self._lines.put_back(self._taken)
-            if len(self._fields_of(first) if fields is None else fields) == self._num_fields:
+            if num_fields == self._num_fields or (fields is None and num_fields > self._num_fields):
                 if self._lines.offset >= decided_until:
                     decided_until, opens = self._next_quote()
                 if opens:
                     return
             self._lines.read()
 
-    def _fields_of(self, line: bytes) -> list[str]:
-        """Returns the fields of a line whose last field may be quoted and not closed."""
+    def _num_separable(self, line: bytes) -> int:
+        """Returns the number of fields in the first line of a record that may be broken."""
         try:
-            return next(csv.reader([_decoded(line)], delimiter=self._delimiter))
+            return len(next(csv.reader([_decoded(line)], delimiter=self._delimiter)))
         except csv.Error:
-            return []
+            return 0
 
     def _next_quote(self) -> tuple[int, bool]:
         """Returns the end of the line with the next quote that only opens or only closes a field, and if it opens one.

@@ -36,9 +36,7 @@ def files_of(patterns: Sequence[str]) -> list[Path]:
             raise DataError(f"{_printable(pattern)}: no such file; relative paths start from the current folder")
         for path in paths:
             _check_name(path)
-            with readable(path):
-                identity = path.stat()
-            files.setdefault((identity.st_dev, identity.st_ino), path)
+            files.setdefault(_identity(path), path)
     return list(files.values())
 
 
@@ -51,14 +49,20 @@ def _matches(pattern: str) -> Iterator[str]:
     split = parts.index("**")
     below = parts[split + 1 :] or ("*",)
     folders = deque(glob.glob(str(Path(*parts[:split]))))
-    entered = set()
+    entered: set[tuple[int, int]] = set()
     while folders:
         folder = folders.popleft()
-        if not Path(folder).is_dir() or (identity := Path(folder).stat().st_ino, Path(folder).stat().st_dev) in entered:
+        if not Path(folder).is_dir() or (identity := _identity(Path(folder))) in entered:
             continue
         entered.add(identity)
         yield from _matches(str(Path(glob.escape(folder), *below)))
         folders += sorted(glob.glob(str(Path(glob.escape(folder), "*"))))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    with readable(path):
+        status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _check_name(path: Path) -> None:

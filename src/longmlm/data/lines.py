@@ -70,8 +70,7 @@ def lines_of(span: Span) -> Iterator[Lines]:
     except BaseException:
         lines.close()
         raise
-    if path.suffix in COMPRESSED and (line := lines.read()):
-        lines.put_back([line])
+    if path.suffix in COMPRESSED:
         _paused.append(_Paused(file, span.end, lines))
     else:
         lines.close()
