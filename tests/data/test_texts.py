@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from longmlm.artifacts.rows import SetAside
 from longmlm.data import encoding, texts
 from longmlm.data import sentences as sentences_module
-from longmlm.data.corpus import Document, SetAside, is_held_out, plan_slices, read_slice
+from longmlm.data.corpus import Document, is_held_out, plan_slices, read_slice
 from longmlm.data.encoding import encode
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.texts import LongText, json_of, pieces_of, text_of
@@ -158,7 +159,7 @@ def test_long_records_are_documents_or_set_aside_as_short_ones_are(tmp_path: Pat
         json.dumps({"id": long, "text": "short"}).encode(): "short",
         json.dumps({"text": " \n" * 90}).encode(): "empty",
         json.dumps({"body": long}).encode(): "no field 'text'",
-        json.dumps({"text": [long]}).encode(): "field 'text' is no text",
+        json.dumps({"text": [long]}).encode(): "field 'text' is not text",
         json.dumps({"text": long}).encode()[:-9]: "broken JSON",
         json.dumps({"text": '"Ja." ' * 40}).encode()[:-9]: "broken JSON",
         b'{"text": "' + b"\xff" * 90 + b'"}': "bad UTF-8",

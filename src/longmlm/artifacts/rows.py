@@ -30,6 +30,7 @@ class SourceRecord:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     text_field: str = "text"
+    delimiter: str | None = None
     language: str = "en"
     dataset: str | None = None
     subset: str | None = None
