@@ -102,7 +102,7 @@ def check_absent(folder: Path) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of a whole folder; raises FolderError when there is none."""
     if not folder.is_dir():
-        raise FolderError(f"{folder}: no such folder")
+        raise FolderError(f"{folder} is a file, not a folder" if folder.exists() else f"{folder}: no such folder")
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from longmlm.data.corpus import Document, SetAside, Slice, is_held_out, plan_slices, read_slice
 from longmlm.data.counts import Counts, merged, reasons_in, tokens_of
-from longmlm.data.languages import check_language
+from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.packing import OpenRow, Row, TokenizedDocument, pack_document
 from longmlm.data.plan import PLAN, pinned, plan_of, previous_plan
 from longmlm.data.rows import FORMAT, SPLITS, VOCABULARY_ONLY, Shard, Split, open_shard
@@ -42,7 +42,6 @@ WHOLE = "whole"  # the folder that becomes the output; beside it lies what only 
 Steps = list[Callable[..., Any] | PipelineStep]
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _executor_of_this_worker: list["QuietExecutor"] = []
-TEXT_BYTES_PER_TOKEN = 4  # of English; a text that gives more tokens is found out by a full disk
 
 
 class ReadSlice(PipelineStep):
@@ -246,7 +245,8 @@ def _packed(config: PrepareConfig, vocabulary: Vocabulary, slices: Sequence[Slic
     workers = min(config.runtime.num_workers, len(slices))
     executor = QuietExecutor(steps, tasks=len(slices), workers=workers, logging_dir=str(partial / "work"))
     ranks = executor.get_incomplete_ranks()
-    _refuse_full_disk(partial, [slices[rank] for rank in ranks], 2 if vocabulary.size <= 1 << 16 else 4)
+    token_bytes = 2 if vocabulary.size <= 1 << 16 else 4
+    _refuse_full_disk(partial, [slices[rank] for rank in ranks], config.recipe.sources, token_bytes)
     executor.run()
     elapsed_seconds = time.monotonic() - started
     return {
@@ -257,8 +257,9 @@ def _packed(config: PrepareConfig, vocabulary: Vocabulary, slices: Sequence[Slic
     }
 
 
-def _refuse_full_disk(partial: Path, slices: Sequence[Slice], token_bytes: int) -> None:
-    needed = sum(span.size for spans in slices for span in spans) * token_bytes // TEXT_BYTES_PER_TOKEN
+def _refuse_full_disk(partial: Path, slices: Sequence[Slice], sources: Sequence[Source], token_bytes: int) -> None:
+    spans = (span for spans in slices for span in spans)
+    needed = sum(span.size * token_bytes // bytes_per_token(sources[span.source].language) for span in spans)
     free = shutil.disk_usage(partial).free
     if needed > free:
         if not list((partial / "reports").iterdir()):
