@@ -122,7 +122,7 @@ def check_absent(folder: Path) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:  # Any: what the folder's writer notes beside `files`
     """Returns the manifest of a complete folder; raises FolderError if there is none, or not a proper one."""
     if not folder.is_dir():
-        raise FolderError(f"{folder}: no such folder")
+        raise FolderError(f"{folder} is a file, not a folder" if folder.exists() else f"{folder}: no such folder")
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, RowsManifest, WorkPlan
 from longmlm.data.corpus import HASHES, Document, plan_slices, read_slice, text_hash
 from longmlm.data.executor import run_slices
-from longmlm.data.languages import check_language
+from longmlm.data.languages import bytes_per_token, check_language
 from longmlm.data.plan import check_files_unchanged, plan_rows
 from longmlm.data.rows import read_rows_manifest
 from longmlm.data.seal import seal_rows
@@ -26,7 +26,6 @@ from longmlm.settings.prepare import PrepareRecipe
 Executor = Callable[[SliceJob, Sequence[int]], None]
 LOCK = ".lock"  # the file of exclusive_lock
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-TEXT_BYTES_PER_TOKEN = 4  # of English; other text may need more space and then fails on a full disk
 
 
 def prepare_rows(
@@ -121,7 +120,9 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
 
 def _check_disk_space(job: SliceJob, numbers: Sequence[int]) -> None:
     token_bytes = 2 if job.vocabulary.size <= 1 << 16 else 4
-    needed = sum(span.size for number in numbers for span in job.slices[number]) * token_bytes // TEXT_BYTES_PER_TOKEN
+    spans = (span for number in numbers for span in job.slices[number])
+    sources = job.recipe.sources
+    needed = sum(span.size * token_bytes // bytes_per_token(sources[span.source].language) for span in spans)
     free = shutil.disk_usage(job.folder).free
     if needed > free:
         if len(numbers) == len(job.slices):
