@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 
-from longmlm.artifacts.provenance import TrainingRecord
+from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.run import TrainState
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
@@ -49,7 +49,7 @@ def main() -> None:
     backend = after_a_step()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file("assets/roberta-mini/tokenizer.json"))
     trained_on = TrainingRecord(row_length=1536, steps=0, tokens=0, precision="bf16", rows_sha256="")
-    record = RunRecord(tokenizer, "", RECIPE, {}, trained_on)
+    record = RunRecord(tokenizer, "", RECIPE, Provenance(), trained_on)
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as folder:
         waits, writes = [], []
         for step in range(1, NUM_ROUNDS + 1):

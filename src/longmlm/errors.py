@@ -25,6 +25,10 @@ class ModelError(UserError):
     """A checkpoint that cannot be used: absent, of another architecture, without an MLM head."""
 
 
+class ModelNotFoundError(ModelError):
+    """A model name that is neither a folder nor a repository, or a revision that the repository does not have."""
+
+
 class PositionsError(UserError):
     """A position table that cannot be stretched as asked."""
 

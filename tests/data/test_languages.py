@@ -1,12 +1,14 @@
 """Codes of languages: what is none is refused with the nearest one."""
 
+from pathlib import Path
+
 import pytest
 
 from longmlm.data.engine import prepare_rows
 from longmlm.data.languages import CODES, NAMES, check_language
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.prepare import PrepareRecipe, Source
 
 
 def test_every_code_is_known_and_named_once() -> None:
@@ -44,7 +46,4 @@ def test_what_resembles_no_code_is_refused_with_examples(code: str) -> None:
 def test_prepare_refuses_an_unknown_language_before_it_reads(vocabulary: Vocabulary) -> None:
     source = Source(files=("absent.txt",), language="klingon")
     with pytest.raises(DataError, match="language 'klingon'"):
-        prepare_rows(
-            PrepareConfig(output="absent", recipe=PrepareRecipe(tokenizer="tiny", row_length=9, sources=(source,))),
-            vocabulary,
-        )
+        prepare_rows(PrepareRecipe(tokenizer="tiny", row_length=9, sources=(source,)), vocabulary, Path("absent"))

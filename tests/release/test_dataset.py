@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import DatasetCard
+from tests.support.published import TOKEN, sent
 
 from longmlm.data.published import open_named_rows
 from longmlm.data.rows import SPLITS, open_rows
@@ -17,7 +18,6 @@ from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, RowsCard, Sou
 from longmlm.stages.prepare import prepare
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import Fault
-from tests.support.published import TOKEN, sent
 from tests.support.tiny import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what the client does to httpx2

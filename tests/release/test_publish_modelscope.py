@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.published import NAME, PLACE, content, make
 
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.hubs import modelscope
@@ -16,7 +17,6 @@ from longmlm.release.released_folder import address
 from tests.support.loopback import CUT, HANG, Fault
 from tests.support.modelscope_hub import FIRST, PRIVATE, PUBLIC, ModelScope, serve
 from tests.support.modelscope_hub import Repository as Held
-from tests.support.published import NAME, PLACE, content, make
 
 TOKEN = "ms-planted0123456789"
 STEP = replace(PLACE, revision="step-7", mirrors=True)

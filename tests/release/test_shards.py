@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.support.published import CARD, NAME, TOKEN, content, held, send
 
 from longmlm.folders import MANIFEST, new_folder, read_manifest
 from longmlm.model.loading import load_model, weights_sha256
@@ -16,7 +17,6 @@ from longmlm.release.export import export
 from longmlm.release.proof import prove
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from tests.support.hub import Hub
-from tests.support.published import CARD, NAME, TOKEN, content, held, send
 from tests.support.tiny import World, held_out, prove_in_this_process
 
 INDEX = "model.safetensors.index.json"

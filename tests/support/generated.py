@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.model.extension import Provenance, write_extension
+from longmlm.model.extension import write_extension
 from longmlm.model.loading import load_model
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_folder, tiny_rows
+from tests.support.tiny import tiny_extension, tiny_folder, tiny_rows
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +16,5 @@ def models(tmp_path_factory) -> dict[str, Path]:
     base = tiny_folder(folder / "base")
     rows = tiny_rows(folder, base)
     for mode in ("generated", "materialized"):
-        about = Provenance(str(base), None, NUM_POSITIONS, LONG_POSITIONS, "hierarchical", 0.4, 0, mode)
-        write_extension(load_model(str(base)), about, folder / mode)
+        write_extension(load_model(str(base)), tiny_extension(base, mode=mode), folder / mode)
     return {"rows": rows, **{mode: folder / mode for mode in ("generated", "materialized")}}

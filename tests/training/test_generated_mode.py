@@ -1,6 +1,5 @@
 """Runs whose positions are generated from n trained rows: rebuilt from longmlm.json, stock on disk."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import read_provenance
 from longmlm.model.positions import hierarchical_table
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
@@ -50,7 +49,7 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(generated,
         with pytest.raises(SystemExit):
             train(generated)
     resumed = train(generated)
-    assert read_provenance(str(checkpoint_folder(resumed, 4)))["mode"] == "generated"
+    assert read_provenance(checkpoint_folder(resumed, 4)).extension.mode == "generated"
     assert_same_model(whole, resumed, 12)
     assert losses(whole) == losses(resumed)
 
@@ -76,6 +75,6 @@ def test_a_trained_model_is_released_at_any_length(generated, train, tmp_path, m
     shared = min(length, LONG_POSITIONS)
     assert len(table) == length
     assert torch.equal(table[:shared], table_of(best)[:shared])
-    assert json.loads((tmp_path / "released" / "longmlm.json").read_text())["num_positions"] == length
+    assert read_provenance(tmp_path / "released").extension.num_positions == length
     assert f"up to {length} tokens" in (tmp_path / "released" / "README.md").read_text()
     assert "reloaded with plain transformers" in capsys.readouterr().out

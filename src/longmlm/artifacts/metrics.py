@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,6 +83,10 @@ class MetricsFile:
     def lines(self) -> list[Metrics]:
         """Returns the lines written so far; a last line that a crash cut short is left out."""
         return [line for _, line in self._parsed()]
+
+    def evaluations(self) -> tuple[EvaluationMetrics, ...]:
+        """Returns the evaluations, without their examples."""
+        return tuple(replace(line, examples=()) for line in self.lines() if isinstance(line, EvaluationMetrics))
 
     def truncate(self, step: int) -> None:
         """Drops the lines beyond `step`, which a resumed run will write again; others are kept as they are."""

@@ -16,7 +16,7 @@ class TrainState:
     latest evaluation, made at `evaluated_at_step`. `base_cut` is absent where there is no base model.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    __pydantic_config__ = {"extra": "forbid"}
 
     step: int = 0
     cursor: int = 0

@@ -1,57 +1,55 @@
-"""Rows by their name on the Hugging Face Hub to a folder on this machine, at a commit."""
+"""Rows by name: a local folder, or hf:OWNER/NAME[@REVISION], which is pinned to a commit and downloaded."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from longmlm.data.rows import SPLITS, Rows, Split, open_rows
+from longmlm.artifacts.rows import SPLITS, Split
+from longmlm.data.rows import Rows, open_rows
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import MANIFEST
-from longmlm.hubs.datasets import COMMIT, commit_of, downloaded
-
-HUB = "hf:"
-NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+from longmlm.hubs.datasets import commit_of, download
+from longmlm.hubs.target import Target, parse_target
 
 
 def pin_rows(name: str, earlier: str | None = None) -> str:
-    """Returns hf:OWNER/NAME@COMMIT for rows on the hub, whatever revision was named, and a folder as it is.
+    """Returns hf:OWNER/NAME@COMMIT for rows on the hub, and the name of a folder as it is.
 
-    The commit is that of `earlier`, which pinned the same rows, else the one that the revision means now. Raises
-    DataError when there is none to be had.
+    The commit is that of `earlier` if it pins the same rows and the name has no commit itself, otherwise the one that
+    the revision means now. Raises DataError if there is none.
     """
-    if not name.startswith(HUB):
+    rows = _on_hub(name)
+    if rows is None:
         return name
-    repository, revision = _parsed(name)
-    if earlier and earlier.startswith(f"{HUB}{repository}@") and not COMMIT.fullmatch(revision or ""):
+    pinned = f"hf:{rows.name}@{{}}"
+    if earlier and earlier.startswith(pinned.format("")) and not rows.is_pinned:
         return earlier
-    return f"{HUB}{repository}@{commit_of(repository, revision)}"
+    return pinned.format(commit_of(rows.name, rows.revision))
 
 
 def folder_of_rows(pinned: str, splits: Sequence[Split] = SPLITS) -> Path:
-    """Returns the folder of the rows: of those on the hub the manifest and these splits are downloaded where they lack.
+    """Returns the folder of the rows; of pinned rows on the hub, the missing files of these splits are downloaded.
 
-    Raises DataError when they cannot be had.
+    Raises DataError if that fails.
     """
-    if not pinned.startswith(HUB):
+    if (rows := _on_hub(pinned)) is None:
         return Path(pinned)
-    repository, commit = _parsed(pinned)
-    return downloaded(repository, str(commit), [MANIFEST, *(f"{split}/*" for split in splits)])
+    return download(rows.name, str(rows.revision), [MANIFEST, *(f"{split}/*" for split in splits)])
 
 
 def open_named_rows(name: str, split: Split, verified: bool = True) -> Rows:
-    """Returns the rows of one split as open_rows does, of a folder or, pinned, on the hub."""
+    """Returns the rows of one split as open_rows does, from a folder or, pinned, from the hub."""
     try:
         return open_rows(folder_of_rows(name, [split]), split, verified)
     except FolderError as error:
-        if not name.startswith(HUB):
+        if _on_hub(name) is None:
             raise
-        raise FolderError(
-            f"{name}: {error}; remove that file, and what it links to, to have it downloaded again"
-        ) from None
+        raise FolderError(f"{name}: {error}; to download that file again, remove it and what it links to") from None
 
 
-def _parsed(name: str) -> tuple[str, str | None]:
-    found = NAME.fullmatch(name)
-    if found is None:
-        raise DataError(f"{name} names no rows on the hub: write hf:OWNER/NAME or hf:OWNER/NAME@REVISION")
-    return found["repository"], found["revision"]
+def _on_hub(name: str) -> Target | None:
+    if not name.startswith("hf:"):
+        return None
+    try:
+        return parse_target(name, "dataset")
+    except ValueError as error:
+        raise DataError(f"rows: {error}") from None

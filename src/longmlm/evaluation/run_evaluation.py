@@ -1,16 +1,16 @@
 """The MLM evaluation of a run: masked-token accuracy at full length, to be won back from the base model's base_cut."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
-from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
+from longmlm.artifacts.accuracy import FilledMask, Measured
+from longmlm.artifacts.provenance import ModelSource
 from longmlm.batches.masking import MaskedRow
-from longmlm.evaluation import measure as measuring
 from longmlm.evaluation.examples import filled_masks
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import measure
@@ -23,7 +23,7 @@ from longmlm.runtime.watchdog import heartbeat
 
 @dataclass(frozen=True, slots=True)
 class RunEvaluation:
-    """Measures `objective`, which is in training, on frozen held-out rows; `base` and its revision are its base model.
+    """Measures `objective`, which is in training, on frozen held-out rows; `base` is its base model.
 
     `num_examples` filled masks are shown with each evaluation.
     """
@@ -31,8 +31,7 @@ class RunEvaluation:
     objective: MlmObjective
     frozen: FrozenRows
     base_positions: int
-    base: str | None
-    base_revision: str | None
+    base: ModelSource | None
     tokenizer: PreTrainedTokenizerBase
     num_examples: int
     accelerator: Accelerator
@@ -46,21 +45,21 @@ class RunEvaluation:
         """Returns base_cut; None, with a line that says so, where there is no base model on this machine."""
         if self.base is None:
             return None
-        is_missing = self.base_revision is None and not Path(self.base).is_dir()  # a release names a local base only
+        name, revision = self.base.name, self.base.revision
+        is_missing = revision is None and not Path(name).is_dir()  # a release drops the path of a local base
         if any(any_rank(self.accelerator, is_missing)):
-            self.accelerator.print(f"the base model {self.base} is not on this machine: base_cut is not measured")
+            self.accelerator.print(f"the base model {name} is not on this machine: base_cut is not measured")
             return None
-        model = load_model(self.base, self.base_revision).model.to(self.accelerator.device)
+        model = load_model(name, revision).model.to(self.accelerator.device)
         heartbeat()
         base = MlmObjective(model, self.objective.is_bf16)
-        view = partial(cut, num_positions=self.base_positions, special=self.frozen.special)
+        view = partial(cut, base_positions=self.base_positions, special=self.frozen.special)
         return self._measure(base, view, between_rows, "base model").whole.accuracy
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
         """Returns long_after as it is now, of whole rows and per block of base_positions, and some predictions."""
         measured = self._measure(self.objective, whole, between_rows, "evaluate")
-        blocks = tuple(_recorded(block) for block in measured.blocks)
-        return Measured(_recorded(measured.whole), blocks), tuple(self._examples())
+        return replace(measured, positions=()), tuple(self._examples())
 
     def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
         """Returns whether accuracy at full length has reached base_cut."""
@@ -72,7 +71,7 @@ class RunEvaluation:
         view: Callable[[MaskedRow], list[View]],
         between_rows: Callable[[], None],
         name: str,
-    ) -> measuring.Measured:
+    ) -> Measured:
         def view_of_next_row(row: MaskedRow) -> list[View]:  # called equally often on every rank
             between_rows()
             return view(row)
@@ -86,13 +85,4 @@ class RunEvaluation:
         """Returns predictions near the end of some rows; every rank computes them, as a partitioned model needs."""
         if not self.num_examples:
             return []
-        device = self.accelerator.device
-        filled = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
-        return [FilledMask(x.row_id, x.place, x.before, x.after, x.truth, x.guesses) for x in filled]
-
-
-def _recorded(measured: measuring.Accuracy) -> Accuracy:
-    """Returns an accuracy as metrics.jsonl has it, its parts absent where no token was selected."""
-    if not measured.num_selected:
-        return Accuracy(None, None, None, 0)
-    return Accuracy(measured.accuracy, measured.standard_error, measured.loss, measured.num_selected)
+        return filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, self.accelerator.device)

@@ -1,84 +1,74 @@
-"""Data sets of the Hugging Face hub, or in a folder, to files on this machine."""
+"""Data sets by name: the files of one commit of a repository, or of a local folder."""
 
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from longmlm.errors import DataError
+from longmlm.hubs import huggingface
+from longmlm.hubs.errors import TransferError
+from longmlm.hubs.retry import retry
+from longmlm.hubs.target import Target
 from longmlm.settings.prepare import Source
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
-ADDRESS_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*")  # may hold what an address is signed with
-SAVED = ("state.json", "dataset_dict.json")  # what Dataset.save_to_disk and DatasetDict.save_to_disk leave
+SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk and DatasetDict.save_to_disk
+Result = TypeVar("Result")
 
 
 def is_local(source: Source) -> bool:
-    """Tells whether the data set is a folder on this machine."""
+    """Returns whether the data set is a local folder."""
     return Path(cast(str, source.dataset)).is_dir()
 
 
 def commit_of(name: str, revision: str | None) -> str:
-    """Returns the commit that the data set's revision means now; raises DataError when there is none to be had."""
-    if revision and COMMIT.fullmatch(revision):
-        return revision
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    with _one_line(name, revision):
-        try:
-            return cast(str, HfApi().dataset_info(name, revision=revision).sha)
-        except HfHubHTTPError:
-            raise
-        except Exception as error:  # of the client below, which is no dependency of ours
-            raise ConnectionError(_said(error)) from error
+    """Returns the commit that the revision of a data set means now; raises DataError if it is unknown."""
+    target = Target("hf", name, revision, "dataset")
+    resolved = _retry(target, lambda: huggingface.resolve(target))
+    for note in resolved.notes:
+        print(note, file=sys.stderr)
+    return resolved.commit
 
 
-def downloaded(name: str, commit: str, patterns: Sequence[str]) -> Path:
-    """Returns the folder of the files of a data set that match, downloaded where they are not here yet.
+def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
+    """Returns the folder with a data set's files that match a pattern, after downloading those not in the cache.
 
-    Raises DataError when they cannot be had.
+    Raises DataError if that fails.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars, logging
-
-    logging.set_verbosity_error()  # its warnings hold signed addresses
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    with _one_line(name, commit):
-        return Path(snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=list(patterns)))
+    target = Target("hf", name, commit, "dataset")
+    return _retry(target, lambda: huggingface.download(target, huggingface.Resolved(commit), patterns))
 
 
 def source_files(source: Source) -> list[Path]:
-    """Returns the files of a data set in a folder that its split is made of."""
-    with _one_line(cast(str, source.dataset), source.revision):
-        if _is_saved(source):
-            return arrow_files(source)
-        data_files = _builder(source).config.data_files
-        return [Path(path) for path in data_files[source.split]]
+    """Returns the files that the split of a data set in a local folder is made of."""
+    if _is_saved(source):
+        return arrow_files(source)
+    data_files = _retry(_target(source), lambda: _builder(source)).config.data_files
+    return [Path(path) for path in data_files[source.split]]
 
 
 def arrow_files(source: Source) -> list[Path]:
-    """Returns the memory-mappable files of the source's split, downloaded and converted where they are not yet.
+    """Returns the memory-mappable files of the source's split, after downloading and converting it if necessary.
 
-    Code that a data set brings is never run. Raises DataError for a data set, revision, subset or split that there
-    is not, and when the hub cannot be reached.
+    Code in a data set is never run. Raises DataError if there is no such data set, revision, subset or split, or if
+    the hub cannot be reached.
     """
+    return _retry(_target(source), lambda: _arrow_files(source))
+
+
+def _arrow_files(source: Source) -> list[Path]:
     from datasets import DatasetDict, load_from_disk
 
-    with _one_line(cast(str, source.dataset), source.revision):
-        if _is_saved(source):
-            saved: Any = load_from_disk(cast(str, source.dataset))
-            splits = saved if isinstance(saved, DatasetDict) else {str(saved.split or source.split): saved}
-            _check_split(source, list(splits))
-            table = splits[cast(str, source.split)]
-        else:
-            builder = _builder(source)
-            builder.download_and_prepare()
-            table = builder.as_dataset(source.split)
-        return [Path(file["filename"]) for file in table.cache_files]
+    if _is_saved(source):
+        saved: Any = load_from_disk(cast(str, source.dataset))
+        splits = saved if isinstance(saved, DatasetDict) else {str(saved.split or source.split): saved}
+        _check_split(source, list(splits))
+        table = splits[cast(str, source.split)]
+    else:
+        builder = _builder(source)
+        builder.download_and_prepare()
+        table = builder.as_dataset(source.split)
+    return [Path(file["filename"]) for file in table.cache_files]
 
 
 def _builder(source: Source) -> Any:
@@ -88,8 +78,8 @@ def _builder(source: Source) -> Any:
     builder: Any = load_dataset_builder(cast(str, source.dataset), source.subset, revision=revision)
     if revision and builder.hash != revision:
         raise DataError(
-            f"{source.dataset}: commit {revision} cannot be fetched now, and the local cache holds another one: "
-            "check the network, or name the commit that you have"
+            f"{source.dataset}: commit {revision} cannot be downloaded now, and the local cache holds another one: "
+            "check the network, or name the commit in the cache"
         )
     _check_split(source, list(builder.config.data_files or builder.info.splits or ()))
     return builder
@@ -99,52 +89,24 @@ def _is_saved(source: Source) -> bool:
     return any((Path(cast(str, source.dataset)) / name).is_file() for name in SAVED)
 
 
-def _check_split(source: Source, there: Sequence[object]) -> None:
-    if source.split not in there:
-        raise DataError(f"{source.dataset} has no split {source.split!r}; there are {', '.join(map(str, there))}")
+def _check_split(source: Source, splits: Sequence[object]) -> None:
+    if source.split not in splits:
+        raise DataError(f"{source.dataset} has no split {source.split!r}: name one of {', '.join(map(str, splits))}")
 
 
-@contextmanager
-def _one_line(name: str, revision: str | None) -> Iterator[None]:
-    """Turns what the clients raise, types of their own and of the libraries below, into one line with the remedy."""
+def _target(source: Source) -> Target:
+    return Target("storage" if is_local(source) else "hf", cast(str, source.dataset), source.revision, "dataset")
+
+
+def _retry(target: Target, attempt: Callable[[], Result]) -> Result:
+    huggingface.set_up_client()
+    return retry(attempt, "download", target, _translate)
+
+
+def _translate(error: Exception) -> TransferError:
     from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
 
-    try:
-        yield
-    except DataError:
-        raise
-    except RevisionNotFoundError as error:
-        raise DataError(f"{name} has no revision {revision!r}: name a branch, a tag or a commit") from error
-    except (RepositoryNotFoundError, DatasetNotFoundError) as error:
-        raise DataError(
-            f"{name}: no such folder nor data set of the hub that you may read ({_said(error)}): check its name, and "
-            "that HF_TOKEN is valid and may read it"
-        ) from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        remedy = (
-            "set HF_TOKEN to a token that may read it" if status in (401, 403) else "give the same command again later"
-        )
-        raise DataError(f"{name}: the hub answers {status}: {remedy}; what was downloaded whole is kept") from error
-    except (ConnectionError, LocalEntryNotFoundError) as error:
-        raise DataError(
-            f"{name}: the hub cannot be reached ({_said(error)}): check the network, or name a commit that is here"
-        ) from error
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno:
-            raise
-        raise DataError(f"{name} cannot be read as a data set: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    from huggingface_hub import get_token
-
-    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    said = ADDRESS_QUERY.sub("", said)
-    return said.replace(token, "***") if (token := get_token()) else said
+    failure = huggingface.translate(error)
+    if failure.cause == "unusable" and isinstance(error, DatasetNotFoundError):
+        return TransferError("not found", failure.message)
+    return failure

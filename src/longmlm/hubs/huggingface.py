@@ -1,172 +1,232 @@
-"""A folder to a repository of the Hugging Face Hub: what changed is uploaded, all is verified, waits are bounded."""
+"""Hugging Face Hub: uploads a folder to a repository, resolves revisions, downloads files of one commit."""
 
 import hashlib
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import HfApi, constants, get_token, set_client_factory
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub import (
+    HfApi,
+    constants,
+    errors,
+    get_cached_repo_tree,
+    get_token,
+    set_client_factory,
+    snapshot_download,
+)
 from huggingface_hub.utils import disable_progress_bars, logging, parse_ratelimit_headers
 from huggingface_hub.utils._http import default_client_factory
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
+from longmlm.hubs.errors import Cause, TransferError, causes, request_error, user_error
 from longmlm.hubs.redaction import redact
-from longmlm.hubs.retry import (
-    LONGEST_WAIT_SECONDS,
-    REFUSED,
-    TIMEOUT_SECONDS,
-    TOO_MANY_REQUESTS,
-    TRANSIENT,
-    WAITS_SECONDS,
-    Reason,
-    answered,
-    chain,
-    long_pause,
-    retry,
-    unreachable,
-)
-from longmlm.hubs.target import Repository
+from longmlm.hubs.retry import LONGEST_WAIT_SECONDS, TIMEOUT_SECONDS, retry
+from longmlm.hubs.target import Target
 
-REMEDIES = {
-    401: "log in with `hf auth login`, or set HF_TOKEN to a token that is valid",
-    402: "the plan of its owner does not cover this",
-    403: "use a token with write access to it, or make room where a quota is full",
-    404: "check its name, and that the token may see it",
+LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache serves
+CAUSES: dict[type, Cause] = {
+    errors.HFValidationError: "not found",
+    errors.GatedRepoError: "gated",
+    errors.RevisionNotFoundError: "no revision",
 }
 
 
-def upload(folder: Path, place: Repository, message: str) -> str:
-    """Returns the address of the folder's files on the hub, where each has the content that it has here.
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The commit that a revision means; `is_cached` if it is the one last seen, since the hub could not be asked."""
 
-    A second upload sends only what changed, so a failed one is begun again: what the hub may mend by itself a few
-    times, anything else not. Raises ReleaseError that says what to do, UnavailableError where that is to wait.
-    """
+    commit: str
+    is_cached: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def check_login(target: Target) -> None:
+    """Raises ReleaseError if the client is set to stay offline, or has no token to publish with."""
+    if constants.HF_HUB_OFFLINE:
+        raise user_error(TransferError("offline"), "upload", target)
+    if get_token() is None:
+        raise user_error(TransferError("unauthorized"), "upload", target)
+
+
+def set_up_client() -> None:
+    """Bounds the client's waits, which have no limit by default, and silences it: its warnings hold signed URLs."""
     set_client_factory(_client)
-    logging.set_verbosity_error()  # its warnings hold signed addresses
+    logging.set_verbosity_error()
     if not sys.stderr.isatty():
         disable_progress_bars()
-    return retry(lambda: _upload(folder, place, message), lambda error: _reason(error, place.name), WAITS_SECONDS)
 
 
-def check_login() -> None:
-    """Raises ReleaseError where the client is told to stay offline, or has no token to publish with."""
-    if constants.HF_HUB_OFFLINE:
-        raise ReleaseError("HF_HUB_OFFLINE is set: unset it to publish")
-    if get_token() is None:
-        raise ReleaseError("publishing to the hub needs a token: log in with `hf auth login`, or set HF_TOKEN")
+def resolve(target: Target) -> Resolved:
+    """Returns the commit of the target's revision; from the cache if the hub does not answer or must not be asked."""
+    if target.is_pinned:
+        return Resolved(str(target.revision))
+    api, about = HfApi(), {"repo_type": target.kind, "revision": target.revision}
+    try:
+        api.repo_info(target.name, timeout=LOOKUP_TIMEOUT_SECONDS, **about)  # resolve_revision takes no timeout
+        return Resolved(api.resolve_revision(target.name, **about).resolved)
+    except Exception as error:
+        if not (failure := translate(error)).is_transient and failure.cause != "offline":
+            raise
+        try:
+            commit = api.resolve_revision(target.name, **about, local_files_only=True).resolved
+        except errors.RevisionResolutionError:
+            raise error from None
+        note = f"the hub does not answer: {target.name} is taken from the cache, at commit {commit}"
+        return Resolved(commit, is_cached=True, notes=() if constants.HF_HUB_OFFLINE else (note,))
 
 
-def _upload(folder: Path, place: Repository, message: str) -> str:
+def download(target: Target, revision: Resolved, patterns: Sequence[str], ignored: Sequence[str] = ()) -> Path:
+    """Returns the folder with the repository's files that match a pattern; files in the cache are not downloaded."""
+    folder = snapshot_download(
+        target.name,
+        repo_type=target.kind,
+        revision=revision.commit,
+        local_files_only=revision.is_cached,
+        allow_patterns=list(patterns),
+        ignore_patterns=list(ignored),
+    )
+    return Path(folder)
+
+
+def cached_file_names(target: Target, revision: Resolved) -> list[str]:
+    """Returns the names of all files of a repository, known since a download from it; else an empty list."""
+    try:
+        files = get_cached_repo_tree(target.name, repo_type=target.kind, revision=revision.commit)
+    except errors.CachedRepoTreeNotFoundError:
+        return []
+    return [file.path for file in files]
+
+
+def upload(folder: Path, target: Target, message: str) -> str:
+    """Returns the address on the hub of the folder's files, after verifying each one's checksum there.
+
+    Only new and changed files are uploaded. Raises ReleaseError in one line, UnavailableError if waiting may help.
+    """
+    set_up_client()
+    return retry(lambda: _upload(folder, target, message), "upload", target, translate)
+
+
+def _upload(folder: Path, target: Target, message: str) -> str:
     api = HfApi()
-    _open_repository(api, place)
-    revision = place.revision or "main"
-    if place.pull_request:
-        revision = _pull_request(api, place, message)
-    elif place.revision and not place.revision.startswith("refs/"):
-        api.create_branch(place.name, repo_type=place.kind, branch=revision, exist_ok=True)
+    _open_repository(api, target)
+    revision = target.revision or "main"
+    if target.pull_request:
+        revision = _pull_request(api, target, message)
+    elif target.revision and not target.revision.startswith("refs/"):
+        api.create_branch(target.name, repo_type=target.kind, branch=revision, exist_ok=True)
     commit = api.upload_folder(
-        repo_id=place.name,
-        repo_type=place.kind,
+        repo_id=target.name,
+        repo_type=target.kind,
         folder_path=folder,
         revision=revision,
         commit_message=message,
-        delete_patterns="*" if place.mirrors else list(place.owns) or None,
+        delete_patterns="*" if target.mirrors else list(target.owns) or None,
     ).oid
-    _verify(api, place, commit, folder)
-    if place.tag:
-        _tag(api, place, place.tag, commit)
-    path = f"datasets/{place.name}" if place.kind == "dataset" else place.name
-    return f"{api.endpoint}/{path}/tree/{place.tag or revision}"
+    _verify(api, target, commit, folder)
+    if target.tag:
+        _set_tag(api, target, target.tag, commit)
+    path = f"datasets/{target.name}" if target.kind == "dataset" else target.name
+    return f"{api.endpoint}/{path}/tree/{target.tag or revision}"
 
 
-def _open_repository(api: HfApi, place: Repository) -> None:
-    """Creates the repository unless it is there; raises ReleaseError for a public one that was not asked for."""
+def _open_repository(api: HfApi, target: Target) -> None:
+    """Creates the repository if it does not exist; raises ReleaseError for an unexpectedly public one."""
     try:
-        found = api.repo_info(place.name, repo_type=place.kind)
-    except RepositoryNotFoundError:
-        api.create_repo(place.name, repo_type=place.kind, private=not place.public, exist_ok=True)
-        found = api.repo_info(place.name, repo_type=place.kind)
-    if not found.private and not place.public:
-        raise ReleaseError(f"{place.name} is public: set public = true, or make it private first")
-    if found.private and place.public:
-        print(f"{place.name} is private, and stays so: make it public in its settings", file=sys.stderr)
+        repository = api.repo_info(target.name, repo_type=target.kind)
+    except errors.RepositoryNotFoundError:
+        api.create_repo(target.name, repo_type=target.kind, private=not target.public, exist_ok=True)
+        repository = api.repo_info(target.name, repo_type=target.kind)
+    if not repository.private and not target.public:
+        raise ReleaseError(f"{target.name} is public: set public = true, or make it private first")
+    if repository.private and target.public:
+        print(f"{target.name} is private and stays private: make it public in its settings", file=sys.stderr)
 
 
-def _pull_request(api: HfApi, place: Repository, title: str) -> str:
-    """Returns the branch of the pull request of that title which is open, a new one if there is none."""
-    for found in api.get_repo_discussions(place.name, repo_type=place.kind, discussion_type="pull_request"):
-        if found.title == title and found.status in ("open", "draft"):
-            return f"refs/pr/{found.num}"
-    opened = api.create_pull_request(place.name, repo_type=place.kind, title=title, description="A release by longmlm.")
-    return f"refs/pr/{opened.num}"
+def _pull_request(api: HfApi, target: Target, title: str) -> str:
+    """Returns the branch of the open pull request with this title, which is created if there is none."""
+    for pull in api.get_repo_discussions(target.name, repo_type=target.kind, discussion_type="pull_request"):
+        if pull.title == title and pull.status in ("open", "draft"):
+            return f"refs/pr/{pull.num}"
+    pull = api.create_pull_request(target.name, repo_type=target.kind, title=title, description="A release by longmlm.")
+    return f"refs/pr/{pull.num}"
 
 
-def _verify(api: HfApi, place: Repository, commit: str, folder: Path) -> None:
-    """Raises ReleaseError when a file of the folder is absent on the hub at that commit, or another one."""
+def _verify(api: HfApi, target: Target, commit: str, folder: Path) -> None:
+    """Raises ReleaseError if a file of the folder is missing on the hub at that commit, or differs."""
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    found = api.get_paths_info(place.name, list(paths), repo_type=place.kind, revision=commit)
-    there: dict[str, Any] = {info.path: info for info in found}
-    for relative, path in paths.items():
-        info = there.get(relative)
+    listing = api.get_paths_info(target.name, list(paths), repo_type=target.kind, revision=commit)
+    uploaded: dict[str, Any] = {info.path: info for info in listing}
+    for name, path in paths.items():
+        info = uploaded.get(name)
         if info is None:
-            raise ReleaseError(f"{place.name} lacks {relative} after the upload: publish again")
+            raise ReleaseError(f"{target.name}: {name} is missing after the upload: publish again")
         if (info.lfs.sha256 != sha256_of(path)) if info.lfs else (info.blob_id != git_blob_id(path)):
-            raise ReleaseError(f"{place.name} holds another {relative} than {folder}: publish again")
+            raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}: publish again")
 
 
 def git_blob_id(path: Path) -> str:
-    """Returns by what git knows the file's content."""
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    """Returns the SHA-1 under which git, and thereby the hub, knows the file's content."""
+    blob = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            blob.update(chunk)
+    return blob.hexdigest()
 
 
-def _tag(api: HfApi, place: Repository, tag: str, commit: str) -> None:
-    """Sets the tag, unless it is set; raises ReleaseError when it is on another commit, since a tag does not move."""
-    known = {ref.name: ref.target_commit for ref in api.list_repo_refs(place.name, repo_type=place.kind).tags}
-    if known.get(tag, commit) != commit:
-        raise ReleaseError(f"{place.name} has a tag {tag} already, on other files: name another tag")
-    if tag not in known:
-        api.create_tag(place.name, repo_type=place.kind, tag=tag, revision=commit)
+def _set_tag(api: HfApi, target: Target, tag: str, commit: str) -> None:
+    """Sets the tag unless it exists; raises ReleaseError if it is on another commit, since tags do not move."""
+    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(target.name, repo_type=target.kind).tags}
+    if tags.get(tag, commit) != commit:
+        raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
+    if tag not in tags:
+        api.create_tag(target.name, repo_type=target.kind, tag=tag, revision=commit)
+
+
+def translate(error: Exception) -> TransferError:
+    """Returns what an exception of the client means; its message holds no token and no signed URL."""
+    said = redact(str(error), get_token()) or type(error).__name__
+    unreachable: Cause = "offline" if constants.HF_HUB_OFFLINE else "unreachable"
+    for cause in reversed(list(causes(error))):
+        if known := next((CAUSES[kind] for kind in CAUSES if isinstance(cause, kind)), None):
+            return TransferError(known)
+        if isinstance(cause, errors.HfHubHTTPError):
+            status, message = cause.response.status_code, redact(cause.server_message or "", get_token())
+            if cause.response.headers.get("X-Error-Code") == "RepoNotFound":  # its status may be 401
+                return TransferError("not found", message, status)
+            return request_error(status, message, _asked_wait(cause.response))
+        if isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError):
+            return TransferError(unreachable, said)
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return TransferError(unreachable, "the cache does not hold all its files")
+    return TransferError("unusable", said)
 
 
 def _client() -> httpx2.Client:
-    """Returns the hub's client, which of itself would wait for ever for an answer, or for as long as it is told."""
     client = default_client_factory()
     client.event_hooks = {"request": [*client.event_hooks["request"], _limit], "response": [_refuse_long_wait]}
     return client
 
 
 def _limit(request: httpx2.Request) -> None:
-    request.extensions["timeout"] = httpx2.Timeout(TIMEOUT_SECONDS).as_dict()
+    limits = request.extensions["timeout"]
+    request.extensions["timeout"] = {
+        phase: min(limit or TIMEOUT_SECONDS, TIMEOUT_SECONDS) for phase, limit in limits.items()
+    }
 
 
 def _refuse_long_wait(response: httpx2.Response) -> None:
-    if response.status_code in TRANSIENT and (asked := _asked_wait(response)) > LONGEST_WAIT_SECONDS:
-        raise long_pause(asked)
+    """Raises TransferError for a pause that the client must not wait for by itself."""
+    failure = request_error(response.status_code, "", _asked_wait(response))
+    if failure.is_transient and failure.retry_after > LONGEST_WAIT_SECONDS:
+        raise failure
 
 
 def _asked_wait(response: httpx2.Response) -> float:
     limit, after = parse_ratelimit_headers(response.headers), response.headers.get("retry-after", "")
-    if response.status_code == TOO_MANY_REQUESTS and limit and not limit.remaining:
+    if response.status_code == httpx2.codes.TOO_MANY_REQUESTS and limit and not limit.remaining:
         return float(limit.reset_in_seconds)
     return float(after) if after.isdigit() else 0.0
-
-
-def _reason(error: Exception, name: str) -> Reason:
-    """Returns what a client's error means to a user, without the addresses and secrets that it may hold."""
-    links = list(chain(error))
-    if own := [one for one in links if isinstance(one, ReleaseError)]:
-        return Reason(own[0])
-    if any(isinstance(one, OfflineModeIsEnabled) for one in links):
-        return Reason(ReleaseError("HF_HUB_OFFLINE is set: unset it to publish"))
-    if failed := [one for one in links if isinstance(one, HfHubHTTPError)]:
-        status, said = failed[0].response.status_code, redact(failed[0].server_message or "", get_token())
-        asked = max(_asked_wait(one.response) for one in failed)
-        return answered(status, name, said, None if status in TRANSIENT else REMEDIES.get(status, REFUSED), asked)
-    if any(isinstance(one, httpx2.TransportError | ConnectionError) for one in links):
-        return unreachable(redact(str(error), get_token()) or type(error).__name__)
-    said = redact(str(links[-1]), get_token()) or type(links[-1]).__name__
-    return Reason(ReleaseError(f"{name} cannot be published: {said}"))

@@ -1,4 +1,4 @@
-"""A folder to a repository of ModelScope: what changed is committed, all is verified, waits are bounded."""
+"""ModelScope: uploads a folder to a repository in one commit of its only branch; revisions are tags of that branch."""
 
 import base64
 import logging
@@ -17,170 +17,141 @@ from requests.adapters import HTTPAdapter
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
+from longmlm.hubs.errors import TransferError, causes, request_error, user_error
 from longmlm.hubs.redaction import redact
-from longmlm.hubs.retry import (
-    REFUSED,
-    TIMEOUT_SECONDS,
-    TRANSIENT,
-    WAITS_SECONDS,
-    Reason,
-    answered,
-    chain,
-    retry,
-    unreachable,
-)
-from longmlm.hubs.target import Repository
+from longmlm.hubs.retry import TIMEOUT_SECONDS, retry
+from longmlm.hubs.target import Target
 
-TOKEN = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable
+TOKEN_VARIABLE = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable
 BRANCH = "master"
 MODEL = "model"
 CARD = "README.md"
-REMEDIES = {
-    401: f"set {TOKEN} to a token that is valid",
-    403: "use a token with write access to it, or make room where a quota is full",
-    404: "check its name, and that the token may see it",
-}
 
 
-class Patience(HTTPAdapter):
-    """Asks once and waits for an answer no longer than that; the client would wait for an hour, or as it is told."""
+class SingleAttempt(HTTPAdapter):
+    """Sends each request once with a timeout; the client's own adapter would retry for an hour, or as the hub asks."""
 
-    def send(
-        self,
-        request: requests.PreparedRequest,
-        stream: bool = False,
-        timeout: Any = None,  # noqa: ARG002
-        verify: Any = True,
-        cert: Any = None,
-        proxies: Any = None,
-    ) -> requests.Response:
-        """Returns the answer; raises requests.Timeout when it takes too long."""
-        return super().send(request, stream, TIMEOUT_SECONDS, verify, cert, proxies)
+    def send(self, *arguments: Any, **options: Any) -> requests.Response:
+        """Returns the response; raises requests.Timeout if it takes too long."""
+        options["timeout"] = TIMEOUT_SECONDS
+        return super().send(*arguments, **options)
 
 
-def upload(folder: Path, place: Repository, message: str) -> str:
-    """Returns the address of the folder's files on the hub, where each has the content that it has here.
+def check_login(target: Target) -> None:
+    """Raises ReleaseError if there is no token to publish with."""
+    if not os.environ.get(TOKEN_VARIABLE):
+        raise user_error(TransferError("unauthorized"), "upload", target)
 
-    They go to the branch master; a revision is a tag there, since the client makes no branches. A second upload sends
-    only what changed, so a failed one is begun again: what the hub may mend by itself a few times, anything else not.
-    Raises ReleaseError that says what to do, UnavailableError where that is to wait.
+
+def upload(folder: Path, target: Target, message: str) -> str:
+    """Returns the address on the hub of the folder's files, after verifying each one's checksum there.
+
+    Only new and changed files are uploaded. Raises ReleaseError in one line, UnavailableError if waiting may help.
     """
-    token = token_of_environment()
-    logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it tells requests with what they hold
+    check_login(target)
+    logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it logs requests with signed URLs
     expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
-    with tempfile.TemporaryDirectory() as home:  # where it writes by what it knows this machine again
-        api = HubApi(HubConfig(token=token, config_dir=Path(home), cache_dir=Path(home)))
+    with tempfile.TemporaryDirectory() as home:  # the client stores the token and an id of the machine there
+        config = HubConfig(token=os.environ[TOKEN_VARIABLE], config_dir=Path(home), cache_dir=Path(home))
+        api = HubApi(config)
         for scheme in ("http://", "https://"):
-            api.legacy._session.mount(scheme, Patience())  # noqa: SLF001 - there is no other way to its waits
-        return retry(
-            lambda: _upload(api, folder, expected, place, message),
-            lambda error: _reason(error, place.name, token),
-            WAITS_SECONDS,
-        )
+            api.legacy._session.mount(scheme, SingleAttempt())  # noqa: SLF001 - there is no setting for its retries
+        return retry(lambda: _upload(api, folder, expected, target, message), "upload", target, translate)
 
 
-def token_of_environment() -> str:
-    """Returns the token by which the hub knows who publishes; raises ReleaseError without one."""
-    if token := os.environ.get(TOKEN, ""):
-        return token
-    raise ReleaseError(f"publishing to ModelScope needs a token: set {TOKEN}")
-
-
-def _upload(api: HubApi, folder: Path, expected: Mapping[str, str], place: Repository, message: str) -> str:
-    _open_repository(api, folder, place)
-    tag = place.tag or place.revision
-    _, tags = api.legacy.list_revisions_detail(place.name, MODEL)
+def _upload(api: HubApi, folder: Path, expected: Mapping[str, str], target: Target, message: str) -> str:
+    _open_repository(api, folder, target)
+    tag = target.tag or target.revision
+    _, tags = api.legacy.list_revisions_detail(target.name, MODEL)
     is_tagged = tag in {each["Revision"] for each in tags}
-    if is_tagged and _different(_held(api, place.name, tag), expected):
-        raise ReleaseError(f"{place.name} has a tag {tag} already, on other files: name another tag")
-    if not (is_tagged and place.revision):
-        _commit(api, folder, expected, place, message)
+    if is_tagged and _different(_checksums(api, target.name, tag), expected):
+        raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
+    if not (is_tagged and target.revision):
+        _commit(api, folder, expected, target, message)
     if tag and not is_tagged:
-        api.create_repo_tag(place.name, MODEL, tag, revision=BRANCH)
-    there = _held(api, place.name, tag or BRANCH)
-    for relative in _different(there, expected):
-        if relative not in there:
-            raise ReleaseError(f"{place.name} lacks {relative} after the upload: publish again")
-        raise ReleaseError(f"{place.name} holds another {relative} than {folder}: publish again")
-    return f"{api.legacy.endpoint}/models/{place.name}" + (f" at {tag}" if tag else "")
+        api.create_repo_tag(target.name, MODEL, tag, revision=BRANCH)
+    uploaded = _checksums(api, target.name, tag or BRANCH)
+    for name in _different(uploaded, expected):
+        if name not in uploaded:
+            raise ReleaseError(f"{target.name}: {name} is missing after the upload: publish again")
+        raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}: publish again")
+    return f"{api.legacy.endpoint}/models/{target.name}" + (f" at {tag}" if tag else "")
 
 
-def _open_repository(api: HubApi, folder: Path, place: Repository) -> None:
-    """Creates the repository unless it is there; raises ReleaseError for a public one that was not asked for."""
+def _open_repository(api: HubApi, folder: Path, target: Target) -> None:
+    """Creates the repository if it does not exist; raises ReleaseError for an unexpectedly public one."""
     try:
-        found = api.legacy.get_repo_info(place.name, MODEL)
+        repository = api.legacy.get_repo_info(target.name, MODEL)
     except NotExistError:
-        told = ModelCard.load(folder / CARD).data.to_dict().get("license")
-        licence = next((one for one in License if one.lower() == str(told).lower()), License.OTHER)
-        visibility = Visibility.PUBLIC if place.public else Visibility.PRIVATE
-        api.create_repo(place.name, MODEL, visibility=visibility, license=licence)
-        found = api.legacy.get_repo_info(place.name, MODEL)
-    if found.get("Visibility") != Visibility.PRIVATE and not place.public:
-        raise ReleaseError(f"{place.name} is public: set public = true, or make it private first")
+        identifier = str(ModelCard.load(folder / CARD).data.to_dict().get("license"))
+        licence = next((known for known in License if known.lower() == identifier.lower()), License.OTHER)
+        visibility = Visibility.PUBLIC if target.public else Visibility.PRIVATE
+        api.create_repo(target.name, MODEL, visibility=visibility, license=licence)
+        repository = api.legacy.get_repo_info(target.name, MODEL)
+    if repository.get("Visibility") != Visibility.PRIVATE and not target.public:
+        raise ReleaseError(f"{target.name} is public: set public = true, or make it private first")
 
 
-def _held(api: HubApi, name: str, revision: str | None) -> dict[str, str | None]:
+def _checksums(api: HubApi, name: str, revision: str | None) -> dict[str, str | None]:
     """Returns the SHA-256 of each file of the repository at a revision."""
     files = api.list_repo_files(name, MODEL, revision=revision)
     return {file.path: file.sha256 for file in files if not file.is_dir}
 
 
-def _different(there: Mapping[str, str | None], expected: Mapping[str, str]) -> list[str]:
-    return sorted(path for path, sha256 in expected.items() if there.get(path) != sha256)
+def _different(uploaded: Mapping[str, str | None], expected: Mapping[str, str]) -> list[str]:
+    return sorted(path for path, sha256 in expected.items() if uploaded.get(path) != sha256)
 
 
-def _commit(api: HubApi, folder: Path, expected: Mapping[str, str], place: Repository, message: str) -> None:
-    """Brings the branch to the folder's content by one commit, or by none; a mirror is rid of all else."""
-    there = _held(api, place.name, BRANCH)
-    changed = _different(there, expected)
-    gone = [path for path in there if place.mirrors and path not in expected and not path.startswith(".git")]
+def _commit(api: HubApi, folder: Path, expected: Mapping[str, str], target: Target, message: str) -> None:
+    """Commits the changed files, if any, and with `mirrors` the removal of all files that the folder does not have."""
+    uploaded = _checksums(api, target.name, BRANCH)
+    changed = _different(uploaded, expected)
+    removed = [path for path in uploaded if target.mirrors and path not in expected and not path.startswith(".git")]
     large = {path: expected[path] for path in changed if _is_large(folder / path)}
-    _send(api, folder, large, place.name)
+    _upload_blobs(api, folder, large, target.name)
     actions = [_action(folder / path, path, large.get(path)) for path in changed]
-    actions += [{"action": "delete", "path": path, "type": "normal", "size": 0} for path in gone]
+    actions += [{"action": "delete", "path": path, "type": "normal", "size": 0} for path in removed]
     if actions:
-        api.legacy.create_commit(place.name, MODEL, actions, message, BRANCH)
+        api.legacy.create_commit(target.name, MODEL, actions, message, BRANCH)
 
 
 def _is_large(path: Path) -> bool:
-    """Tells whether the hub keeps a file apart from the history, by the client's rule."""
+    """Returns whether the hub stores a file outside git, by the client's rule."""
     if path.name.upper() in UPLOAD_INLINE_METADATA_PATHS:
         return False
     return path.suffix.lower() in MODEL_LFS_SUFFIX or path.stat().st_size > UPLOAD_LFS_FORCE_THRESHOLD_BYTES
 
 
-def _send(api: HubApi, folder: Path, large: Mapping[str, str], name: str) -> None:
-    """Uploads the files, given with their SHA-256, that the hub does not hold."""
+def _upload_blobs(api: HubApi, folder: Path, large: Mapping[str, str], name: str) -> None:
+    """Uploads those of the files, given with their SHA-256, that the hub does not have."""
     paths = {sha256: folder / path for path, sha256 in large.items()}
-    wanted = [{"oid": sha256, "size": path.stat().st_size} for sha256, path in paths.items()]
-    addresses = api.legacy.validate_blobs(name, MODEL, wanted) if wanted else {}
+    blobs = [{"oid": sha256, "size": path.stat().st_size} for sha256, path in paths.items()]
+    addresses = api.legacy.validate_blobs(name, MODEL, blobs) if blobs else {}
     for sha256, address in addresses.items():
         if address:
             with paths[sha256].open("rb") as file:
                 api.legacy.upload_blob(address, file, paths[sha256].stat().st_size)
 
 
-def _action(path: Path, relative: str, sha256: str | None) -> dict[str, Any]:
-    """Returns what a commit does to write a file: by its SHA-256 where that was uploaded, else with its content."""
-    action = {"action": "create", "path": relative, "size": path.stat().st_size}
-    if sha256:
-        return {**action, "type": "lfs", "sha256": sha256, "content": "", "encoding": ""}
+def _action(path: Path, name: str, blob: str | None) -> dict[str, Any]:  # the JSON that the hub's API takes
+    """Returns the part of a commit that writes a file: a reference to its uploaded blob, or else its content."""
+    action = {"action": "create", "path": name, "size": path.stat().st_size}
+    if blob:
+        return {**action, "type": "lfs", "sha256": blob, "content": "", "encoding": ""}
     content = base64.b64encode(path.read_bytes()).decode()
     return {**action, "type": "normal", "sha256": "", "content": content, "encoding": "base64"}
 
 
-def _reason(error: Exception, name: str, token: str) -> Reason:
-    """Returns what a client's error means to a user, without the addresses and secrets that it may hold."""
-    links = list(chain(error))
-    if own := [one for one in links if isinstance(one, ReleaseError)]:
-        return Reason(own[0])
-    failed = links[0]
-    if isinstance(failed, APIError) and failed.status_code:
-        said = "" if failed.message.startswith(("HTTP ", "<")) else redact(failed.message, token)
-        may_pass = failed.retryable or failed.status_code in TRANSIENT
-        remedy = None if may_pass else REMEDIES.get(failed.status_code, REFUSED)
-        return answered(failed.status_code, name, said, remedy, float(getattr(failed, "retry_after", None) or 0))
-    if isinstance(failed, requests.RequestException) or (isinstance(failed, HubError) and failed.retryable):
-        return unreachable(type(links[-1]).__name__)
-    said = redact(str(links[-1]), token) or type(links[-1]).__name__
-    return Reason(ReleaseError(f"{name} cannot be published: {said}"))
+def translate(error: Exception) -> TransferError:
+    """Returns what an exception of the client means; its message holds no token and no signed URL."""
+    root = list(causes(error))[-1]
+    match error:
+        case APIError(status_code=int(status)):
+            said = "" if error.message.startswith(("HTTP ", "<")) else redact(error.message)
+            failure = request_error(status, said, float(getattr(error, "retry_after", None) or 0))
+            failure.cause = "unavailable" if error.retryable else failure.cause  # such as two commits at a time
+            return failure
+        case requests.RequestException() | HubError(retryable=True):
+            return TransferError("unreachable", type(root).__name__)
+        case _:
+            return TransferError("unusable", redact(str(root)) or type(root).__name__)

@@ -1,73 +1,52 @@
-"""Retries: an attempt that is repeated while its failure may pass."""
+"""Retry: uploads and downloads are repeated here, and nowhere else, after failures that may pass.
 
-import math
+A transfer is tried once and again after each of WAITS_SECONDS, or after the longer pause that the hub asks for. It
+fails at once if the hub asks for a pause of more than LONGEST_WAIT_SECONDS, or if its failure cannot pass (see
+hubs/errors.py). Every attempt transfers only the files that are missing. The hubs' own clients repeat some single
+requests within seconds; what they give up on comes here.
+"""
+
+import errno
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import TypeVar
 
-from longmlm.errors import ReleaseError, UnavailableError
-
-TOO_MANY_REQUESTS = 429
-
-TRANSIENT = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
+from longmlm.errors import UserError
+from longmlm.hubs.errors import Direction, TransferError, causes, user_error
+from longmlm.hubs.target import Target
 
 WAITS_SECONDS = (1.0, 5.0, 25.0)
-
 LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
+TIMEOUT_SECONDS = 120.0  # of one request
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
-TIMEOUT_SECONDS = 120.0
-
-REFUSED = "the request was refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """What a client's error means to a user, and after how many seconds another try may do, infinite for none."""
-
-    error: ReleaseError
-    wait: float = math.inf
+Result = TypeVar("Result")
 
 
-def retry(attempt: Callable[[], str], reason_of: Callable[[Exception], Reason], waits: Sequence[float]) -> str:
-    """Returns what the attempt does, which is begun again after each of the waits where that may help.
+def retry(
+    attempt: Callable[[], Result],
+    direction: Direction,
+    target: Target,
+    translate: Callable[[Exception], TransferError],
+) -> Result:
+    """Returns the attempt's result; `translate` is that of the client that it uses.
 
-    Raises the reason of its last error.
+    Raises the UserError of the last failure, in one line. A UserError of the attempt, and an OSError of the disk that
+    is downloaded to, are passed on.
     """
-    for wait in (*waits, None):
+    for wait in (*WAITS_SECONDS, None):
         try:
             return attempt()
-        except Exception as error:  # noqa: BLE001 - clients raise types of their own and of the libraries below
-            reason = reason_of(error)
-            if wait is None or reason.wait > LONGEST_WAIT_SECONDS:
-                raise reason.error from None
-            print(f"trying again: {reason.error}", file=sys.stderr)
-            time.sleep(max(wait, reason.wait))
+        except UserError:
+            raise
+        except Exception as error:
+            if direction == "download" and isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                raise
+            failure = next((cause for cause in causes(error) if isinstance(cause, TransferError)), translate(error))
+            told = user_error(failure, direction, target)
+            if wait is None or not failure.is_transient or failure.retry_after > LONGEST_WAIT_SECONDS:
+                raise told from None
+            print(f"retrying: {told}", file=sys.stderr, flush=True)
+            time.sleep(max(wait, failure.retry_after))
     raise AssertionError
-
-
-def answered(status: int, name: str, said: str, remedy: str | None, asked_wait: float) -> Reason:
-    """Returns the reason of a hub's answer: `said` holds no secret, and without a remedy it may pass, after a while."""
-    told = f"the hub answers {status} for {name}" + (f" ({said})" if said else "")
-    if remedy is not None:
-        return Reason(ReleaseError(f"{told}: {remedy}"))
-    if asked_wait > LONGEST_WAIT_SECONDS:
-        return Reason(long_pause(asked_wait))
-    return Reason(UnavailableError(f"{told}, publish again later: only what lacks is sent"), asked_wait)
-
-
-def unreachable(said: str) -> Reason:
-    """Returns the reason of a network that fails; `said` holds no secret."""
-    return Reason(UnavailableError(f"the hub cannot be reached ({said}), check the network and publish again"), 0.0)
-
-
-def long_pause(seconds: float) -> UnavailableError:
-    """Returns the error of a hub that asks for a pause that is not waited for."""
-    return UnavailableError(f"the hub asks for a pause of {seconds:,.0f} seconds: publish again then")
-
-
-def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and what caused it."""
-    while error is not None:
-        yield error
-        error = error.__cause__

@@ -1,11 +1,11 @@
-"""A run to those of its checkpoints that may be published."""
+"""Checkpoints of a run that may be published, and why the others may not."""
 
 from pathlib import Path
 
 from longmlm.artifacts.metrics import METRICS_FILE
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.run import RunSummary
 from longmlm.errors import ArtifactError, FolderError
-from longmlm.model.loading import read_provenance
 from longmlm.reports.facts import training_of
 from longmlm.training.run_folder import evaluated_checkpoints, list_checkpoints, read_state, verify_checkpoint
 
@@ -15,43 +15,46 @@ def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-def refusal(folder: Path, is_allowed: bool) -> str | None:
-    """Returns why a checkpoint is not published: it is damaged, or, unless allowed, not known to equal its base."""
+def refusal(folder: Path, allow_unrecovered: bool) -> str | None:
+    """Returns why a checkpoint must not be published: it is damaged, or worse than its base model, or unmeasured.
+
+    The last two are allowed with `allow_unrecovered`. None for a checkpoint that may be published.
+    """
     try:
         verify_checkpoint(folder)
     except FolderError as error:
         return str(error)
-    if is_allowed:
+    if allow_unrecovered:
         return None
-    provenance, training = read_provenance(str(folder)), training_of(folder)
-    accuracy = provenance["trained"]["accuracy"]
+    provenance, base_cut = read_provenance(folder), training_of(folder).base_cut
+    accuracy = provenance.trained.accuracy if provenance.trained else None
     if accuracy is None:
         return "it was not evaluated when it was saved"
-    if training.base_cut is None and "base" in provenance:
-        return "its run did not measure the base model, so that nobody knows whether it is worse"
-    if training.base_cut is not None and accuracy < training.base_cut:
-        return f"its {accuracy:.2f} % is below base_cut {training.base_cut:.2f} %"
+    if base_cut is None and provenance.extension:
+        return "its run did not evaluate the base model, so nobody knows whether it is worse"
+    if base_cut is not None and accuracy < base_cut:
+        return f"its accuracy of {accuracy:.2f} % is below base_cut, {base_cut:.2f} %"
     return None
 
 
-def newest_best(run: Path) -> Path | None:
-    """Returns the checkpoint with the best accuracy so far, which a run in training may be about to remove."""
+def latest_best(run: Path) -> Path | None:
+    """Returns the checkpoint with the best accuracy so far, which a running training may remove at any time."""
     return max(evaluated_checkpoints(run), default=(0.0, None))[1]
 
 
-def unreadable(run: Path) -> list[Path]:
-    """Returns the checkpoints that are there and whose state cannot be read."""
-    found = []
+def unreadable_checkpoints(run: Path) -> list[Path]:
+    """Returns the checkpoints whose state cannot be read."""
+    unreadable = []
     for folder in list_checkpoints(run):
         try:
             read_state(folder)
         except (OSError, ArtifactError):
-            found += [folder] if folder.is_dir() else []
-    return found
+            unreadable += [folder] if folder.is_dir() else []
+    return unreadable
 
 
-def has_ended(run: Path) -> bool:
-    """Tells whether the run has written its summary, and nothing since."""
+def is_finished(run: Path) -> bool:
+    """Returns whether the run has written its summary after its last line of metrics."""
     try:
         return (run / RunSummary.FILE).stat().st_mtime_ns >= (run / METRICS_FILE).stat().st_mtime_ns
     except FileNotFoundError:

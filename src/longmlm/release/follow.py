@@ -1,4 +1,4 @@
-"""A run in training to its best checkpoints, each published when it comes."""
+"""Following a run in training: publishes each new best checkpoint until the run is finished."""
 
 import sys
 import time
@@ -6,41 +6,38 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longmlm.errors import ReleaseError, UnavailableError, UserError
-from longmlm.release.candidates import has_ended, newest_best, refusal, step_of, unreadable
+from longmlm.release.candidates import is_finished, latest_best, refusal, step_of, unreadable_checkpoints
 
 POLL_SECONDS = 30.0
 
 
-def follow(run: Path, is_allowed: bool, publish_step: Callable[[Path], None]) -> None:
-    """Publishes each new best checkpoint of a run, of which it only reads, until the run has ended.
+def follow(run: Path, allow_unrecovered: bool, publish_step: Callable[[Path], None]) -> None:
+    """Publishes each new best checkpoint of a run, which is only read, until the run is finished.
 
-    What may mend by itself is waited for: a hub that does not answer, a checkpoint that training removed meanwhile.
+    An unavailable hub, and a checkpoint that training removes meanwhile, are waited for; other errors are raised.
     """
     if not run.is_dir():
         raise ReleaseError(f"{run}: no such run folder: start pretrain.py first")
-    seen, told = None, set[Path]()
+    published, reported = None, set[Path]()
     while True:
-        is_over, best = has_ended(run), newest_best(run)
-        for folder in set(unreadable(run)) - told:
-            print(
-                f"step {step_of(folder):,} is passed over: its state.json cannot be read", file=sys.stderr, flush=True
-            )
-            told.add(folder)
-        if best is None or best == seen:
-            if is_over:
-                print("the run has ended", flush=True)
-                return
-            time.sleep(POLL_SECONDS)
-            continue
-        try:
-            if reason := refusal(best, is_allowed):
-                print(f"step {step_of(best):,} is not published: {reason}", flush=True)
-            else:
-                publish_step(best)
-            seen = best
-        except (UserError, OSError, KeyError) as error:
-            was_removed = not best.is_dir()
-            if is_over or not (was_removed or isinstance(error, UnavailableError)):
-                raise
-            print(f"step {step_of(best):,} is not published yet: {error}", file=sys.stderr, flush=True)
-            time.sleep(POLL_SECONDS)
+        was_finished, best = is_finished(run), latest_best(run)
+        for folder in set(unreadable_checkpoints(run)) - reported:
+            reported.add(folder)
+            print(f"step {step_of(folder):,} is skipped: its state.json cannot be read", file=sys.stderr, flush=True)
+        if best is not None and best != published:
+            try:
+                if reason := refusal(best, allow_unrecovered):
+                    print(f"step {step_of(best):,} is not published: {reason}", flush=True)
+                else:
+                    publish_step(best)
+                published = best
+                continue
+            except (UserError, OSError, KeyError) as error:
+                may_pass = isinstance(error, UnavailableError) or not best.is_dir()
+                if was_finished or not may_pass:
+                    raise
+                print(f"step {step_of(best):,} is not published yet: {error}", file=sys.stderr, flush=True)
+        elif was_finished:
+            print("the run is finished", flush=True)
+            return
+        time.sleep(POLL_SECONDS)

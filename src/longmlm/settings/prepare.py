@@ -26,6 +26,8 @@ class Source:
     """Commit, tag or branch of the data set; resolved to a commit on the first run and kept. Absent: main."""
     text_field: str = "text"
     """Field or column that holds the text."""
+    delimiter: str | None = None
+    """Character between the fields of .csv files; absent for a comma."""
     language: str = "en"
     """ISO 639-1 code that selects the rules of sentence splitting."""
 
@@ -36,6 +38,10 @@ class Source:
             raise ValueError("a `dataset` needs the `split` to read, such as train")
         if not self.dataset and (self.subset or self.split or self.revision):
             raise ValueError("subset, split and revision belong to a `dataset`; these are files")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise ValueError(f"delimiter must be one character, such as ';' or a tab, not {self.delimiter!r}")
+        if self.delimiter is not None and self.dataset:
+            raise ValueError("delimiter belongs to .csv `files`; this is a `dataset`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,10 @@
 import re
 from dataclasses import dataclass
 
-TARGET = re.compile(r"(hf|ms):[\w.-]+/[\w.-]+|folder:.+|[a-z][a-z0-9+]*://.+")
-HUBS = ("hf", "ms")
+TARGET = re.compile(
+    r"(?P<hub>hf|ms):(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?"
+    r"|folder:(?P<path>.+)|(?P<url>[a-z][a-z0-9+]*://.+)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,22 +23,26 @@ class Publishing:
     """Tag to set on what was published."""
 
     def __post_init__(self) -> None:
-        if self.publish is not None and not TARGET.fullmatch(self.publish):
-            raise ValueError(f"publish is no hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or URL: {self.publish!r}")
+        target = TARGET.fullmatch(self.publish or "")
+        if self.publish is not None and target is None:
+            raise ValueError(f"publish must be hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or a URL: {self.publish!r}")
+        if target and target["revision"]:
+            raise ValueError(f"publish takes no @REVISION: set revision = {target['revision']!r} instead")
         if self.publish is None and self.public:
             raise ValueError("public needs publish")
         if self.hub_repository is None and (self.revision or self.tag):
             raise ValueError("revision and tag need publish on a hub")
         if self.hub_scheme == "ms" and self.revision:
-            raise ValueError("ModelScope takes no new branches from a client: set tag instead of revision")
+            raise ValueError("ModelScope's client cannot create branches: set tag instead of revision")
 
     @property
     def hub_scheme(self) -> str | None:
         """Hub that `publish` names, hf or ms; None for a folder, a URL or nothing."""
-        scheme = (self.publish or "").partition(":")[0]
-        return scheme if scheme in HUBS else None
+        target = TARGET.fullmatch(self.publish or "")
+        return target and target["hub"]
 
     @property
     def hub_repository(self) -> str | None:
         """OWNER/NAME if `publish` names a hub."""
-        return (self.publish or "").partition(":")[2] if self.hub_scheme else None
+        target = TARGET.fullmatch(self.publish or "")
+        return target and target["repository"]

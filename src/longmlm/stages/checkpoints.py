@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import CheckpointError
-from longmlm.folders import new_folder, write_json
+from longmlm.folders import new_folder
 from longmlm.reports.checkpoints import checkpoint_table
 from longmlm.reports.tables import text_table
 from longmlm.settings.checkpoints import CheckpointsConfig
@@ -24,7 +26,7 @@ def checkpoints(config: CheckpointsConfig) -> None:
 def export_checkpoint(config: CheckpointsConfig) -> None:
     """Writes the weights of one checkpoint, the best where none is named, as a folder that transformers loads."""
     # these import torch, which a list does without
-    from longmlm.model.loading import PROVENANCE, load_model, read_provenance
+    from longmlm.model.loading import load_model
     from longmlm.release.export import export
     from longmlm.runtime.launch import quiet_deepspeed
 
@@ -33,6 +35,7 @@ def export_checkpoint(config: CheckpointsConfig) -> None:
     verify_checkpoint(source)
     quiet_deepspeed()
     with new_folder(output) as partial:
-        export(load_model(str(source)), "fp32", partial)
-        write_json(partial / PROVENANCE, read_provenance(str(source)))
+        loaded = load_model(str(source))
+        export(loaded, "fp32", partial)
+        artifact.write(partial / Provenance.FILE, loaded.provenance)
     print(f"exported {source.name} to {output}, without proof and card: the release stage makes both")

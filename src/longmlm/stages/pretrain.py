@@ -1,22 +1,20 @@
 """The pretrain stage: continues MLM pretraining of a checkpoint on packed rows; the same command resumes."""
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from accelerate import Accelerator
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from longmlm.artifacts.provenance import TrainingRecord
+from longmlm.artifacts.provenance import Extension, Provenance, TrainingRecord
+from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, TrainState
-from longmlm.batches.collate import MlmBatch
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.config import to_toml
-from longmlm.data.published import HUB, open_named_rows, pin_rows
-from longmlm.data.rows import SPLITS, Rows
+from longmlm.data.published import open_named_rows, pin_rows
+from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.run_evaluation import RunEvaluation
@@ -25,7 +23,7 @@ from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import Work, cost_of, peak_flops
 from longmlm.model.generated import rebuild_positions
-from longmlm.model.loading import LoadedModel, history_of, load_model, new_model, read_provenance
+from longmlm.model.loading import LoadedModel, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
@@ -50,19 +48,6 @@ from longmlm.training.run_folder import (
 from longmlm.training.tracking import check_installed, tracked
 
 NOTED_DEVIATION = 0.1  # of the tokens in a global batch from batch_tokens
-
-
-class SummedMlm(nn.Module):
-    """The MLM objective as the training loop takes it: a loss sum and a count."""
-
-    def __init__(self, mlm: MlmObjective) -> None:
-        super().__init__()
-        self.mlm, self.model = mlm, mlm.model
-
-    def forward(self, batch: MlmBatch) -> tuple[Tensor, Tensor]:
-        """Returns the summed cross-entropy in nats, and how many selected tokens were predicted correctly."""
-        losses, hits = self.mlm(batch)
-        return losses.sum(), hits.sum()
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -112,9 +97,10 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
+    extension = provenance.extension
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
-    prepare_model(loaded.model, provenance, config)
+    prepare_model(loaded.model, extension, config)
     work = Work(
         rows.row_length,
         config.recipe.masking.selected_fraction,
@@ -127,7 +113,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     run = Run(
         folder=Path(config.run),
         accelerator=accelerator,
-        backend=backend_kind.wrap(accelerator, SummedMlm(objective).train(), config.recipe),
+        backend=backend_kind.wrap(accelerator, objective.train(), config.recipe),
         runtime=config.runtime,
         cost=cost,
         peak_flops=(config.runtime.peak_flops or peak_flops()) if work.is_bf16 else None,
@@ -138,9 +124,8 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     evaluation = RunEvaluation(
         objective=objective,
         frozen=held_out_rows(config, vocabulary),
-        base_positions=provenance.get("base_positions", rows.row_length),
-        base=provenance.get("base"),
-        base_revision=provenance.get("base_revision"),
+        base_positions=extension.base_positions if extension else rows.row_length,
+        base=extension.base if extension else None,
         tokenizer=loaded.tokenizer,
         num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
         accelerator=accelerator,
@@ -185,24 +170,26 @@ def training_rows(
 
 def load_start(
     config: PretrainConfig, resumed_from: Path | None, accelerator: Accelerator
-) -> tuple[LoadedModel, dict[str, Any]]:
+) -> tuple[LoadedModel, Provenance]:
     """Returns the model of the checkpoint to resume, else the one that the run starts from, and its longmlm.json.
 
     A branch is resolved to a commit by the main process, for all ranks.
     """
     if resumed_from is not None:
-        return load_model(str(resumed_from)), read_provenance(str(resumed_from))
+        loaded = load_model(str(resumed_from))
+        return loaded, loaded.provenance
     if config.start.checkpoint is None:
-        return new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed), {}
+        loaded = new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed)
+        return loaded, loaded.provenance
     source = str(model_folder(config.start.checkpoint))
     commit = broadcast_from_main(accelerator, lambda: snapshot_of(source, config.start.revision).commit)
     loaded = load_model(source, commit or config.start.revision, config.start.new_head, config.recipe.seed)
-    return loaded, history_of(source, loaded.revision)
+    return loaded, loaded.provenance_of_run(source)
 
 
-def prepare_model(model: PreTrainedModel, provenance: Mapping[str, Any], config: PretrainConfig) -> None:
+def prepare_model(model: PreTrainedModel, extension: Extension | None, config: PretrainConfig) -> None:
     """Applies to a loaded model what its files do not say: generated positions, dropout, activation checkpointing."""
-    rebuild_positions(model, provenance)
+    rebuild_positions(model, extension)
     if config.recipe.dropout is not None:
         set_dropout(model, config.recipe.dropout)
     if config.runtime.activation_checkpointing:
@@ -211,17 +198,17 @@ def prepare_model(model: PreTrainedModel, provenance: Mapping[str, Any], config:
 
 def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no", "bf16"]) -> TrainingRecord:
     """Returns what longmlm.json will say of the training, before the first step."""
-    sources = rows.manifest["plan"]["sources"]
+    sources = rows.manifest.plan.sources
     return TrainingRecord(
         row_length=rows.row_length,
         steps=0,
         tokens=0,
         precision=precision,
         held_out=config.recipe.held_out,
-        rows=config.rows if config.rows.startswith(HUB) else None,
+        rows=config.rows if config.rows.startswith("hf:") else None,
         rows_sha256=rows.sha256,
-        files_sha256=tuple(file["sha256"] for source in sources for file in source.get("files", ())),
-        dataset_commits=tuple(source["commit"] for source in sources if "commit" in source),
+        files_sha256=tuple(file.sha256 for source in sources for file in source.files),
+        dataset_commits=tuple(source.commit for source in sources if source.commit),
     )
 
 

@@ -1,9 +1,8 @@
 """Checkpoints: a copy of all that training changes, taken in memory, written to a folder, and restored from it."""
 
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -15,7 +14,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import CheckpointError
-from longmlm.folders import partial_of, seal, write_json
+from longmlm.folders import partial_of, seal
 from longmlm.model.generated import stock_state
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import Backend, OptimizerState
@@ -34,7 +33,7 @@ class RunRecord:
     tokenizer: PreTrainedTokenizerBase
     settings: str
     recipe: PretrainRecipe
-    provenance: dict[str, Any]  # longmlm.json of the model that the run started from
+    provenance: Provenance
     trained_on: TrainingRecord
 
     def at(self, state: TrainState) -> CheckpointState:
@@ -85,8 +84,7 @@ def write_checkpoint(
             torch.save(states, partial / _generator_file(rank))
         record.tokenizer.save_pretrained(partial)
         artifact.write(partial / CheckpointState.FILE, record.at(state))
-        present = {key: value for key, value in asdict(trained).items() if value is not None or key == "accuracy"}
-        write_json(partial / Provenance.FILE, {**record.provenance, "trained": present})
+        artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=trained))
         (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         seal(partial, folder)

@@ -7,7 +7,6 @@ waits, and what it shows is what the file says.
 import json
 import math
 import os
-import re
 import secrets
 import signal
 import sys
@@ -22,16 +21,13 @@ from typing import Any
 from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, parse_line
 from longmlm.folders import write_json
+from longmlm.hubs.redaction import USER_IN_ADDRESS, redact
 from longmlm.processes import ignore_stop_signals
 from longmlm.training.run_folder import SETTINGS
 from longmlm.training.tracking import DONE
 
 IDENTITY = "tracker.json"
 POLL_SECONDS = 1.0
-SECRET_NAME = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
-SECRET_LENGTH = 8  # shorter values are words like `true`
-USER_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
-LARGEST_REASON = 300  # characters
 NOT_PLOTTED = ("format", "step")
 
 Settings = dict[str, Any]  # the tables of settings.toml, shown as they are
@@ -202,14 +198,6 @@ def show(run: Path, after: int, end: End) -> str:
             tracker = WandbRun(run, settings) if is_wandb else TensorBoardRun(run, settings, after)
         tracker.show(line)
     return tracker.finish(end.went_well) if tracker else ""
-
-
-def redact(text: str) -> str:
-    """Returns the text in one line, without values of secret variables and user names and passwords in URLs."""
-    for name, value in os.environ.items():
-        if SECRET_NAME.search(name) and len(value) >= SECRET_LENGTH:
-            text = text.replace(value, "***")
-    return USER_IN_ADDRESS.sub("", " ".join(text.split()))[:LARGEST_REASON]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Tables, charts and passages to one page: whole, safe, readable by eye and by screen reader, in light and dark."""
+"""Pages are complete, safe, and readable by eye and by screen reader, in light and dark, wide and narrow."""
 
 import re
 from html.parser import HTMLParser
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from longmlm.reports import pages
 from longmlm.reports.charts import COLOURS, Chart, Series
-from longmlm.reports.pages import STYLE, Head, Passage, Section, Tile, page, write_page
+from longmlm.reports.pages import Head, Passage, Section, Tile, page, write_page
 from longmlm.reports.tables import Table, text_table
 
+STYLE = (Path(pages.__file__).parent / "templates" / "page.css").read_text(encoding="utf-8")
 VOID = {"meta", "img", "br", "link", "wbr"}
 EVIL = '<script>alert(1)</script> & "quoted"'
 CHART = Chart("A chart", ("place", "share (%)"), [Series("one", "blue", [0.0, 1.0, 2.0], [3.0, 9.0, 5.0])])
@@ -92,7 +94,7 @@ def test_head_says_title_finding_and_chief_figures_before_the_rest() -> None:
     assert reader.said["footer"][0].endswith("a command\n")
 
 
-def test_table_tells_screen_readers_what_a_cell_belongs_to() -> None:
+def test_table_cells_belong_to_headers_for_screen_readers() -> None:
     reader = read(TABLE)
     scopes = [attrs["scope"] for attrs in reader.all("th")]
     assert scopes == ["col", "col", "col", "row", "row"]
@@ -101,7 +103,14 @@ def test_table_tells_screen_readers_what_a_cell_belongs_to() -> None:
     assert any(attrs.get("aria-label") == "A section" and attrs.get("tabindex") == "0" for attrs in reader.all("div"))
 
 
-def test_chart_is_there_for_wide_and_narrow_screens_and_told_in_words() -> None:
+def test_names_wrap_at_punctuation_and_not_in_mid_word() -> None:
+    text = page(HEAD, [Section("A section", "", Table(["long_name", "n"], [["novels-of_1850.jsonl & <b>", "1"]]))], "")
+    assert ">long_<wbr>name<" in text
+    assert ">novels-<wbr>of_<wbr>1850.<wbr>jsonl &amp; &lt;b&gt;<" in text
+    assert "anywhere" not in re.findall(r"tbody th \{([^}]*)\}", STYLE)[0]
+
+
+def test_chart_is_drawn_for_wide_and_narrow_screens_and_described_in_words() -> None:
     reader = read(CHART)
     assert len(reader.all("svg")) == 2
     pictures = [attrs for attrs in reader.all("div") if attrs.get("role") == "img"]
@@ -117,9 +126,9 @@ def test_chart_is_there_for_wide_and_narrow_screens_and_told_in_words() -> None:
 
 @pytest.mark.parametrize(
     ("guesses", "verdict"),
-    [((" house", " hut"), "✓ told"), ((" hut", " house"), "guess 2"), ((" hut", "house"), "✗ missed")],
+    [((" house", " hut"), "✓ predicted"), ((" hut", " house"), "guess 2"), ((" hut", "house"), "✗ missed")],
 )
-def test_hits_and_misses_are_told_in_words_not_by_colour_alone(guesses: tuple[str, ...], verdict: str) -> None:
+def test_hits_and_misses_are_stated_in_words_not_by_colour_alone(guesses: tuple[str, ...], verdict: str) -> None:
     reader = read([passage(" house", *guesses)])
     assert verdict in reader.said["div"][-1] or any(verdict in said for said in reader.said["div"])
     right = [said for said in reader.said["li"] if "✓" in said and "50.0 %" in said]
@@ -134,7 +143,7 @@ def test_writing_from_right_to_left_and_white_space_can_be_read() -> None:
     assert reader.said["bdi"] == ["ملك", "↵", "∅"]
 
 
-def test_a_piece_inside_a_word_is_not_torn_off() -> None:
+def test_a_piece_inside_a_word_is_not_split_off() -> None:
     reader = read([Passage("row", " un", "known", "", [("known", 0.5)])])
     assert any("unknown" in said for said in reader.said["p"])
 
@@ -163,7 +172,7 @@ def test_colours_stand_out_from_their_ground(theme: int) -> None:
     assert contrast(colours["ink"], colours["mark"]) >= 4.5
 
 
-def test_page_is_replaced_whole_and_left_alone_where_it_is_the_same(tmp_path: Path) -> None:
+def test_page_is_replaced_at_once_and_not_touched_if_identical(tmp_path: Path) -> None:
     path = tmp_path / "index.html"
     write_page("one", path)
     first = path.stat().st_ino

@@ -1,0 +1,97 @@
+"""Errors of hubs and storage: what can go wrong in a transfer, and the one line that a user reads about it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from longmlm.errors import DataError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError, UserError
+from longmlm.hubs.redaction import redact
+from longmlm.hubs.target import Hub, Target
+
+Direction = Literal["upload", "download"]
+Cause = Literal[
+    "unauthorized",
+    "payment required",
+    "forbidden",
+    "gated",
+    "not found",
+    "no revision",
+    "offline",
+    "unreachable",
+    "unavailable",
+    "refused",
+    "unusable",
+]
+TRANSIENT = (408, 429, 500, 502, 503, 504)
+CAUSES: dict[int, Cause] = {401: "unauthorized", 402: "payment required", 403: "forbidden", 404: "not found"}
+PROBLEMS_AND_REMEDIES: dict[Cause, tuple[str, str]] = {
+    "unauthorized": ("access needs a valid token", "check its name, and {login}"),
+    "payment required": ("its owner's plan does not cover this", "choose another owner, or change the plan"),
+    "forbidden": ("access is forbidden", "use a token that may {direction}, or free some space if a quota is full"),
+    "gated": ("access is granted on request", "accept its conditions on the hub, and {login}"),
+    "not found": ("no such repository or folder", "check its name; if it is private, {login}"),
+    "no revision": ("it has no revision {revision!r}", "name a branch, a tag or a commit"),
+    "offline": ("HF_HUB_OFFLINE is set", "unset it"),
+    "unreachable": ("the server cannot be reached", "check the network and run the same command again: {kept}"),
+    "unavailable": ("the server is unavailable", "run the same command again later: {kept}"),
+    "refused": ("the server refused the request", "correct what it objects to"),
+    "unusable": ("it cannot be {used}", "correct this and run the same command again"),
+}
+LOGINS: dict[Hub, str] = {
+    "hf": "set HF_TOKEN to a valid token, or log in with `hf auth login`",
+    "ms": "set MODELSCOPE_API_TOKEN to a valid token",
+    "storage": "set valid credentials",
+}
+
+
+@dataclass(eq=False)
+class TransferError(Exception):
+    """A failed transfer: what the exceptions of each client are translated to.
+
+    `message` is what the server or the client said, redacted; `retry_after` is the pause in seconds that the server
+    asks for.
+    """
+
+    cause: Cause
+    message: str = ""
+    status: int | None = None
+    retry_after: float = 0.0
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.cause in ("unreachable", "unavailable")
+
+
+def request_error(status: int, message: str, retry_after: float = 0.0) -> TransferError:
+    """Returns the error that an HTTP status stands for."""
+    cause: Cause = "unavailable" if status in TRANSIENT else CAUSES.get(status, "refused")
+    return TransferError(cause, message, status, retry_after)
+
+
+def user_error(error: TransferError, direction: Direction, target: Target) -> UserError:
+    """Returns the error that tells the user in one line what failed, where, and the remedy."""
+    words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
+    words |= {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed"}
+    problem, remedy = (part.format(**words, revision=target.revision) for part in PROBLEMS_AND_REMEDIES[error.cause])
+    details = [f"status {error.status}"] if error.status else []
+    details += [error.message] if error.message else []
+    details += [f"it asks for a pause of {error.retry_after:,.0f} seconds"] if error.retry_after else []
+    problem += f" ({', '.join(details)})" if details else ""
+    line = f"{redact(target.name)}: {problem}; {remedy}"
+    match direction, target.kind:
+        case "upload", _:
+            return UnavailableError(line) if error.is_transient else ReleaseError(line)
+        case "download", "dataset":
+            return DataError(line)
+        case "download", "model":
+            return (ModelNotFoundError if error.cause in ("not found", "no revision") else ModelError)(line)
+        case unknown:
+            assert_never(unknown)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an exception, the exception that caused it, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -1,0 +1,72 @@
+"""Storage: copies a folder to another folder or a URL, on any file system that fsspec knows."""
+
+import hashlib
+import posixpath
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from longmlm.errors import ReleaseError
+from longmlm.folders import MANIFEST, sha256_of
+from longmlm.hubs.errors import TransferError, causes, request_error
+from longmlm.hubs.redaction import redact
+from longmlm.hubs.retry import retry
+from longmlm.hubs.target import Target
+
+CHUNK_BYTES = 1 << 22
+
+
+def check_client(target: Target) -> None:
+    """Raises ReleaseError if the client for the URL's scheme is not installed."""
+    scheme, is_url, _ = target.name.partition("://")
+    try:
+        fsspec.get_filesystem_class(scheme if is_url else "file")
+    except (ImportError, ValueError) as error:
+        raise ReleaseError(f"{redact(target.name)}: its client is not installed ({error})") from None
+
+
+def upload(folder: Path, target: Target) -> str:
+    """Returns the address of the folder's copy, after verifying each file's checksum there; a revision is a subfolder.
+
+    Only new and changed files are copied, the manifest last. Raises ReleaseError in one line.
+    """
+    return retry(lambda: _upload(folder, target), "upload", target, translate)
+
+
+def _upload(folder: Path, target: Target) -> str:
+    url = posixpath.join(target.name, target.revision) if target.revision else target.name
+    system, root = fsspec.core.url_to_fs(url)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in sorted(paths, key=lambda path: path == folder / MANIFEST):
+        copy, expected = posixpath.join(root, path.relative_to(folder).as_posix()), sha256_of(path)
+        if _sha256(system, copy) == expected:
+            continue
+        system.makedirs(posixpath.dirname(copy), exist_ok=True)
+        system.put_file(str(path), copy)
+        if _sha256(system, copy) != expected:
+            raise ReleaseError(f"{redact(url)}: {path.name} differs from the one in {folder}: publish again")
+    return redact(str(system.unstrip_protocol(root)))
+
+
+def _sha256(system: Any, path: str) -> str | None:
+    """Returns the SHA-256 of a file's bytes; None if there is no such file."""
+    if not system.isfile(path):
+        return None
+    digest = hashlib.sha256()
+    with system.open(path, "rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def translate(error: Exception) -> TransferError:
+    """Returns what an exception of a file system means: they have types of their own, and some carry a status."""
+    for cause in causes(error):
+        status = next((getattr(cause, name, None) for name in ("status", "code", "status_code")), None)
+        message = redact(str(cause)) or type(cause).__name__
+        if isinstance(status, int):
+            return request_error(status, message)
+        if isinstance(cause, ConnectionError | TimeoutError):
+            return TransferError("unreachable", message)
+    return TransferError("unusable", redact(str(error)) or type(error).__name__)

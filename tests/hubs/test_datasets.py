@@ -1,0 +1,170 @@
+"""Data sets on a hub, pinned to a commit, and in local folders; errors are one line."""
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+
+from longmlm.data.corpus import Document, plan_slices, read_slice
+from longmlm.data.engine import prepare_rows
+from longmlm.data.plan import pinned
+from longmlm.data.vocabulary import load_vocabulary
+from longmlm.errors import DataError
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from tests.support.hub import Hub
+from tests.support.loopback import CUT, Fault
+
+NAME = "owner/novels"
+TOKENIZER = Path(__file__).parents[2] / "assets" / "roberta-mini"
+TEXTS = [f"It rained {number} times. She went out, and nobody saw her. " * 9 for number in range(60)]
+
+
+def parquet(texts: list[str]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"n": range(len(texts)), "body": texts}), file)
+    return file.getvalue()
+
+
+FILES = {
+    "README.md": b"---\nlicense: cc0-1.0\n---\n",
+    "data/train-00000-of-00002.parquet": parquet(TEXTS[:40]),
+    "data/train-00001-of-00002.parquet": parquet(TEXTS[40:]),
+    "data/test-00000-of-00001.parquet": parquet(TEXTS[:3]),
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives `datasets`, which reads the environment once, the hub and an empty cache."""
+    hub.repository(f"datasets/{NAME}").commit(FILES)
+    settings = {"HF_DATASETS_CACHE": tmp_path / "cache", "HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False}
+    for name, value in settings.items():
+        monkeypatch.setattr(f"datasets.config.{name}", value)
+
+
+def slices(**changed: str) -> list:
+    """Returns the slices of a split on the hub."""
+    source = Source(**{"dataset": NAME, "split": "train", "text_field": "body"} | changed)
+    return plan_slices(pinned([source], {}), 9_000)
+
+
+def test_split_is_read_at_the_commit_that_the_earlier_plan_pinned(hub: Hub) -> None:
+    repository = hub.repository(f"datasets/{NAME}")
+    source = Source(dataset=NAME, split="train", text_field="body")
+    (first,) = pinned([source], {})
+    assert first.revision == repository.branches["main"]
+    repository.commit({**FILES, "data/train-00000-of-00002.parquet": parquet(["Another text."] * 40)})
+    (kept,) = pinned([source], {"sources": [{"dataset": NAME, "split": "train", "commit": first.revision}]})
+    (moved,) = pinned([source], {})
+    assert kept == first != moved
+    texts = [record.text for spans in plan_slices([kept], 9_000) for record in read_slice(spans, [kept])]
+    assert texts == TEXTS
+    asked = len(hub.requests)
+    assert pinned([kept], {}) == (kept,)
+    assert len(hub.requests) == asked
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"dataset": "owner/none"}, ["owner/none"]),
+        ({"revision": "nope"}, [NAME, "'nope'"]),
+        ({"revision": "f" * 40}, [NAME, "f" * 40]),
+        ({"split": "dev"}, [NAME, "'dev'", "train, test"]),
+        ({"subset": "long"}, [NAME, "'long'"]),
+        ({"text_field": "text"}, ["'text'", "n, body"]),
+        ({"dataset": "owner/scripted"}, ["owner/scripted"]),
+    ],
+)
+def test_what_the_hub_does_not_have_is_named_in_one_line(hub: Hub, changed: dict[str, str], named: list[str]) -> None:
+    hub.repository("datasets/owner/scripted").commit({"scripted.py": b"raise SystemExit('it ran')"})
+    with pytest.raises(DataError) as caught:
+        slices(**changed)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert [part for part in named if part not in line] == []
+
+
+def test_fault_while_a_split_is_downloaded_is_retried(hub: Hub) -> None:
+    hub.faults = [
+        Fault(r"GET /datasets/.*\.parquet", status, first=first) for first, status in enumerate((503, CUT), 1)
+    ]
+    assert len(slices()) > 1
+    hub.faults = [Fault("GET", 503, times=10**6)]
+    with pytest.raises(DataError, match=r"owner/other.*503"):
+        slices(dataset="owner/other")
+
+
+@pytest.fixture(params=["files", "saved", "saved splits"])
+def local(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Returns the folder of a data set: files of a usual layout, or what `datasets` saves."""
+    folder, table = tmp_path / "local", Dataset.from_dict({"body": TEXTS})
+    match request.param:
+        case "files":
+            (folder / "data").mkdir(parents=True)
+            (folder / "data" / "train-00000.jsonl").write_text(
+                "".join(json.dumps({"body": text}) + "\n" for text in TEXTS), encoding="utf-8"
+            )
+        case "saved":
+            table.save_to_disk(folder)
+        case _:
+            DatasetDict({"train": table, "test": table.select(range(3))}).save_to_disk(folder)
+    return folder
+
+
+def test_data_set_in_a_folder_is_read_in_slices(local: Path) -> None:
+    sources = [Source(dataset=str(local), split="train", text_field="body")]
+    slices = plan_slices(sources, 5_000)
+    records = [record for spans in slices for record in read_slice(spans, sources)]
+    assert [record.text for record in records if isinstance(record, Document)] == TEXTS
+    assert len(slices) > 4
+    if not (local / "state.json").exists():  # Dataset.save_to_disk may not name the split
+        with pytest.raises(DataError, match="'dev'.*train"):
+            plan_slices([dataclasses.replace(sources[0], split="dev")], 5_000)
+
+
+def test_rows_of_a_folder_depend_on_its_content(local: Path, tmp_path: Path) -> None:
+    vocabulary = load_vocabulary(str(TOKENIZER))
+    source = Source(dataset=str(local), split="train", text_field="body")
+    config = PrepareConfig(
+        output=str(tmp_path / "rows"),
+        recipe=PrepareRecipe(tokenizer=str(TOKENIZER), row_length=64, sources=(source,), held_out_fraction=0.2),
+    )
+    manifest = prepare_rows(config, vocabulary)
+    (described,) = manifest["plan"]["sources"]
+    assert {len(file["sha256"]) for file in described["files"]} == {64}
+    assert "commit" not in described
+    assert prepare_rows(config, vocabulary) == manifest
+    changed = next(
+        path for path in local.rglob("*") if path.suffix in (".jsonl", ".arrow") and "test" not in path.parts
+    )
+    changed.write_bytes(changed.read_bytes() + b"\n")
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / "rows"))):
+        prepare_rows(config, vocabulary)
+
+
+def test_folder_without_a_data_set_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=str(tmp_path / "empty")) as caught:
+        plan_slices([Source(dataset=str(tmp_path / "empty"), split="train")], 5_000)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({}, "files.*dataset"),
+        ({"files": ("a.txt",), "dataset": NAME, "split": "train"}, "files.*dataset"),
+        ({"dataset": NAME}, "split"),
+        ({"files": ("a.txt",), "revision": "main"}, "dataset"),
+    ],
+)
+def test_source_is_files_or_a_split_of_a_data_set(settings: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Source(**settings)

@@ -1,0 +1,301 @@
+"""Faults of a hub, over uploads to both hubs and downloads: what may pass is retried, the rest is one line at once."""
+
+import errno
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from huggingface_hub import constants
+
+from longmlm.data.published import folder_of_rows, pin_rows
+from longmlm.errors import DataError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError, UserError
+from longmlm.hubs import huggingface, modelscope, retry
+from longmlm.hubs.models import snapshot_of
+from longmlm.hubs.publish import publish
+from longmlm.hubs.target import Target
+from tests.support.loopback import CUT, HANG, Fault
+from tests.support.served import NAME, Served, content, serve
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # the client's use of httpx2
+MODEL = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "model.safetensors": bytes(range(256)) * 1000}
+ROWS = {"manifest.json": json.dumps({"files": {}}).encode(), "train/slice-00000.arrow": bytes(range(256)) * 1000}
+
+
+@dataclass
+class Transfer:
+    """An upload or a download, whose result `is_complete`; `large` is the request that carries the large file."""
+
+    served: Served
+    kinds: dict[str, str]
+    run: Callable[[], object]
+    is_complete: Callable[[], bool]
+    error: type[UserError]
+    large: str
+
+    def fail(self) -> UserError:
+        """Returns the error of the transfer, which is of its own type, on one line and without secrets."""
+        with pytest.raises(self.error) as caught:
+            self.run()
+        line = str(caught.value)
+        assert NAME in line
+        assert "\n" not in line
+        assert self.served.token not in line
+        assert "signature" not in line
+        return caught.value
+
+
+def upload(served: Served, folder: Path) -> Transfer:
+    def is_complete() -> bool:
+        return served.files() == served.files("v1") == content(folder)
+
+    kinds = dict(served.kinds)
+    return Transfer(served, kinds, lambda: served.publish(folder, tag="v1"), is_complete, ReleaseError, "PUT /objects/")
+
+
+def download(served: Served, kind: str, files: dict[str, bytes], run: Callable[[], Path], error: Any) -> Transfer:
+    served.server.repository(f"{kind}/{NAME}").commit(files)
+    large = next(name for name in files if len(files[name]) > 1000)
+    prefix = rf"/{kind}/{NAME}" if kind == "datasets" else rf"/{NAME}"
+    kinds = {
+        "look": rf"GET /api/{kind}/{NAME}(/revision/\w+)?$",
+        "list": rf"GET /api/{kind}/{NAME}/tree/",
+        "metadata": rf"HEAD {prefix}/resolve/.*/{large}",
+        "object": rf"GET {prefix}/resolve/.*/{large}",
+    }
+    return Transfer(served, kinds, run, lambda: content(run()) == files, error, kinds["object"])
+
+
+@pytest.fixture
+def transfer(
+    request: pytest.FixtureRequest, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Transfer]:
+    """A transfer by its name."""
+    with serve("ms" if request.param == "upload ms" else "hf", tmp_path, monkeypatch) as served:
+        match request.param:
+            case "model":
+                yield download(served, "models", MODEL, lambda: snapshot_of(NAME).folder, ModelError)
+            case "rows":
+                yield download(served, "datasets", ROWS, lambda: folder_of_rows(pin_rows(f"hf:{NAME}")), DataError)
+            case _:
+                yield upload(served, folder)
+
+
+UPLOADS = ("upload hf", "upload ms")
+DOWNLOADS = ("model", "rows")
+KINDS = {
+    "upload hf": ("look", "create", "card", "preupload", "batch", "object", "commit", "verify", "tag"),
+    "upload ms": ("look", "create", "revisions", "batch", "object", "commit", "verify", "tag"),
+    "model": ("look", "list", "metadata", "object"),
+    "rows": ("look", "list", "metadata", "object"),
+}
+DECISIVE = {"upload hf": "commit", "upload ms": "commit", "model": "object", "rows": "object"}
+EVERY_REQUEST = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
+EVERY_TRANSFER = list(DECISIVE.items())
+
+
+def over(cases: list[tuple[str, str]], *statuses: int) -> list[tuple[str, str, int]]:
+    return [(*case, status) for case in cases for status in statuses]
+
+
+@pytest.mark.parametrize(
+    ("transfer", "kind", "status"),
+    over(EVERY_REQUEST, 503) + over(EVERY_TRANSFER, 429, 500, CUT) + over([("upload hf", "verify")], CUT),
+    indirect=["transfer"],
+)
+def test_passing_fault_is_retried(transfer: Transfer, kind: str, status: int, waits: list[float]) -> None:
+    fault = Fault(transfer.kinds[kind], status, headers={"Retry-After": "7"})
+    transfer.served.server.faults = [fault]
+    transfer.run()
+    assert transfer.is_complete()
+    assert fault.seen >= (1 if status == CUT else 2)
+    assert status != 429 or max(waits) >= 7
+
+
+@pytest.mark.parametrize(("transfer", "kind", "status"), over(EVERY_TRANSFER, 503, CUT), indirect=["transfer"])
+def test_lasting_fault_is_one_line_and_the_next_attempt_transfers_what_is_missing(
+    transfer: Transfer, kind: str, status: int
+) -> None:
+    server = transfer.served.server
+    fault = Fault(transfer.kinds[kind], status, times=10**6)
+    server.faults = [fault]
+    if (kind, status) != ("commit", CUT):  # a commit may have reached the hub although its answer was cut
+        error = transfer.fail()
+        assert isinstance(error, UnavailableError | ModelError | DataError)
+        assert not isinstance(error, ModelNotFoundError)
+        assert status == CUT or "503" in str(error)
+        assert len(retry.WAITS_SECONDS) < fault.seen <= 8 * (1 + len(retry.WAITS_SECONDS))
+    uploaded = sum(request.startswith("PUT ") for request in server.requests)
+    server.faults = []
+    transfer.run()
+    assert transfer.is_complete()
+    if kind == "commit" and status == 503:
+        assert sum(request.startswith("PUT ") for request in server.requests) == uploaded == 1
+
+
+REFUSED = over([("upload hf", "preupload"), ("upload hf", "batch"), ("upload ms", "look")], 403)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "kind", "status"), REFUSED + over(EVERY_TRANSFER, 401, 402, 403, 404, 413), indirect=["transfer"]
+)
+def test_refusal_is_one_line_at_once(
+    transfer: Transfer, kind: str, status: int, waits: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"no room for {transfer.served.token} at http://storage/objects?signature=secret"
+    fault = Fault(transfer.kinds[kind], status, times=10**6, said=said)
+    transfer.served.server.faults = [fault]
+    error = transfer.fail()
+    assert not isinstance(error, UnavailableError)
+    assert str(status) in str(error)
+    assert fault.seen == 1
+    assert waits == []
+    assert transfer.served.token not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("transfer", "kind"),
+    [*EVERY_TRANSFER, ("upload hf", "object"), ("upload ms", "look"), ("upload ms", "object"), ("model", "list")],
+    indirect=["transfer"],
+)
+@pytest.mark.parametrize("headers", [{"Retry-After": "86400"}, {"RateLimit": '"api";r=0;t=86400'}])
+def test_long_pause_is_refused_at_once(
+    transfer: Transfer, kind: str, headers: dict[str, str], waits: list[float]
+) -> None:
+    if transfer.served.name == "ms" and "RateLimit" in headers:
+        return  # a header of the other hub
+    fault = Fault(transfer.kinds[kind], 429, headers=headers, times=10**6)
+    transfer.served.server.faults = [fault]
+    assert "86,400" in str(transfer.fail())
+    assert fault.seen == 1
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    ("transfer", "kind"),
+    [*EVERY_TRANSFER, ("upload hf", "look"), ("upload ms", "look"), ("rows", "list")],
+    indirect=["transfer"],
+)
+def test_server_that_never_answers_is_given_up(transfer: Transfer, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for client in (huggingface, modelscope):
+        monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.1)
+    transfer.served.server.faults = [Fault(transfer.kinds[kind], HANG, times=10**6)]
+    began = time.monotonic()
+    transfer.fail()
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("transfer", KINDS, indirect=True)
+def test_no_network_is_one_line(transfer: Transfer, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
+    transfer.fail()
+    assert waits[-len(retry.WAITS_SECONDS) :] == list(retry.WAITS_SECONDS)
+    if transfer.served.name == "hf":
+        waits.clear()
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert "HF_HUB_OFFLINE" in str(transfer.fail())
+        assert waits == []
+
+
+@pytest.mark.parametrize("transfer", KINDS, indirect=True)
+def test_wrong_token_is_named(transfer: Transfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = {"hf": "HF_TOKEN", "ms": "MODELSCOPE_API_TOKEN"}[transfer.served.name]
+    monkeypatch.setenv(variable, "planted-another")
+    for repository in transfer.served.server.repositories.values():
+        repository.private = True
+    line = str(transfer.fail())
+    assert variable in line
+    assert "planted-another" not in line
+
+
+@pytest.mark.parametrize("transfer", KINDS, indirect=True)
+def test_token_goes_nowhere_but_into_the_header(
+    transfer: Transfer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server, token = transfer.served.server, transfer.served.token
+    server.faults = [Fault(request, 503, said=f"no {token}") for request in transfer.kinds.values()]
+    for _ in range(3):  # more faults than one transfer retries
+        try:
+            transfer.run()
+        except UserError:
+            continue
+    assert transfer.is_complete()
+    assert all(fault.seen for fault in server.faults)
+    assert not [request for request in server.requests if token in request]
+    assert token not in "".join(capfd.readouterr())
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert written
+    assert not [path for path in written if token.encode() in path.read_bytes()]
+    if transfer.served.name == "ms":  # the client would leave its own folder
+        assert {path.name for path in tmp_path.iterdir()} == {"tiny"}
+
+
+@pytest.mark.parametrize("served", ["hf", "ms"], indirect=True)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("damage", ["altered", "missing"])
+def test_uploaded_file_that_differs_is_named(
+    served: Served, folder: Path, name: str, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> dict[str, bytes]:
+        files = content(folder)
+        return {**files, name: files[name] + b"x"} if damage == "altered" else {k: files[k] for k in files if k != name}
+
+    for module in ("hub", "modelscope_hub"):
+        monkeypatch.setattr(f"tests.support.{module}.changed", damaged)
+    with pytest.raises(ReleaseError, match=f"^{NAME}: {name} "):
+        served.publish(folder)
+
+
+def test_storage_retries_a_cut_connection_and_copies_what_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    system, copied, faults = fsspec.filesystem("memory"), [], [ConnectionResetError("cut"), TimeoutError("slow")]
+    put = type(system).put_file
+
+    def put_file(self: object, path: str, copy: str, **options: object) -> None:
+        if Path(path).name == "config.json" and faults:
+            raise faults.pop()
+        copied.append(Path(path).name)
+        put(self, path, copy, **options)
+
+    monkeypatch.setattr(type(system), "put_file", put_file)
+    publish(folder, Target("storage", "memory://bucket/faulty"), "")
+    assert sorted(copied) == sorted(content(folder))
+    assert waits == list(retry.WAITS_SECONDS[:2])
+    system.rm("/bucket/faulty", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "num_attempts"),
+    [(ConnectionResetError("cut"), UnavailableError, 4), (PermissionError(errno.EACCES, "denied"), ReleaseError, 1)],
+)
+def test_storage_that_fails_is_one_line_without_its_password(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, error: type[ReleaseError], num_attempts: int
+) -> None:
+    attempts = []
+
+    def url_to_fs(url: str) -> None:
+        attempts.append(url)
+        raise fault
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", url_to_fs)
+    with pytest.raises(error, match="host/tiny") as caught:
+        publish(folder, Target("storage", "sftp://somebody:planted@host/tiny"), "")
+    assert "planted" not in str(caught.value)
+    assert type(caught.value) is error
+    assert len(attempts) == num_attempts
+
+
+def test_full_disk_is_not_taken_for_a_fault_of_the_hub(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
+
+    served.server.repository(f"models/{NAME}").commit(MODEL)
+    monkeypatch.setattr(huggingface, "snapshot_download", full)
+    with pytest.raises(OSError, match="No space left"):
+        snapshot_of(NAME)

@@ -1,0 +1,128 @@
+"""Models on a hub by their name: files of one commit, each verified, from the cache where the hub does not answer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from longmlm.errors import ModelError, ModelNotFoundError
+from longmlm.hubs import huggingface
+from longmlm.hubs.models import snapshot_of, weight_files
+from tests.support.hub import Hub, Repository
+from tests.support.loopback import Fault
+from tests.support.served import NAME, content
+
+FILES = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "model.safetensors": bytes(1000)}
+
+
+@pytest.fixture
+def repository(hub: Hub) -> Repository:
+    hub.repository(f"models/{NAME}").commit(FILES)
+    return hub.repository(f"models/{NAME}")
+
+
+def test_all_files_are_of_one_commit_while_the_branch_moves(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, download = repository.branches["main"], huggingface.snapshot_download
+
+    def moving(*arguments: Any, **options: Any) -> str:
+        repository.commit({**FILES, "config.json": b"{}", "model.safetensors": bytes(7)})
+        return download(*arguments, **options)
+
+    monkeypatch.setattr(huggingface, "snapshot_download", moving)
+    snapshot = snapshot_of(NAME)
+    assert repository.branches["main"] != first
+    assert (snapshot.commit, snapshot.notes, content(snapshot.folder)) == (first, (), FILES)
+    assert content(snapshot_of(NAME).folder) != FILES
+
+
+def test_commit_is_downloaded_once(hub: Hub, repository: Repository) -> None:
+    first = repository.branches["main"]
+    repository.tags["v1"] = first
+    repository.commit({**FILES, "config.json": b"{}"})
+    for revision in (first, "v1"):
+        snapshot = snapshot_of(NAME, revision)
+        assert (snapshot.commit, content(snapshot.folder)) == (first, FILES)
+    requests = len(hub.requests)
+    assert content(snapshot_of(NAME, first).folder) == FILES
+    assert len(hub.requests) == requests
+
+
+def test_only_what_is_read_is_downloaded(hub: Hub, repository: Repository) -> None:
+    others = {"pytorch_model.bin": b"\x80", "own.py": b"", "adapter_config.json": b"{}", "onnx/config.json": b"{}"}
+    repository.commit({**FILES, **others})
+    assert content(snapshot_of(NAME, with_weights=False).folder).keys() == {"config.json", "tokenizer.json"}
+    assert content(snapshot_of(NAME).folder) == FILES
+    assert not [request for request in hub.requests for name in others if request.endswith(f"/{name}")]
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (["model.safetensors", "pytorch_model.bin", "model.fp16.safetensors"], ["model.safetensors"]),
+        (["model-2.safetensors", "model-1.safetensors", "a/model.safetensors"],
+         ["model-1.safetensors", "model-2.safetensors"]),
+        (["pytorch_model.bin", "training_args.bin"], ["pytorch_model.bin"]),
+        (["model.fp16.safetensors", "model.fp16-00001-of-00002.safetensors", "pytorch_model.bin"],
+         ["pytorch_model.bin"]),
+        (["config.json"], []),
+    ],
+)  # fmt: skip
+def test_weights_are_those_that_transformers_reads(names: list[str], read: list[str]) -> None:
+    assert weight_files(names) == read
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_damaged_in_the_cache_is_named(repository: Repository, name: str) -> None:
+    folder = snapshot_of(NAME).folder
+    (folder / name).resolve().write_bytes(FILES[name][:1])
+    with pytest.raises(ModelError, match=f"{name}.*cache"):
+        snapshot_of(NAME)
+
+
+def test_other_damaged_files_in_the_cache_do_not_matter(repository: Repository) -> None:
+    folder = snapshot_of(NAME).folder
+    for name in ("tf_model.h5", "pytorch_model.bin"):
+        (folder / name).symlink_to(folder / "nowhere")
+    assert snapshot_of(NAME).folder == folder
+
+
+def test_cache_serves_while_the_hub_does_not_answer(
+    hub: Hub, repository: Repository, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = snapshot_of(NAME)
+    hub.faults = [Fault(".", 503, times=10**6)]
+    cached = snapshot_of(NAME)
+    assert (cached.folder, cached.commit) == (first.folder, first.commit)
+    (note,) = cached.notes
+    assert NAME in note
+    assert str(first.commit) in note
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert snapshot_of(NAME).notes == ()
+    assert waits == []
+
+
+def test_incomplete_cache_is_an_error_while_the_hub_does_not_answer(hub: Hub, repository: Repository) -> None:
+    snapshot_of(NAME, with_weights=False)
+    hub.faults = [Fault(".", 503, times=10**6)]
+    assert snapshot_of(NAME, with_weights=False).notes
+    with pytest.raises(ModelError, match=NAME):
+        snapshot_of(NAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "revision"),
+    [(NAME, "v9"), (NAME, "f" * 40), ("owner/other", None), ("no/such/folder", None), ("../nowhere", None)],
+)
+def test_name_or_revision_that_does_not_exist_is_told_from_a_fault(
+    repository: Repository, name: str, revision: str | None
+) -> None:
+    with pytest.raises(ModelNotFoundError, match=f"^{name}: ") as caught:
+        snapshot_of(name, revision)
+    assert revision is None or revision in str(caught.value)
+
+
+def test_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert snapshot_of(str(tmp_path)).folder == tmp_path

@@ -1,0 +1,210 @@
+"""Publishing a folder to both hubs and to storage: private, only what changed, under a branch, tag or pull request."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import huggingface_hub
+import pytest
+
+from longmlm.errors import FolderError, ReleaseError
+from longmlm.folders import MANIFEST, new_folder, verify
+from longmlm.hubs.publish import check_can_publish, publish
+from longmlm.hubs.target import Target, parse_target
+from longmlm.release.released_folder import address_card
+from tests.support.served import CARD, NAME, Served, content, make
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # the client's use of httpx2
+both_hubs = pytest.mark.parametrize("served", ["hf", "ms"], indirect=True)
+huggingface_alone = pytest.mark.parametrize("served", ["hf"], indirect=True)
+modelscope_alone = pytest.mark.parametrize("served", ["ms"], indirect=True)
+
+
+@both_hubs
+def test_new_repository_is_private_and_holds_the_folder(served: Served, folder: Path) -> None:
+    address = served.publish(folder)
+    assert address.startswith(served.server.endpoint)
+    assert NAME in address
+    assert served.files() == content(folder)
+    assert len(content(folder)) == 4
+    assert served.is_private()
+    if served.name == "ms":
+        assert served.server.repositories[NAME].license == "MIT"
+
+
+@both_hubs
+def test_only_changed_files_are_uploaded(served: Served, folder: Path) -> None:
+    for _ in range(2):
+        served.publish(folder)
+    assert served.count("object") == 1
+    commits = served.count("commit")
+    make(folder, '{"a": 2}')
+    served.publish(folder)
+    assert served.count("commit") == commits + 1
+    assert served.count("object") == 1
+    assert served.files() == content(folder)
+
+
+@both_hubs
+def test_tag_is_set_once_and_does_not_move(served: Served, folder: Path) -> None:
+    for _ in range(2):
+        assert "v1" in served.publish(folder, tag="v1")
+    assert served.count("tag") == 1
+    make(folder, '{"a": 4}')
+    with pytest.raises(ReleaseError, match=f"{NAME}.*v1"):
+        served.publish(folder, tag="v1")
+    assert b'"a": 1' in served.files("v1")["config.json"]
+
+
+@both_hubs
+def test_mirror_removes_all_other_files_of_its_revision(served: Served, folder: Path, tmp_path: Path) -> None:
+    served.create(private=True, files={"old.txt": b"old"})
+    checkpoint = make(tmp_path / "checkpoint", '{"a": 7}', b"other" * 1000)
+    for _ in range(2):
+        served.publish(checkpoint, revision="step-7", mirrors=True)
+        served.publish(folder)
+    assert served.files("step-7") == content(checkpoint)
+    assert served.files().items() >= content(folder).items()
+
+
+@both_hubs
+def test_public_repository_is_refused_unless_asked_for(served: Served, folder: Path) -> None:
+    served.create(private=False)
+    with pytest.raises(ReleaseError, match=f"{NAME}.*public = true"):
+        served.publish(folder)
+    assert served.files() == {}
+    served.publish(folder, public=True)
+    assert served.files() == content(folder)
+    served.publish(folder, "owner/other", public=True)
+    assert not served.is_private("owner/other")
+
+
+@both_hubs
+def test_damaged_folder_is_not_published(served: Served, folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(FolderError, match=r"model\.safetensors"):
+        served.publish(folder)
+    assert served.server.requests == []
+
+
+@huggingface_alone
+def test_branch_holds_what_was_published_to_it(served: Served, folder: Path) -> None:
+    served.publish(folder)
+    first = content(folder)
+    make(folder, '{"a": 3}')
+    served.publish(folder, revision="step-1000", tag="v1")
+    assert served.files() == first
+    assert served.files("step-1000") == served.files("v1") == content(folder)
+
+
+@huggingface_alone
+def test_pull_request_is_opened_once_and_updated(served: Served, folder: Path) -> None:
+    served.publish(folder, pull_request=True)
+    make(folder, '{"a": 5}')
+    assert served.publish(folder, pull_request=True).endswith("/refs/pr/1")
+    assert served.server.repository(f"models/{NAME}").pulls == ["Release of tiny"]
+    assert served.files() == {}
+    assert served.files("refs/pr/1") == content(folder)
+
+
+@huggingface_alone
+def test_card_that_the_hub_rejects_is_named(served: Served, tmp_path: Path) -> None:
+    with new_folder(tmp_path / "wrong") as partial:
+        (partial / "README.md").write_text("---\nlicense: mit\n---\n")
+    with pytest.raises(ReleaseError, match="library_name"):
+        served.publish(tmp_path / "wrong")
+    assert served.files() == {}
+
+
+@modelscope_alone
+def test_tag_of_a_checkpoint_is_not_written_again(served: Served, folder: Path, tmp_path: Path) -> None:
+    checkpoint = make(tmp_path / "checkpoint", '{"a": 7}')
+    for _ in range(2):
+        served.publish(checkpoint, revision="step-7", mirrors=True)
+        served.publish(folder)
+    assert served.count("tag") == 1
+    assert len(served.server.repositories[NAME].commits) == 2
+
+
+@pytest.mark.parametrize(
+    "target", ["folder:{ground}/copies/tiny", "file://{ground}/copies/tiny", "memory://bucket/tiny"]
+)
+def test_copy_on_any_storage_is_verified_and_holds_what_changed(
+    folder: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = parse_target(target.format(ground=tmp_path))
+    system, root = fsspec.core.url_to_fs(publish(folder, storage, "Release"))
+
+    def files(subfolder: str = "") -> dict[str, bytes]:
+        return {path.rsplit("/", 1)[1]: system.cat(path) for path in system.find(f"{root}{subfolder}")}
+
+    assert files() == content(folder)
+    make(folder, '{"a": 6}')
+    copied, put = [], type(system).put_file
+
+    def put_file(self: object, path: str, copy: str, **options: object) -> None:
+        copied.append(Path(path).name)
+        put(self, path, copy, **options)
+
+    monkeypatch.setattr(type(system), "put_file", put_file)
+    publish(folder, storage, "Release")
+    assert copied == ["config.json", MANIFEST]
+    assert files() == content(folder)
+    publish(folder, replace(storage, revision="step-7"), "Release")
+    assert files("/step-7") == content(folder)
+    system.rm(root, recursive=True)
+
+
+def test_file_in_the_way_of_a_copy_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ReleaseError, match="file/below") as caught:
+        publish(folder, Target("storage", f"{tmp_path}/file/below"), "Release")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "missing"),
+    [("s3://bucket/tiny", "s3fs"), ("no://bucket", "no"), (f"ms:{NAME}", r"longmlm\[modelscope\]")],
+)
+def test_missing_client_is_refused_before_the_work(target: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longmlm.hubs.publish.find_spec", lambda _: None)
+    with pytest.raises(ReleaseError, match=missing) as caught:
+        check_can_publish(parse_target(target))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", [f"hf:{NAME}", f"ms:{NAME}", "folder:copies", "file:///copies", "memory://bucket"])
+def test_target_is_accepted_with_a_token_and_refused_without(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    for token in ("planted-token", None):
+        monkeypatch.setattr("longmlm.hubs.huggingface.get_token", lambda token=token: token)
+        monkeypatch.setenv("MODELSCOPE_API_TOKEN", token or "")
+        if token or not target.startswith(("hf:", "ms:")):
+            check_can_publish(parse_target(target))
+            continue
+        with pytest.raises(ReleaseError, match=f"{NAME}.*TOKEN"):
+            check_can_publish(parse_target(target))
+
+
+def test_offline_client_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("longmlm.hubs.huggingface.get_token", lambda: "planted-token")
+    with pytest.raises(ReleaseError, match="HF_HUB_OFFLINE"):
+        check_can_publish(parse_target(f"hf:{NAME}"))
+
+
+def test_card_loads_the_model_from_where_it_was_published_last(folder: Path) -> None:
+    card = folder / "README.md"
+    address_card(folder, parse_target(f"hf:{NAME}@step-7"))
+    assert f'model="{NAME}", revision="step-7")' in card.read_text()
+    address_card(folder, Target("ms", NAME, "step-7"))
+    assert f'download_repo("{NAME}", "model", revision="step-7")' in card.read_text()
+    address_card(folder, Target("storage", "s3://bucket/tiny"))
+    assert 'model="tiny")' in card.read_text()
+    address_card(folder, parse_target(f"hf:{NAME}"))
+    assert f'model="{NAME}")' in card.read_text()
+    assert "modelscope" not in card.read_text()
+    assert json.loads((folder / MANIFEST).read_text())["files"].keys() == verify(folder)["files"].keys()
+    assert huggingface_hub.ModelCard.load(card).data.license == "mit"
+    assert CARD.split("```")[0] == card.read_text().split("```")[0]
