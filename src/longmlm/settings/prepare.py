@@ -15,7 +15,7 @@ class Source:
     __pydantic_config__ = {"extra": "forbid"}
 
     files: tuple[str, ...] = ()
-    """Paths or globs of .txt (one document), .jsonl, .csv (all also .gz, .zst) or .parquet (one document per record)."""
+    """Paths or globs of .txt (one document), .jsonl, .csv (all also .gz, .zst) or .parquet (one per record)."""
     dataset: str | None = None
     """Instead of files: a data set of the Hugging Face Hub, OWNER/NAME, or the folder of a data set."""
     subset: str | None = None
