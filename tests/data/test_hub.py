@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.rows import SourceRecord, WorkPlan
 from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import Vocabulary
@@ -21,6 +23,7 @@ from longmlm.errors import DataError
 from longmlm.folders import read_manifest
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.hub import Hub, serve
+from tests.support.rows import rows_manifest
 
 ROOT = Path(__file__).parents[2]
 NAME = "owner/novels"
@@ -67,8 +70,8 @@ def prepare(folder: Path, endpoint: str, *overrides: str) -> Said:
     """Runs the stage as a user does, with a cache of its own, on a split of the data set on the hub."""
     settings = folder / "prepare.toml"
     settings.write_text(
-        f'output = "{folder / "rows"}"\ntokenizer = "assets/roberta-mini"\nrow_length = 64\nheld_out_fraction = 0.2\n'
-        f'slice_bytes = 9_000\n[[sources]]\ndataset = "{NAME}"\nsplit = "train"\ntext_field = "body"\n'
+        f'output = "{folder / "rows"}"\n[recipe]\ntokenizer = "assets/roberta-mini"\nrow_length = 64\n'
+        f'held_out_fraction = 0.2\nslice_bytes = 9_000\n[[recipe.sources]]\ndataset = "{NAME}"\nsplit = "train"\ntext_field = "body"\n'
     )
     command = [sys.executable, "-m", "longmlm", "prepare", str(settings), *overrides]
     environment = {**os.environ, **online(folder, endpoint)}
@@ -85,7 +88,7 @@ def test_rows_of_a_split_are_made_at_a_commit_that_is_kept_when_the_branch_moves
     first = prepare(tmp_path, hub.endpoint)
     assert (first.code, first.error) == (0, "")
     (described,) = first.manifest["plan"]["sources"]
-    assert described == {"dataset": NAME, "split": "train", "text_field": "body", "language": "en", "commit": commit}
+    assert (described["dataset"], described["commit"]) == (NAME, commit)
     report = first.manifest["report"]
     assert sum(report[split]["documents"] for split in ("train", "held_out")) == len(TEXTS)
     assert len(first.manifest["files"]) > 6
@@ -96,7 +99,9 @@ def test_rows_of_a_split_are_made_at_a_commit_that_is_kept_when_the_branch_moves
     assert (again.code, again.manifest) == (0, first.manifest)
     assert not [request for request in hub.requests[before:] if NAME in request]
 
-    pinned = prepare(tmp_path, hub.endpoint, "--sources.0.revision", commit, "--output", str(tmp_path / "pinned"))
+    pinned = prepare(
+        tmp_path, hub.endpoint, "--recipe.sources.0.revision", commit, "--output", str(tmp_path / "pinned")
+    )
     moved = prepare(tmp_path, hub.endpoint, "--output", str(tmp_path / "moved"))
     files = [read_manifest(tmp_path / name)["files"] for name in ("rows", "pinned", "moved")]
     assert (pinned.code, moved.code) == (0, 0)
@@ -109,8 +114,9 @@ def test_a_killed_run_goes_on_at_its_commit_when_the_branch_has_moved(hub: Hub, 
     commit = repository.branches["main"]
     partial = tmp_path / "rows.partial"
     partial.mkdir()
-    begun = {"sources": [{"dataset": NAME, "split": "train", "commit": commit}]}
-    (partial / "plan.json").write_text(json.dumps(begun), encoding="utf-8")
+    source = SourceRecord(dataset=NAME, split="train", text_field="body", commit=commit)
+    plan = dataclasses.replace(rows_manifest().plan, sources=(source,))
+    artifact.write(partial / WorkPlan.FILE, WorkPlan(plan=plan, files=()))
     repository.commit({"data/train.parquet": parquet(["Another text."] * 40)})
     done = prepare(tmp_path, hub.endpoint)
     assert (done.code, done.error) == (0, "")
@@ -119,7 +125,9 @@ def test_a_killed_run_goes_on_at_its_commit_when_the_branch_has_moved(hub: Hub, 
 
 ATTEMPTS = """
 import json, sys
-from longmlm.settings import Source
+from longmlm.settings.prepare import Source
+from longmlm.artifacts import artifact
+from longmlm.artifacts.rows import SourceRecord, WorkPlan
 from longmlm.data.corpus import plan_slices
 from longmlm.data.plan import pinned
 from longmlm.errors import DataError
