@@ -71,7 +71,8 @@ def prepare(folder: Path, endpoint: str, *overrides: str) -> Said:
     settings = folder / "prepare.toml"
     settings.write_text(
         f'output = "{folder / "rows"}"\n[recipe]\ntokenizer = "assets/roberta-mini"\nrow_length = 64\n'
-        f'held_out_fraction = 0.2\nslice_bytes = 9_000\n[[recipe.sources]]\ndataset = "{NAME}"\nsplit = "train"\ntext_field = "body"\n'
+        f"held_out_fraction = 0.2\nslice_bytes = 9_000\n[[recipe.sources]]\n"
+        f'dataset = "{NAME}"\nsplit = "train"\ntext_field = "body"\n'
     )
     command = [sys.executable, "-m", "longmlm", "prepare", str(settings), *overrides]
     environment = {**os.environ, **online(folder, endpoint)}
@@ -99,9 +100,8 @@ def test_rows_of_a_split_are_made_at_a_commit_that_is_kept_when_the_branch_moves
     assert (again.code, again.manifest) == (0, first.manifest)
     assert not [request for request in hub.requests[before:] if NAME in request]
 
-    pinned = prepare(
-        tmp_path, hub.endpoint, "--recipe.sources.0.revision", commit, "--output", str(tmp_path / "pinned")
-    )
+    revision = ("--recipe.sources.0.revision", commit)
+    pinned = prepare(tmp_path, hub.endpoint, *revision, "--output", str(tmp_path / "pinned"))
     moved = prepare(tmp_path, hub.endpoint, "--output", str(tmp_path / "moved"))
     files = [read_manifest(tmp_path / name)["files"] for name in ("rows", "pinned", "moved")]
     assert (pinned.code, moved.code) == (0, 0)
