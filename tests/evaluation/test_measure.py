@@ -60,7 +60,7 @@ def naive(folder: Path, frozen: FrozenRows, view: Callable[[MaskedRow], list[Vie
     sums = np.zeros((3, len(frozen.row_ids), NUM_BLOCKS))
     for number, row_id in enumerate(frozen.row_ids):
         for one in view(frozen.masked(row_id)):
-            logits = model(input_ids=torch.from_numpy(one.masked.input_ids).unsqueeze(0)).logits[0].double()
+            logits = model(input_ids=torch.from_numpy(one.masked.row.input_ids).unsqueeze(0)).logits[0].double()
             for seen_at, place, label in zip(one.masked.selected, one.places, one.masked.labels, strict=True):
                 told = logits[seen_at].log_softmax(0)
                 sums[:, number, place // NUM_POSITIONS] += [1, float(told.argmax() == label), -float(told[label])]
