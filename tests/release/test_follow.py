@@ -10,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.artifacts import artifact
-from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.folders import new_folder
 from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.release import follow as following
 from longmlm.release.candidates import refusal
 from longmlm.release.follow import follow
-from tests.support.tiny import tiny_extension
 
 
 def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 10.0) -> Path:
@@ -26,14 +23,9 @@ def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 1
     folder = run / "checkpoints" / f"step-{step:08d}"
     state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": base_cut}
     with new_folder(folder) as partial:
-<<<<<<< HEAD
-        trained = TrainingRecord(row_length=40, steps=step, tokens=step, accuracy=accuracy)
-        artifact.write(partial / Provenance.FILE, Provenance(extension=tiny_extension("base"), trained=trained))
-=======
         for name in ("config.json", "model.safetensors", "optimizer.pt", "rng-00000.pt", "settings.toml"):
             (partial / name).touch()
         (partial / "longmlm.json").write_text(json.dumps({"base": "base", "trained": {"accuracy": accuracy}}))
->>>>>>> r-hubs
         (partial / "state.json").write_text(json.dumps({"state": state, "depends_on": {}}))
     return folder
 

@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-<<<<<<< HEAD
-from longmlm.artifacts.rows import SPLITS, Split
-=======
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
->>>>>>> r-hubs
 from longmlm.data.rows import Rows, open_rows
 from longmlm.errors import DataError, FolderError
 from longmlm.hubs.datasets import commit_of, download
