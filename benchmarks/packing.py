@@ -21,7 +21,7 @@ MODEL, TEXT, LENGTH = "assets/roberta-mini", "assets/text/demo.jsonl", 512
 
 
 def ours() -> Callable[[], int]:
-    """Returns the prepare stage, from the file to the sealed folder of rows."""
+    """Returns a function that prepares rows, from the file to the sealed folder."""
     folder = tempfile.mkdtemp()
     source = Source(files=(TEXT,))
     recipe = PrepareRecipe(tokenizer=MODEL, sources=(source,), row_length=LENGTH, held_out_fraction=0.1)
@@ -35,7 +35,7 @@ def ours() -> Callable[[], int]:
 
 
 def theirs() -> Callable[[], int]:
-    """Returns loading, tokenizing, grouping and saving with datasets."""
+    """Returns a function that loads, tokenizes, groups and saves with datasets."""
     folder = tempfile.mkdtemp()
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
 

@@ -230,3 +230,9 @@ def test_a_json_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> Non
         assert json.load(reader) == {"湖": 1}
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": None}
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("x")
+    with pytest.raises(FolderError, match="rows is a file"):
+        read_manifest(tmp_path / "rows")

@@ -38,9 +38,9 @@ def test_positions_are_the_last_masked_ones_of_long_rows_spread_evenly(
     assert shares == list(range(NUM_EXAMPLES))
     for one in filled:
         masked = frozen.masked(one.row_id)
-        assert len(masked.input_ids) >= 0.9 * LONG_POSITIONS
-        assert 0.9 * len(masked.input_ids) <= one.position < len(masked.input_ids) - 1
-        hidden = [position for position in masked.selected if masked.input_ids[position] == frozen.special.mask]
+        assert len(masked.row) >= 0.9 * LONG_POSITIONS
+        assert 0.9 * len(masked.row) <= one.position < len(masked.row) - 1
+        hidden = [position for position in masked.selected if masked.row.input_ids[position] == frozen.special.mask]
         assert one.position == hidden[-1]
 
 
@@ -49,7 +49,7 @@ def test_guesses_are_those_of_the_full_model_on_the_whole_row(
 ) -> None:
     model = AutoModelForMaskedLM.from_pretrained(world.trained).eval()
     for one in filled:
-        seen = torch.from_numpy(frozen.masked(one.row_id).input_ids).unsqueeze(0)
+        seen = torch.from_numpy(frozen.masked(one.row_id).row.input_ids).unsqueeze(0)
         with torch.no_grad():
             likeliest = model(input_ids=seen).logits[0, one.position].softmax(-1).topk(3)
         assert [probability for _, probability in one.guesses] == pytest.approx(likeliest.values.tolist(), abs=1e-5)

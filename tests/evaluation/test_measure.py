@@ -61,7 +61,7 @@ def naive(folder: Path, frozen: FrozenRows, view: Callable[[MaskedRow], list[Vie
     sums = np.zeros((3, len(frozen.row_ids), NUM_BLOCKS))
     for number, row_id in enumerate(frozen.row_ids):
         for one in view(frozen.masked(row_id)):
-            logits = model(input_ids=torch.from_numpy(one.masked.input_ids).unsqueeze(0)).logits[0].double()
+            logits = model(input_ids=torch.from_numpy(one.masked.row.input_ids).unsqueeze(0)).logits[0].double()
             for index, position, label in zip(one.masked.selected, one.positions, one.masked.labels, strict=True):
                 log_probabilities = logits[index].log_softmax(0)
                 sums[:, number, position // NUM_POSITIONS] += [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
+from longmlm.artifacts.rows import Split
 from longmlm.data.published import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.row import Row
 from longmlm.data.rows import write_shard

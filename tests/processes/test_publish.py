@@ -1,4 +1,4 @@
-"""A release to a hub, as a user asks for it, and from there to anybody's transformers; a run, followed."""
+"""Releases from the command line to both hubs, and from there to processes that know only the usual libraries."""
 
 import os
 import re
@@ -7,196 +7,258 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tomli_w
 from huggingface_hub import ModelCard
 
 from longmlm.folders import verify
-from tests.support.checkpoints import actual_accuracy, checkpoint
-from tests.support.hub import Hub, serve
+from tests.support import hub as hf
+from tests.support import modelscope_hub as ms
+from tests.support.checkpoints import checkpoint, reached
 from tests.support.loopback import Fault
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
+from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation, tiny_world
 
 ROOT = Path(__file__).parents[2]
-TOKEN = "hf_planted0123456789"
-NAME = "owner/tiny-40"
+TOKEN, NAME = "planted_token0123456789", "owner/tiny-40"
 LOAD = """
 import sys
 from transformers import AutoModelForMaskedLM, AutoTokenizer
-model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], revision=sys.argv[2])
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], revision=sys.argv[2])
+name, revision = sys.argv[1:]
+if revision.startswith("ms:"):
+    from modelscope_hub import HubApi
+    name, revision = HubApi().download_repo(name, "model", revision=revision[3:]), None
+model = AutoModelForMaskedLM.from_pretrained(name, revision=revision)
+tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
 print(model.config.model_type, tokenizer.model_max_length, "longmlm" in sys.modules)
 """
-Publish = Callable[..., subprocess.CompletedProcess]
+FOLLOW = """
+import longmlm.cli, longmlm.hubs.retry, longmlm.release.follow
+longmlm.release.follow.POLL_SECONDS, longmlm.hubs.retry.WAITS_SECONDS = 0.1, ()
+longmlm.cli.main()
+"""
+WATCH_TORCH = """
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.stderr.write(repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
+            os._exit(0)
+sys.meta_path.insert(0, Watch())
+from longmlm.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serve() as hub:
+def settings(world: World, tmp_path: Path) -> Path:
+    """A TOML file by which the trained model is released."""
+    paths = {"model": world.trained, "rows": world.rows, "output": tmp_path / "tiny-40"}
+    paths["evaluation"] = tiny_evaluation(world)
+    card = {"title": "Tiny", "license": "apache-2.0", "data": ["demo novels"]}
+    path = tmp_path / "release.toml"
+    path.write_text(tomli_w.dumps({**{name: str(value) for name, value in paths.items()}, "card": card}))
+    return path
+
+
+@dataclass
+class User:
+    """A person with a hub, its token, and folders of their own."""
+
+    environment: dict[str, str]
+    folder: Path
+    settings: Path
+
+    def python(self, *arguments: str, has_longmlm: bool = False) -> subprocess.CompletedProcess:
+        paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"} if has_longmlm else {}
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=ROOT if has_longmlm else self.folder,
+            env=self.environment | paths,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def release(self, *overrides: str) -> subprocess.CompletedProcess:
+        return self.python("-m", "longmlm", "release", str(self.settings), *overrides, has_longmlm=True)
+
+    def loads(self, revision: str) -> list[str]:
+        """Returns type, length and `longmlm` is imported, of the model that a process without longmlm loads."""
+        done = self.python("-c", LOAD, NAME, revision)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    def runs(self, card: bytes) -> None:
+        """Runs the card's first example."""
+        code = re.findall(r"```python\n(.*?)```", card.decode(), re.DOTALL)[0]
+        done = self.python("-c", code)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+def user(settings: Path, tmp_path: Path, **environment: str) -> User:
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    switches = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
+    return User({**others, **switches, "HF_HOME": str(tmp_path / "hf"), **environment}, tmp_path, settings)
+
+
+@pytest.fixture
+def hub() -> Iterator[hf.Hub]:
+    with hf.serve() as hub:
         hub.token = TOKEN
         yield hub
 
 
-def online(hub: Hub, ground: Path) -> dict[str, str]:
-    """Returns the environment of a user of that hub."""
-    client = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HOME": str(ground / "hf")}
-    switches = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    return {**os.environ, **client, **switches, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-
-
 @pytest.fixture
-def publish(hub: Hub, settings: Path, tmp_path: Path) -> Publish:
-    """Releases and publishes from the command line."""
-
-    def run(*overrides: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "longmlm", "release", str(settings), "--publish", f"hf:{NAME}", *overrides]
-        environment = online(hub, tmp_path)
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-    return run
+def on_hf(hub: hf.Hub, settings: Path, tmp_path: Path) -> User:
+    return user(settings, tmp_path, HF_ENDPOINT=hub.endpoint, HF_TOKEN=TOKEN, HF_HUB_OFFLINE="0")
 
 
-def loads(hub: Hub, ground: Path, revision: str) -> str:
-    """Returns what a process that knows only transformers says of the model on the hub."""
-    command = [sys.executable, "-c", LOAD, NAME, revision]
-    environment = {name: value for name, value in online(hub, ground).items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=ground, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()[-1]
+def assert_without_token(user: User, *texts: str) -> None:
+    assert not [text for text in texts if TOKEN in text]
+    assert not [path for path in user.folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
 
 
 @pytest.mark.slow
-def test_what_is_published_loads_in_any_process_by_what_the_card_says(
-    hub: Hub, publish: Publish, tmp_path: Path, settings: Path
-) -> None:
-    first = publish("--tag", "v1")
+def test_release_on_hugging_face_loads_by_its_card(hub: hf.Hub, on_hf: User) -> None:
+    first = on_hf.release("--publish", f"hf:{NAME}", "--tag", "v1")
     assert first.returncode == 0, first.stderr
-    assert first.stdout.splitlines()[-1] == f"published: {hub.endpoint}/{NAME}/tree/v1"
-    repository = hub.repository(f"models/{NAME}")
+    repository, output = hub.repository(f"models/{NAME}"), on_hf.folder / "tiny-40"
+    assert first.stdout.splitlines()[-1].endswith(f"{hub.endpoint}/{NAME}/tree/v1")
     assert repository.private
-    output = tmp_path / "tiny-40"
     assert repository.files().keys() - {".gitattributes"} == {path.name for path in output.iterdir()}
     assert verify(output)
-    before = dict(repository.branches)
-    again = publish("--tag", "v1")
+    branches = dict(repository.branches)
+    again = on_hf.release("--publish", f"hf:{NAME}", "--tag", "v1")
     assert (again.returncode, again.stdout.splitlines()) == (0, first.stdout.splitlines()[-1:])
-    assert repository.branches == before
-    for revision in ("main", "v1"):
-        assert loads(hub, tmp_path, revision) == f"roberta {LONG_POSITIONS} False"
-    card = repository.files()["README.md"].decode()
-    code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0]
-    assert f'model="{NAME}"' in code
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=online(hub, tmp_path),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip()
-    changed = publish("--title", "Another")
-    assert changed.returncode == 2
-    assert "was not released from this model with these settings" in changed.stderr
-    for text in (first.stdout, first.stderr, again.stdout, again.stderr, changed.stderr, *hub.requests):
-        assert TOKEN not in text
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    assert repository.branches == branches
+    assert on_hf.loads("v1") == ["roberta", str(LONG_POSITIONS), "False"]
+    on_hf.runs(repository.files()["README.md"])
+    changed = on_hf.release("--publish", f"hf:{NAME}", "--card.title", "Another")
+    assert (changed.returncode, changed.stderr.count("\n")) == (2, 1)
+    assert str(output) in changed.stderr
+    assert_without_token(on_hf, first.stdout, first.stderr, again.stderr, changed.stderr, *hub.requests)
 
 
 @pytest.mark.slow
-def test_checkpoints_become_branches_and_those_that_fail_stay_here(
-    hub: Hub, publish: Publish, tmp_path: Path, world: World
+def test_checkpoints_are_published_as_branches(hub: hf.Hub, on_hf: User, world: World) -> None:
+    run = on_hf.folder / "run"
+    for step, accuracy in {10: 0.5, 20: 12.0, 30: None, 50: 14.0}.items():
+        checkpoint(run, step, world, accuracy)
+    (run / "checkpoints" / "step-00000050" / "config.json").write_text("{}")
+    done = on_hf.release("--publish", f"hf:{NAME}", "--model", str(run), "--checkpoints")
+    assert done.returncode == 0, done.stderr
+    for step in (10, 30, 50):
+        assert f"step {step} is not published" in done.stdout
+    repository = hub.repository(f"models/{NAME}")
+    assert repository.branches.keys() == {"main", "step-20"}
+    card = ModelCard(repository.files("step-20")["README.md"].decode())
+    assert card.data.eval_results[0].metric_value == round(reached(world), 2)
+    assert f'model="{NAME}", revision="step-20")' in card.text
+    assert {path.name for path in on_hf.folder.iterdir()} == {"run", "tiny-40", "release.toml", "hf"}
+
+
+@pytest.mark.slow
+def test_release_and_checkpoints_on_modelscope_load_by_their_cards(
+    settings: Path, tmp_path: Path, world: World
 ) -> None:
     run = tmp_path / "run"
-    for step, accuracy in {10: 0.5, 20: 12.0, 30: None, 40: 13.0, 50: 14.0}.items():
+    for step, accuracy in {10: 0.5, 20: 12.0}.items():
         checkpoint(run, step, world, accuracy)
-    shutil.copy(world.trained / "model.safetensors", run / "checkpoints" / "step-00000050" / "model.safetensors")
-    (run / "checkpoints" / "step-00000050" / "config.json").write_text("{}")
-    done = publish("--model", str(run), "--checkpoints")
-    assert done.returncode == 0, done.stderr
-    assert "step 10 is not published: its 0.50 % is below base_cut 1.00 %" in done.stdout
-    assert "step 30 is not published: it was not evaluated when it was saved" in done.stdout
-    assert "step 50 is not published: " in done.stdout
-    repository = hub.repository(f"models/{NAME}")
-    assert repository.branches.keys() == {"main", "step-20", "step-40"}
-    assert loads(hub, tmp_path, "step-20") == f"roberta {LONG_POSITIONS} False"
-    card = ModelCard(repository.files("step-20")["README.md"].decode())
-    assert card.data.eval_results[0].metric_value == round(actual_accuracy(world), 2)
-    assert f'model="{NAME}", revision="step-20")' in card.text
-    assert "Trained for 2.0 hours." in card.text
-    assert "| masking.selected_fraction | 0.2 |" in card.text
-    assert {path.name for path in tmp_path.iterdir()} == {"run", "tiny-40", "release.toml", "hf"}
+    overrides = ["--publish", f"ms:{NAME}", "--tag", "v1", "--model", str(run), "--checkpoints"]
+    with ms.serve() as hub:
+        hub.token, home = TOKEN, tmp_path / "home"
+        variables = {"MODELSCOPE_ENDPOINT": hub.endpoint, "MODELSCOPE_API_TOKEN": TOKEN, "HOME": str(home)}
+        on_ms = user(settings, tmp_path, HF_HUB_OFFLINE="1", **variables)
+        first = on_ms.release(*overrides)
+        assert first.returncode == 0, first.stderr
+        assert hub.repositories[NAME].revisions.keys() == {"master", "step-20", "v1"}
+        assert hub.files(NAME) == hub.files(NAME, "v1")
+        assert hub.files(NAME).keys() >= {path.name for path in (tmp_path / "tiny-40").iterdir()}
+        hub.requests.clear()
+        again = on_ms.release(*overrides)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout.splitlines()[-1] == first.stdout.splitlines()[-1]
+        assert not [request for request in hub.requests if not request.startswith("GET ")]
+        assert not (home / ".modelscope").exists()
+        assert on_ms.loads("ms:v1") == ["roberta", str(LONG_POSITIONS), "False"]
+        on_ms.runs(hub.files(NAME, "step-20")["README.md"])
+        assert_without_token(on_ms, first.stdout, first.stderr, again.stdout, again.stderr, *hub.requests)
 
 
 @pytest.mark.slow
-def test_run_is_followed_to_its_end_and_a_failing_hub_is_waited_for(
-    hub: Hub, settings: Path, tmp_path: Path, world: World
-) -> None:
-    run, repository = tmp_path / "run", hub.repository(f"models/{NAME}")
+def test_run_is_followed_to_its_end_and_a_failing_hub_is_waited_for(hub: hf.Hub, on_hf: User, world: World) -> None:
+    run, repository = on_hf.folder / "run", hub.repository(f"models/{NAME}")
     repository.private = True
     repository.commit({})
     checkpoint(run, 10, world, 11.0)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     hub.faults = [Fault("commit", 503)]
-    script = (
-        "import longmlm.cli as stage, longmlm.release.follow as follow, longmlm.hubs.huggingface as client\n"
-        "follow.POLL_SECONDS, client.WAITS_SECONDS = 0.1, ()\nstage.main()"
-    )
-    command = [sys.executable, "-c", script, str(settings), "--publish", f"hf:{NAME}", "--follow", str(run)]
+    command = [sys.executable, "-c", FOLLOW, "release", str(on_hf.settings), "--publish", f"hf:{NAME}"]
     with subprocess.Popen(
-        command, cwd=ROOT, env=online(hub, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--follow", str(run)],
+        cwd=ROOT,
+        env={**on_hf.environment, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as follower:
         wait_for(lambda: b"step 10" in repository.files().get("README.md", b""), follower)
         assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
         checkpoint(run, 20, world, 9.5)
         checkpoint(run, 30, world, 15.0)
         wait_for(lambda: b"step 30" in repository.files().get("README.md", b""), follower)
-        (run / "metrics.jsonl").write_text("{}\n")
-        (run / "summary.json").write_text("{}")
-        said, warned = follower.communicate(timeout=60)
-    assert follower.returncode == 0, warned
-    assert said.count("published: ") == 2
-    assert "step 10 is not published yet: the hub answers 503" in warned
-    assert "Traceback" not in warned
+        shutil.copy(on_hf.settings, run / "metrics.jsonl")
+        shutil.copy(on_hf.settings, run / "summary.json")
+        output, errors = follower.communicate(timeout=60)
+    assert follower.returncode == 0, errors
+    assert output.count("published: ") == 2
+    assert "503" in errors
+    assert "Traceback" not in errors
 
 
-def wait_for(met: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Returns when that is so; ends the process when it takes minutes."""
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    """Returns when the condition is met; kills the process after five minutes."""
     deadline = time.monotonic() + 300
-    while not met():
+    while not condition():
         if time.monotonic() > deadline:
             process.kill()
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
 
 
-REFUSALS = {
-    "no target": (["--publish", "owner/name"], "publish is no hf:OWNER/NAME"),
-    "another hub": (["--publish", "gh:owner/name"], "publish is no hf:OWNER/NAME"),
-    "branch of ModelScope": (["--publish", "ms:owner/name", "--revision", "x"], "set tag instead"),
-    "storage without client": (["--publish", "gs://bucket/name"], "its client is not installed"),
-    "follow without": (["--publish", "folder:out", "--tag", "v1"], "need publish on a hub"),
-    "offline": (["--publish", f"hf:{NAME}"], "HF_HUB_OFFLINE is set"),
-    "tag of what is followed": (["--publish", "ms:owner/name", "--follow", "run", "--tag", "x"], "leave checkpoints"),
-    "public nowhere": (["--public"], "need publish"),
-    "both": (["--publish", f"hf:{NAME}", "--pull-request", "--revision", "x"], "leave revision out"),
-    "no run": (["--publish", "folder:out", "--follow", "nowhere"], "no such run folder"),
-}
+def test_follower_hides_gpus_before_torch_can_find_them(tmp_path: Path) -> None:
+    paths = {"model": "run", "rows": "rows", "output": "out", "publish": "folder:x", "follow": "run"}
+    settings = tmp_path / "release.toml"
+    settings.write_text(tomli_w.dumps({**paths, "card": {"title": "t"}}))
+    environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    command = [sys.executable, "-c", WATCH_TORCH, "release", str(settings)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == "''"
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_users_error_is_one_line(name: str, settings: Path, tmp_path: Path) -> None:
-    overrides, message = REFUSALS[name]
-    command = [sys.executable, "-m", "longmlm", "release", str(settings), *overrides]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert NUM_POSITIONS < LONG_POSITIONS
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["--publish", "gh:owner/name"], "hf:OWNER/NAME"),
+        (["--publish", "gs://bucket/name"], "gcsfs"),
+        (["--publish", f"hf:{NAME}"], "HF_HUB_OFFLINE"),
+        (["--publish", "folder:out", "--follow", "nowhere"], "nowhere"),
+    ],
+)
+def test_error_of_the_user_is_one_line_before_the_work(overrides: list[str], named: str, tmp_path: Path) -> None:
+    settings = tmp_path / "release.toml"
+    paths = {"model": "run", "rows": "rows", "output": str(tmp_path / "out")}
+    settings.write_text(tomli_w.dumps({**paths, "card": {"title": "t"}}))
+    done = user(settings, tmp_path, HF_HUB_OFFLINE="1").release(*overrides)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert named in done.stderr
+    assert not (tmp_path / "out").exists()

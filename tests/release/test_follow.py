@@ -1,11 +1,9 @@
-"""A run in training to what is published of it: each new best, and a line for what is not."""
+"""Following a run in training: each new best checkpoint is published, and a line says why another is not."""
 
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,30 +19,34 @@ from longmlm.release.follow import follow
 
 
 def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 10.0) -> Path:
-    """Writes as much of a checkpoint as a follower reads."""
+    """Writes the parts of a checkpoint that following reads."""
     folder = run / "checkpoints" / f"step-{step:08d}"
     state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": base_cut}
     with new_folder(folder) as partial:
+        for name in ("config.json", "model.safetensors", "optimizer.pt", "rng-00000.pt", "settings.toml"):
+            (partial / name).touch()
         (partial / "longmlm.json").write_text(json.dumps({"base": "base", "trained": {"accuracy": accuracy}}))
         (partial / "state.json").write_text(json.dumps({"state": state, "depends_on": {}}))
     return folder
 
 
-def end(run: Path) -> None:
+def finish(run: Path) -> None:
     for name in ("metrics.jsonl", "summary.json"):
         (run / name).write_text("{}\n")
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run in training, of which a follower need not wait."""
+    """A run in training, which is polled without a pause."""
+    polls = iter(range(20))
     monkeypatch.setattr(following, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(following.time, "sleep", lambda _: next(polls))  # fails a test that never ends
     return tmp_path / "run"
 
 
-def events(*told: Callable[[], object]) -> tuple[list[Path], Callable[[Path], None]]:
-    """Returns what was published, and a publisher that does one of these after another and then publishes."""
-    published, left = list[Path](), list(told)
+def events(*acts: Callable[[], object]) -> tuple[list[Path], Callable[[Path], None]]:
+    """Returns the published checkpoints, and a publisher that does one of the acts before it publishes."""
+    published, left = list[Path](), list(acts)
 
     def publish(folder: Path) -> None:
         if left:
@@ -61,20 +63,20 @@ def fail(error: Exception) -> Callable[[], object]:
     return act
 
 
-def test_each_new_best_is_published_once_until_the_run_ends(run: Path) -> None:
+def test_each_new_best_is_published_once_until_the_run_is_finished(run: Path) -> None:
     first = checkpoint(run, 1, 11.0)
     checkpoint(run, 2, 10.5)
 
-    def go_on() -> None:
+    def train() -> None:
         checkpoint(run, 3, 12.0)
-        end(run)
+        finish(run)
 
-    published, publish = events(go_on)
-    follow(run, is_allowed=False, publish_step=publish)
+    published, publish = events(train)
+    follow(run, allow_unrecovered=False, publish_step=publish)
     assert published == [first, run / "checkpoints" / "step-00000003"]
 
 
-def test_hub_that_fails_and_checkpoint_that_went_are_waited_for(run: Path, capsys: pytest.CaptureFixture) -> None:
+def test_unavailable_hub_and_removed_checkpoint_are_waited_for(run: Path, capsys: pytest.CaptureFixture) -> None:
     best = checkpoint(run, 1, 12.0)
 
     def prune() -> None:
@@ -82,40 +84,49 @@ def test_hub_that_fails_and_checkpoint_that_went_are_waited_for(run: Path, capsy
         checkpoint(run, 2, 11.0)
         raise ReleaseError("its files are gone")
 
-    published, publish = events(fail(UnavailableError("the hub answers 503")), prune, lambda: end(run))
-    follow(run, is_allowed=False, publish_step=publish)
+    published, publish = events(fail(UnavailableError("status 503")), prune, lambda: finish(run))
+    follow(run, allow_unrecovered=False, publish_step=publish)
     assert [folder.name for folder in published] == ["step-00000002"]
-    assert capsys.readouterr().err.splitlines() == [
-        "step 1 is not published yet: the hub answers 503",
-        "step 1 is not published yet: its files are gone",
-    ]
+    lines = capsys.readouterr().err.splitlines()
+    assert ["step 1 " in line for line in lines] == [True, True]
+    assert ["status 503" in lines[0], "its files are gone" in lines[1]] == [True, True]
 
 
-def test_what_waiting_does_not_mend_ends_it(run: Path) -> None:
+def test_unavailable_hub_is_an_error_once_the_run_is_finished(run: Path) -> None:
     checkpoint(run, 1, 12.0)
-    with pytest.raises(ReleaseError, match="the hub answers 403"):
-        follow(run, is_allowed=False, publish_step=events(fail(ReleaseError("the hub answers 403")))[1])
-    with pytest.raises(ReleaseError, match="no such run folder"):
-        follow(run / "nowhere", is_allowed=False, publish_step=lambda _: None)
+    finish(run)
+    with pytest.raises(UnavailableError, match="status 503"):
+        follow(run, allow_unrecovered=False, publish_step=events(fail(UnavailableError("status 503")))[1])
 
 
-def test_checkpoint_whose_state_cannot_be_read_is_named_once(run: Path, capsys: pytest.CaptureFixture) -> None:
+def test_error_that_waiting_does_not_fix_is_raised(run: Path) -> None:
+    checkpoint(run, 1, 12.0)
+    with pytest.raises(ReleaseError, match="status 403"):
+        follow(run, allow_unrecovered=False, publish_step=events(fail(ReleaseError("status 403")))[1])
+    with pytest.raises(ReleaseError, match="nowhere"):
+        follow(run / "nowhere", allow_unrecovered=False, publish_step=lambda _: None)
+
+
+def test_checkpoint_with_unreadable_state_is_named_once(run: Path, capsys: pytest.CaptureFixture) -> None:
     checkpoint(run, 1, 12.0)
     for step, content in {2: '{"state"', 3: "{}"}.items():
         (checkpoint(run, step, 13.0) / "state.json").write_text(content)
-    published, publish = events(fail(UnavailableError("no")), lambda: end(run))
-    follow(run, is_allowed=False, publish_step=publish)
+    published, publish = events(fail(UnavailableError("no")), lambda: finish(run))
+    follow(run, allow_unrecovered=False, publish_step=publish)
     assert [folder.name for folder in published] == ["step-00000001"]
-    told = capsys.readouterr().err
-    for step in (2, 3):
-        assert told.count(f"step {step} is passed over: its state.json cannot be read") == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if "state.json" in line]
+    assert sorted(line.split()[1] for line in lines) == ["2", "3"]
 
 
-def test_long_checkpoint_whose_base_was_not_measured_is_published_only_where_allowed(run: Path) -> None:
-    folder = checkpoint(run, 1, 12.0, base_cut=None)
-    assert "did not measure the base model" in (refusal(folder, is_allowed=False) or "")
-    assert refusal(folder, is_allowed=True) is None
-    assert refusal(checkpoint(run, 2, 12.0), is_allowed=False) is None
+def test_checkpoint_is_refused_unless_known_to_equal_its_base(run: Path) -> None:
+    assert refusal(checkpoint(run, 1, 12.0), allow_unrecovered=False) is None
+    worse = checkpoint(run, 2, 9.5)
+    unmeasured = checkpoint(run, 3, 12.0, base_cut=None)
+    assert "9.50 %" in (refusal(worse, allow_unrecovered=False) or "")
+    assert "base model" in (refusal(unmeasured, allow_unrecovered=False) or "")
+    assert refusal(worse, allow_unrecovered=True) is refusal(unmeasured, allow_unrecovered=True) is None
+    (worse / "state.json").write_text("damaged")
+    assert "state.json" in (refusal(worse, allow_unrecovered=True) or "")
 
 
 def test_sigterm_leaves_no_scratch_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -130,11 +141,11 @@ def test_sigterm_leaves_no_scratch_folder(tmp_path: Path, capsys: pytest.Capture
         work()
     assert caught.value.code == 143
     assert not list(tmp_path.iterdir())
-    assert capsys.readouterr().err == "stopped by SIGTERM: the same command goes on\n"
+    assert "SIGTERM" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_gpus_are_left_to_training_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_hidden_unless_the_environment_chooses_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     hide_gpus()
@@ -142,26 +153,3 @@ def test_gpus_are_left_to_training_unless_told_otherwise(monkeypatch: pytest.Mon
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     hide_gpus()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-
-
-def test_follower_leaves_gpus_before_torch_can_find_them(tmp_path: Path) -> None:
-    code = """
-import os, sys
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torch":
-            sys.stderr.write(repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
-            os._exit(0)
-sys.meta_path.insert(0, Watch())
-from longmlm.cli import main
-main()
-"""
-    settings = tmp_path / "release.toml"
-    settings.write_text(
-        'model = "run"\nrows = "rows"\noutput = "out"\ntitle = "t"\npublish = "folder:x"\nfollow = "run"\n'
-    )
-    environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(settings)], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stderr == "''"

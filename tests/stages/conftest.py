@@ -11,14 +11,13 @@ import pytest
 import tomli_w
 from accelerate import Accelerator
 
-from longmlm.artifacts.provenance import TrainingRecord
+from longmlm.artifacts.provenance import TrainingRecord, read_provenance
 from longmlm.artifacts.run import TrainState
 from longmlm.config import parse, user_errors
-from longmlm.model.loading import load_model, read_provenance
+from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.stages.pretrain import SummedMlm
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import RunRecord, take_snapshot, write_checkpoint
 from tests.support.tiny import (
@@ -71,7 +70,7 @@ def run_folder(world: World, tmp_path: Path) -> Path:
             rows_sha256=rows.sha256,
         )
         recipe = PretrainRecipe(num_steps=2, batch_tokens=100, learning_rate=1e-4)
-        backend = PlainBackend.wrap(accelerator, SummedMlm(MlmObjective(loaded.model)), recipe)
+        backend = PlainBackend.wrap(accelerator, MlmObjective(loaded.model), recipe)
         snapshot = take_snapshot(backend, accelerator)
         record = RunRecord(loaded.tokenizer, "", recipe, about, trained_on)
         write_checkpoint(folder, state, loaded.model, snapshot, record)

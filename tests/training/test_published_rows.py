@@ -38,7 +38,7 @@ def test_run_on_published_rows_is_that_on_the_folder_and_records_the_commit(shor
     for folder in (there, newest):
         assert tomllib.loads((folder / "settings.toml").read_text())["rows"] == pinned
     assert json.loads((newest / "longmlm.json").read_text())["trained"]["rows"] == pinned
-    assert "rows" not in json.loads((checkpoint_folder(here, 4) / "longmlm.json").read_text())["trained"]
+    assert json.loads((checkpoint_folder(here, 4) / "longmlm.json").read_text())["trained"]["rows"] is None
 
 
 def test_resumed_run_keeps_its_commit_when_the_branch_has_moved(short, train, repository, published_files, capsys):

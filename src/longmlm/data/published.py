@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from longmlm.artifacts.rows import SPLITS, Split
+from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
 from longmlm.data.rows import Rows, open_rows
 from longmlm.errors import DataError, FolderError
-from longmlm.folders import MANIFEST
 from longmlm.hubs.datasets import commit_of, download
 from longmlm.hubs.target import Target, parse_target
 
@@ -33,7 +32,7 @@ def folder_of_rows(pinned: str, splits: Sequence[Split] = SPLITS) -> Path:
     """
     if (rows := _on_hub(pinned)) is None:
         return Path(pinned)
-    return download(rows.name, str(rows.revision), [MANIFEST, *(f"{split}/*" for split in splits)])
+    return download(rows.name, str(rows.revision), [RowsManifest.FILE, *(f"{split}/*" for split in splits)])
 
 
 def open_named_rows(name: str, split: Split, verified: bool = True) -> Rows:

@@ -72,7 +72,7 @@ class PretrainRecipe:
     seed: int = 42
     """Seed of the order of rows, of the masks and of dropout."""
     masking: Masking = field(default_factory=Masking)
-    """Which tokens are selected, and what the model sees in their place."""
+    """Which tokens are selected for prediction, and what replaces them."""
     held_out: HeldOut = field(default_factory=HeldOut)
     """The held-out rows that the run evaluates, and their frozen masks."""
 

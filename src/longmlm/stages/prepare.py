@@ -8,7 +8,7 @@ from pathlib import Path
 from longmlm.config import to_toml
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
-from longmlm.data.rows import open_rows
+from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, decode, load_vocabulary
 from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.hubs.target import publishing_target
@@ -23,11 +23,13 @@ def prepare(config: PrepareConfig) -> None:
     if config.publish:
         check_can_publish(publishing_target(config, "dataset"))
     output, vocabulary = Path(config.output), load_vocabulary(config.recipe.tokenizer)
-    executor = partial(run_slices, num_workers=config.runtime.num_workers)
+    executor, existed = partial(run_slices, num_workers=config.runtime.num_workers), output.exists()
     manifest = prepare_rows(config.recipe, vocabulary, output, executor)
     page = output / "index.html"
-    made_by = f"# longmlm prepare settings.toml\n{to_toml(without_paths(config))}"
-    write_page(packing_page(manifest, example_of(output, vocabulary), made_by), page)
+    if not page.is_file():
+        example = example_of(open_rows(output, "train", verified=existed), vocabulary)
+        made_by = f"# longmlm prepare settings.toml\n{to_toml(without_paths(config))}"
+        write_page(packing_page(manifest, example, made_by), page)
     print(packing_report(manifest.report))
     print(f"page: {page}")
     print(f"rows: {output}")
@@ -35,9 +37,9 @@ def prepare(config: PrepareConfig) -> None:
         publish_rows(config)
 
 
-def example_of(output: Path, vocabulary: Vocabulary) -> Example:
-    """Returns the first training row with its text."""
-    row = open_rows(output, "train", verified=False)[0]
+def example_of(rows: Rows, vocabulary: Vocabulary) -> Example:
+    """Returns the first row with its text."""
+    row = rows[0]
     return Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
 
 
