@@ -110,7 +110,7 @@ class PretrainRuntime:
     num_threads: int | None = None
     """CPU threads per process without a GPU; absent for an equal share of the cores."""
     hang_seconds: float = 1800.0
-    """Seconds without a forward pass after which a process exits, because another one must have hung."""
+    """Seconds without progress after which a process exits, because another one must have hung."""
     num_loader_workers: int = 0
     """Processes per training process that prepare batches ahead; 0 prepares them in the training process."""
     activation_checkpointing: bool = False
@@ -124,7 +124,7 @@ class PretrainRuntime:
     save_every_steps: int = 100
     """Steps between two checkpoints."""
     checkpoints_kept: int = 2
-    """Newest checkpoints to keep, at least two; the best one is kept as well."""
+    """Newest checkpoints to keep, at least two; the best of those saved at an evaluated step is kept as well."""
     stop_when_recovered: bool = False
     """Whether the run ends when held-out accuracy at full length reaches the base model's."""
 
