@@ -1,4 +1,4 @@
-"""Names on a hub to models: all of one commit, each file as the hub has it, one line where that fails."""
+"""Loading from a hub: all files of one commit, each verified, and one line on failure."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ BIAS = "lm_head.bias"
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub that the client in this process asks, with an empty cache."""
+    """A hub for the client in this process, with an empty cache."""
     with serve() as hub:
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         for name, value in {"ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
@@ -45,7 +45,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def commit(hub: Hub, folder: Path, bias: float, **more: bytes) -> str:
-    """Commits the model with this bias, and with these files besides, and returns the commit."""
+    """Commits the model with this bias and these other files, and returns the commit."""
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"}
     weights = load_file(folder / "model.safetensors")
     scratch = folder.parent / "biased.safetensors"
@@ -60,7 +60,9 @@ def bias_of(loaded: Any) -> float:
     return loaded.model.lm_head.bias[0].item()
 
 
-def test_all_is_of_one_commit_while_the_branch_moves(hub: Hub, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_files_are_of_one_commit_while_the_branch_moves(
+    hub: Hub, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, real = commit(hub, world.base, 1.0), huggingface_hub.snapshot_download
 
     def moving(*arguments: Any, **named: Any) -> str:
@@ -75,7 +77,7 @@ def test_all_is_of_one_commit_while_the_branch_moves(hub: Hub, world: World, mon
     assert bias_of(load_model(NAME)) == 2.0
 
 
-def test_pinned_commit_is_kept_and_asked_for_once(hub: Hub, world: World) -> None:
+def test_pinned_commit_is_kept_and_requested_once(hub: Hub, world: World) -> None:
     first = commit(hub, world.base, 1.0)
     commit(hub, world.base, 2.0)
     hub.repository(f"models/{NAME}").tags["v1"] = first
@@ -88,7 +90,7 @@ def test_pinned_commit_is_kept_and_asked_for_once(hub: Hub, world: World) -> Non
     assert load_vocabulary(NAME, first).size == load_vocabulary(str(world.base)).size
 
 
-def test_safetensors_alone_are_downloaded_and_nothing_that_runs(hub: Hub, world: World) -> None:
+def test_only_safetensors_are_downloaded_and_no_code(hub: Hub, world: World) -> None:
     commit(hub, world.base, 1.0, pytorch_model__bin=b"\x80", own__py=b"", adapter_config__json=b"{}")
     assert bias_of(load_model(NAME)) == 1.0
     assert any("model.safetensors" in request for request in hub.requests)
@@ -112,7 +114,7 @@ def test_weights_that_are_read(files: list[str], taken: list[str]) -> None:
 
 
 @pytest.mark.parametrize("shard", ["../../../../secret.safetensors", "/etc/secret.safetensors"])
-def test_index_of_a_hub_that_leads_out_of_the_folder_is_refused(hub: Hub, world: World, shard: str) -> None:
+def test_index_that_names_a_file_outside_the_folder_is_refused(hub: Hub, world: World, shard: str) -> None:
     index = json.dumps({"weight_map": {BIAS: shard}}).encode()
     commit(hub, world.base, 1.0, model__safetensors__index__json=index)
     with pytest.raises(ModelError, match=f"names a file outside its folder, {shard}"):
@@ -140,7 +142,7 @@ def refusal() -> str:
     return ""
 
 
-def test_what_others_left_in_the_cache_and_is_not_read_does_not_matter(hub: Hub, world: World) -> None:
+def test_other_files_in_the_cache_are_ignored(hub: Hub, world: World) -> None:
     commit(hub, world.base, 1.0)
     folder = snapshot_of(NAME).folder
     for name in ("tf_model.h5", "pytorch_model.bin"):
@@ -169,7 +171,7 @@ def test_history_comes_with_the_weights_and_not_in_a_second_call(hub: Hub, world
         load_model(NAME)
 
 
-def test_hub_that_cannot_be_reached_is_told_at_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_reported_at_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -189,7 +191,7 @@ def test_hub_that_cannot_be_reached_is_told_at_once(hub: Hub, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("status", "said"), [(401, "check its name"), (403, "answers 403"), (429, "answers 429"), (500, "try again later")]
 )
-def test_hub_that_refuses_is_told_in_a_line_without_secrets(hub: Hub, world: World, status: int, said: str) -> None:
+def test_refusal_of_the_hub_is_one_line_without_secrets(hub: Hub, world: World, status: int, said: str) -> None:
     commit(hub, world.base, 1.0)
     headers = {"X-Error-Code": "RepoNotFound"} if status == 401 else {}
     hub.faults = [Fault("GET /api/models", status, times=10**6, headers=headers, said=f"no {TOKEN}")]
@@ -200,7 +202,7 @@ def test_hub_that_refuses_is_told_in_a_line_without_secrets(hub: Hub, world: Wor
     assert len(hub.requests) < 10
 
 
-def test_revision_and_repository_that_there_are_not_are_told(hub: Hub, world: World) -> None:
+def test_missing_revision_and_repository_are_named(hub: Hub, world: World) -> None:
     commit(hub, world.base, 1.0)
     with pytest.raises(ModelError, match=f"{NAME} has no revision 'v9': name a branch, a tag or a commit"):
         load_model(NAME, "v9")
@@ -208,7 +210,7 @@ def test_revision_and_repository_that_there_are_not_are_told(hub: Hub, world: Wo
         load_model("owner/other")
 
 
-def test_place_of_the_cache_stands_in_nothing_that_is_written(hub: Hub, world: World, tmp_path: Path) -> None:
+def test_path_of_the_cache_is_written_nowhere(hub: Hub, world: World, tmp_path: Path) -> None:
     commit(hub, world.base, 1.0)
     loaded = load_model(NAME)
     loaded.model.save_pretrained(tmp_path / "saved")
@@ -218,7 +220,7 @@ def test_place_of_the_cache_stands_in_nothing_that_is_written(hub: Hub, world: W
         assert str(tmp_path).encode() not in path.read_bytes()
 
 
-def test_disk_that_is_full_is_not_taken_for_a_network(hub: Hub, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_not_reported_as_a_network_error(hub: Hub, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
 

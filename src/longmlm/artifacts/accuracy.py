@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Accuracy:
     """Masked-token accuracy in percent, its standard error, and the mean cross-entropy in nats.
 
-    The three are absent where no token was selected.
+    All three are absent if no token was selected.
     """
 
     accuracy: float | None
