@@ -2,36 +2,42 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
 from longmlm.folders import new_folder
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import Masking
+from longmlm.settings.pretrain import PretrainRecipe
 from tests.support.tiny import LONG_POSITIONS, World, accuracy_of, measured_on
 
 BASE_CUT = 1.0
+RECIPE = PretrainRecipe(num_steps=99, batch_tokens=100, learning_rate=1e-4, masking=Masking(selected_fraction=0.2))
 
 
 def checkpoint(run: Path, step: int, world: World, accuracy: float | None) -> Path:
     """Writes a checkpoint with the trained model, by whose accuracy a run chooses its best.
 
-    Unless that is below the base model's, its longmlm.json tells the one that the model reaches.
+    Unless that is below the base model's, its longmlm.json reports the accuracy that the model reaches.
     """
     folder = run / "checkpoints" / f"step-{step:08d}"
-    about = json.loads((world.trained / "longmlm.json").read_text())
-    told = reached(world) if accuracy and accuracy >= BASE_CUT else accuracy
-    trained = {"row_length": LONG_POSITIONS, "steps": step, "tokens": 100 * step, "accuracy": told}
+    provenance = json.loads((world.trained / "longmlm.json").read_text())
+    reported = reached(world) if accuracy and accuracy >= BASE_CUT else accuracy
+    trained = {"row_length": LONG_POSITIONS, "steps": step, "tokens": 100 * step, "accuracy": reported}
     state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": BASE_CUT}
+    recipe = {key: value for key, value in asdict(RECIPE).items() if key != "held_out"}
+    depends_on = {"recipe": recipe, "held_out": asdict(HeldOut()), "rows": {"sha256": "0" * 64}}
     with new_folder(folder) as partial:
-        for name in ("optimizer.pt", "rng-00000.pt"):
+        for name in ("optimizer.pt", "rng-00000.pt", "settings.toml"):
             (partial / name).touch()
         for path in world.trained.iterdir():
             shutil.copy(path, partial)
-        (partial / "longmlm.json").write_text(json.dumps({**about, "trained": {**trained, **measured_on(world.rows)}}))
-        (partial / "state.json").write_text(
-            json.dumps({"state": {**state, "training_seconds": 7_200.0}, "depends_on": {}})
+        (partial / "longmlm.json").write_text(
+            json.dumps({**provenance, "trained": {**trained, **measured_on(world.rows)}})
         )
-        (partial / "settings.toml").write_text(
-            "[recipe]\nlearning_rate = 1e-4\n[recipe.masking]\nselected_fraction = 0.2\n"
+        (partial / "state.json").write_text(
+            json.dumps({"state": {**state, "training_seconds": 7_200.0}, "depends_on": depends_on})
         )
     return folder
 
