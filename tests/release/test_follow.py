@@ -18,6 +18,7 @@ from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.release import follow as following
 from longmlm.release.candidates import refusal
 from longmlm.release.follow import follow
+from tests.support.checkpoints import DEPENDS_ON
 
 
 def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 10.0) -> Path:
@@ -26,7 +27,7 @@ def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 1
     state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": base_cut}
     with new_folder(folder) as partial:
         (partial / "longmlm.json").write_text(json.dumps({"base": "base", "trained": {"accuracy": accuracy}}))
-        (partial / "state.json").write_text(json.dumps({"state": state, "depends_on": {}}))
+        (partial / "state.json").write_text(json.dumps({"state": state, "depends_on": DEPENDS_ON}))
     return folder
 
 

@@ -14,6 +14,11 @@ from tests.support.tiny import LONG_POSITIONS, World, accuracy_of, measured_on
 
 BASE_CUT = 1.0
 RECIPE = PretrainRecipe(num_steps=99, batch_tokens=100, learning_rate=1e-4, masking=Masking(selected_fraction=0.2))
+DEPENDS_ON = {
+    "recipe": {key: value for key, value in asdict(RECIPE).items() if key != "held_out"},
+    "held_out": asdict(HeldOut()),
+    "rows": {"sha256": "0" * 64},
+}
 
 
 def checkpoint(run: Path, step: int, world: World, accuracy: float | None) -> Path:
@@ -26,8 +31,6 @@ def checkpoint(run: Path, step: int, world: World, accuracy: float | None) -> Pa
     reported = reached(world) if accuracy and accuracy >= BASE_CUT else accuracy
     trained = {"row_length": LONG_POSITIONS, "steps": step, "tokens": 100 * step, "accuracy": reported}
     state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": BASE_CUT}
-    recipe = {key: value for key, value in asdict(RECIPE).items() if key != "held_out"}
-    depends_on = {"recipe": recipe, "held_out": asdict(HeldOut()), "rows": {"sha256": "0" * 64}}
     with new_folder(folder) as partial:
         for name in ("optimizer.pt", "rng-00000.pt", "settings.toml"):
             (partial / name).touch()
@@ -37,7 +40,7 @@ def checkpoint(run: Path, step: int, world: World, accuracy: float | None) -> Pa
             json.dumps({**provenance, "trained": {**trained, **measured_on(world.rows)}})
         )
         (partial / "state.json").write_text(
-            json.dumps({"state": {**state, "training_seconds": 7_200.0}, "depends_on": depends_on})
+            json.dumps({"state": {**state, "training_seconds": 7_200.0}, "depends_on": DEPENDS_ON})
         )
     return folder
 
