@@ -16,6 +16,7 @@ from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.release import follow as following
 from longmlm.release.candidates import refusal
 from longmlm.release.follow import follow
+from tests.support.checkpoints import DEPENDS_ON
 
 
 def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 10.0) -> Path:
@@ -26,7 +27,7 @@ def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 1
         for name in ("config.json", "model.safetensors", "optimizer.pt", "rng-00000.pt", "settings.toml"):
             (partial / name).touch()
         (partial / "longmlm.json").write_text(json.dumps({"base": "base", "trained": {"accuracy": accuracy}}))
-        (partial / "state.json").write_text(json.dumps({"state": state, "depends_on": {}}))
+        (partial / "state.json").write_text(json.dumps({"state": state, "depends_on": DEPENDS_ON}))
     return folder
 
 
