@@ -72,7 +72,7 @@ def measure(
     num_places = math.ceil(len(row_ids) / accelerator.num_processes) * accelerator.num_processes
     sums = np.zeros((3, num_places, math.ceil(frozen.rows.row_length / block) * parts))
     mine = range(accelerator.process_index, num_places, accelerator.num_processes)
-    shown = tqdm(mine, desc=name, unit="row", shut_down=False, disable=not (name and accelerator.is_main_process))
+    shown = tqdm(mine, desc=name, unit="row", leave=False, disable=not (name and accelerator.is_main_process))
     was_training = objective.training
     objective.eval()
     masked = ((place, frozen.masked(row_ids[place % len(row_ids)])) for place in shown)
