@@ -34,7 +34,7 @@ class Rows:
         return len(self.table)
 
     def __getitem__(self, row_id: int) -> Row:
-        record = self.table[int(row_id)]
+        record = cast(pa.Table, self.table[int(row_id)])
         return Row(**{name: record.column(name).to_numpy()[0].astype(np.int64) for name in COLUMNS})
 
     @property
