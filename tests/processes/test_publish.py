@@ -251,7 +251,6 @@ def test_follower_hides_gpus_before_torch_can_find_them(tmp_path: Path) -> None:
         (["--publish", "gh:owner/name"], "hf:OWNER/NAME"),
         (["--publish", "gs://bucket/name"], "gcsfs"),
         (["--publish", f"hf:{NAME}"], "HF_HUB_OFFLINE"),
-        (["--publish", "folder:out", "--follow", "nowhere"], "nowhere"),
     ],
 )
 def test_error_of_the_user_is_one_line_before_the_work(overrides: list[str], named: str, tmp_path: Path) -> None:
