@@ -2,24 +2,29 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import get_args
 
 import torch
 from paired import Way, compare
 from transformers import BertConfig, BertForMaskedLM
 
+from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.generated import rebuild_positions
 from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.settings.extend import PositionMode
 
 BASE, LENGTH, NUM_STEPS, VOCABULARY = 512, 1536, 3, 30522
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 
 
-def steps(mode: str) -> Callable[[], int]:
+def steps(mode: PositionMode) -> Callable[[], int]:
     """Returns steps on a row of 1536 tokens as the training loop makes them, after one to warm up."""
     torch.manual_seed(0)
     model = BertForMaskedLM(BertConfig(**SIZES, vocab_size=VOCABULARY, max_position_embeddings=LENGTH))
-    rebuild_positions(model, {"mode": mode, "base_positions": BASE, "initialisation": "hierarchical", "alpha": 0.4})
+    base = ModelSource(name="random")
+    sizes = {"base_positions": BASE, "num_positions": LENGTH}
+    rebuild_positions(model, Extension(base=base, **sizes, initialisation="hierarchical", alpha=0.4, seed=0, mode=mode))
     set_dropout(model, 0.0)
     objective = MlmObjective(model.train())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
@@ -29,7 +34,7 @@ def steps(mode: str) -> Callable[[], int]:
 
     def work(num_steps: int = NUM_STEPS) -> int:
         for _ in range(num_steps):
-            (objective(batch).losses.sum() / len(batch.labels)).backward()
+            (objective(batch).loss_sum / len(batch.labels)).backward()
             optimizer.step()
             optimizer.zero_grad()
         return num_steps * LENGTH
@@ -39,4 +44,4 @@ def steps(mode: str) -> Callable[[], int]:
 
 
 if __name__ == "__main__":
-    compare("training step", *(Way(mode, partial(steps, mode)) for mode in ("generated", "materialized")))
+    compare("training step", *(Way(mode, partial(steps, mode)) for mode in get_args(PositionMode)))

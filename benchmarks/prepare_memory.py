@@ -1,6 +1,6 @@
-"""The peak memory of each prepare worker, and its speed: a corpus of many documents, and single huge ones.
+"""Peak memory of each prepare worker, and speed: for a corpus of many documents and for single huge documents.
 
-python benchmarks/prepare_memory.py [MEGABYTES OF THE CORPUS] [MEGABYTES OF A DOCUMENT], 200 and 200 if not given.
+python benchmarks/prepare_memory.py [MEGABYTES OF THE CORPUS] [MEGABYTES OF A DOCUMENT], by default 200 and 200.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from longmlm.data.corpus import Document, plan_slices, read_slice
+from longmlm.data.rows import read_rows_manifest
 from longmlm.data.texts import pieces_of
 from longmlm.settings.prepare import Source
 
@@ -22,7 +23,7 @@ MEGABYTE = 1_000_000
 
 
 def english(seed: int) -> Iterator[str]:
-    """Yields paragraphs of the bundled text in random order, without end."""
+    """Yields paragraphs of the bundled text in random order, endlessly."""
     sources = [Source(files=(TEXT,))]
     records = (record for spans in plan_slices(sources, 1 << 30) for record in read_slice(spans, sources))
     texts = ["".join(pieces_of(record.text)) for record in records if isinstance(record, Document)]
@@ -33,7 +34,7 @@ def english(seed: int) -> Iterator[str]:
 
 
 def chinese(seed: int) -> Iterator[str]:
-    """Yields paragraphs of random characters with the punctuation of Chinese, without end."""
+    """Yields paragraphs of random characters with Chinese punctuation, endlessly."""
     generator = np.random.default_rng(seed)
     while True:
         lengths = generator.integers(5, 40, size=8)
@@ -42,7 +43,7 @@ def chinese(seed: int) -> Iterator[str]:
 
 
 def write_document(path: Path, paragraphs: Iterator[str], num_bytes: int) -> None:
-    """Writes one document, as a JSON line or as the text itself."""
+    """Writes one document, as a JSON line or as plain text."""
     with path.open("w", encoding="utf-8") as file:
         file.write('{"text": "' * (path.suffix == ".jsonl"))
         while file.tell() < num_bytes:
@@ -52,7 +53,7 @@ def write_document(path: Path, paragraphs: Iterator[str], num_bytes: int) -> Non
 
 
 def write_corpus(path: Path, paragraphs: Iterator[str], num_bytes: int) -> None:
-    """Writes JSON lines, documents of one to a hundred paragraphs."""
+    """Writes JSON lines, each a document of one to a hundred paragraphs."""
     generator = np.random.default_rng(0)
     with path.open("w", encoding="utf-8") as file:
         while file.tell() < num_bytes:
@@ -61,13 +62,14 @@ def write_corpus(path: Path, paragraphs: Iterator[str], num_bytes: int) -> None:
 
 
 def measure(path: Path, language: str) -> None:
-    """Prints tokens/s and the peak memory of the stage's processes, run as a user would."""
+    """Prints tokens/s and peak memory of the stage's processes, started as a user would."""
     output, small = path.with_name(f"{path.name}-rows"), path.with_name("small.jsonl")
-    write_corpus(small, english(1), 20_000_000)  # that both sides have documents
+    write_corpus(small, english(1), 20_000_000)  # so that both splits have documents
     settings = path.with_suffix(".toml")
     settings.write_text(
-        f'output = "{output}"\ntokenizer = "{TOKENIZER}"\nrow_length = {LENGTH}\nnum_workers = {NUM_WORKERS}\n'
-        f'[[sources]]\nfiles = ["{small}"]\n[[sources]]\nfiles = ["{path}"]\nlanguage = "{language}"\n'
+        f'output = "{output}"\n[runtime]\nnum_workers = {NUM_WORKERS}\n'
+        f'[recipe]\ntokenizer = "{TOKENIZER}"\nrow_length = {LENGTH}\n[[recipe.sources]]\nfiles = ["{small}"]\n'
+        f'[[recipe.sources]]\nfiles = ["{path}"]\nlanguage = "{language}"\n'
     )
     command = [sys.executable, "-m", "longmlm", "prepare", str(settings)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -77,11 +79,11 @@ def measure(path: Path, language: str) -> None:
             peaks[pid] = max(peaks.get(pid, 0), _peak_kilobytes(pid))
         time.sleep(0.05)
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-    report = json.loads((output / "manifest.json").read_text(encoding="utf-8"))["report"]
+        raise RuntimeError(f"{' '.join(command)} exited with code {process.returncode}")
+    report = read_rows_manifest(output).report
     own, workers = peaks.pop(process.pid), sorted(peaks.values())[-NUM_WORKERS:]
     print(
-        f"{path.name:24}{path.stat().st_size / MEGABYTE:>8,.0f} MB {report['tokens_per_second']:>10,.0f} tokens/s"
+        f"{path.name:24}{path.stat().st_size / MEGABYTE:>8,.0f} MB {report.tokens_per_second:>10,.0f} tokens/s"
         f"  peak MB: workers {', '.join(f'{peak / 1e3:,.0f}' for peak in workers)}, main process {own / 1e3:,.0f}",
         flush=True,
     )

@@ -1,4 +1,7 @@
-"""A source tree to the losses of its first twenty steps, fp32 on one thread: golden.py TREE prints them as JSON."""
+"""Prints the losses of twenty steps, fp32 on one thread, made by the commands of a source tree: golden.py TREE.
+
+TREE may be of the layout before sections, whose stages were modules of `pipelines`.
+"""
 
 import json
 import os
@@ -16,10 +19,11 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 PREPARE = """
 output = "rows"
+{section}
 tokenizer = "tokenizer"
 row_length = 64
 held_out_fraction = 0.2
-sources = [{files = ["text.jsonl"]}]
+sources = [{{files = ["text.jsonl"]}}]
 """
 
 PRETRAIN = f"""
@@ -59,20 +63,22 @@ def golden_losses(tree: Path) -> list[float]:
     """Returns the loss of each step of a small untrained model, made by the commands of the source tree `tree`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_inputs(folder)
-        for command in (["-m", "longmlm", "prepare", "prepare.toml"], [str(tree / "pretrain.py"), "pretrain.toml"]):
-            _run(command, tree, folder)
+        has_sections = (tree / "src" / "longmlm" / "settings").is_dir()
+        _write_inputs(folder, PREPARE.format(section="[recipe]" if has_sections else ""))
+        prepare = ["-m", "longmlm", "prepare"] if has_sections else ["-m", "pipelines.prepare"]
+        _run([*prepare, "prepare.toml"], tree, folder)
+        _run([str(tree / "pretrain.py"), "pretrain.toml"], tree, folder)
         lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def _write_inputs(folder: Path) -> None:
+def _write_inputs(folder: Path, prepare: str) -> None:
     generator = random.Random(0)
     words = ["".join(generator.choices("aeiounrst", k=generator.randint(2, 6))) for _ in range(40)]
     sentences = [" ".join(generator.choices(words, k=generator.randint(3, 8))).capitalize() + "." for _ in range(900)]
     documents = [{"text": " ".join(sentences[start : start + 30])} for start in range(0, len(sentences), 30)]
     (folder / "text.jsonl").write_text("".join(f"{json.dumps(document)}\n" for document in documents))
-    (folder / "prepare.toml").write_text(PREPARE)
+    (folder / "prepare.toml").write_text(prepare)
     (folder / "pretrain.toml").write_text(PRETRAIN)
     (folder / "model.json").write_text(json.dumps(ARCHITECTURE))
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *sorted(ByteLevel.alphabet())])}
@@ -80,13 +86,13 @@ def _write_inputs(folder: Path) -> None:
 
 
 def _run(command: list[str], tree: Path, folder: Path) -> None:
-    places = {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")} | places
+    changes = {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")} | changes
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"{command[-2:]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{command[-2:]} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 if __name__ == "__main__":

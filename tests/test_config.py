@@ -1,9 +1,5 @@
 """Settings: files merged in order, overrides above them, and one clear line for whatever is wrong."""
 
-import errno
-import os
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,21 +7,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.config import parse, read, to_toml, user_errors
-from longmlm.errors import ConfigError, DataError
+from longmlm.config import parse, read, to_toml
+from longmlm.errors import ConfigError
+from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.pretrain import PretrainConfig
 
 ROOT = Path(__file__).parents[1]
 BASE = """
 output = "rows"
+
+[recipe]
 tokenizer = "roberta-base"
 row_length = 512
 
-[[sources]]
+[[recipe.sources]]
 files = ["a.txt", "b/*.txt"]
 language = "de"
 
-[[sources]]
+[[recipe.sources]]
 files = ["c.jsonl"]
 """
 
@@ -50,24 +50,23 @@ def refusal(*arguments: str) -> str:
 
 def test_a_file_gives_what_it_says_and_defaults_for_the_rest(base: str) -> None:
     config = parse(PrepareConfig, [base])
-    assert (config.output, config.tokenizer, config.row_length) == ("rows", "roberta-base", 512)
-    assert config.sources == (Source(files=("a.txt", "b/*.txt"), language="de"), Source(files=("c.jsonl",)))
-    assert (config.packing, config.held_out_fraction, config.num_workers) == ("full-sentences", 0.01, 1)
+    assert (config.output, config.recipe.tokenizer, config.recipe.row_length) == ("rows", "roberta-base", 512)
+    assert config.recipe.sources == (Source(files=("a.txt", "b/*.txt"), language="de"), Source(files=("c.jsonl",)))
+    assert (config.recipe.packing, config.recipe.held_out_fraction) == ("full-sentences", 0.01)
+    assert config.runtime.num_workers == 1
 
 
 def test_later_files_win_and_leave_what_they_do_not_name(base: str, tmp_path: Path) -> None:
-    longer = written(tmp_path, "longer.toml", "row_length = 1536\n")
-    other = written(tmp_path, "other.toml", 'row_length = 2048\n[[sources]]\nfiles = ["d.txt"]\n')
-    assert parse(PrepareConfig, [base, longer]).row_length == 1536
-    assert parse(PrepareConfig, [longer, base]).row_length == 512
-    assert parse(PrepareConfig, [base, other, longer]).row_length == 1536
-    assert parse(PrepareConfig, [base, other]).sources == (Source(files=("d.txt",)),)
-    assert parse(PrepareConfig, [base, longer]).sources == parse(PrepareConfig, [base]).sources
+    longer = written(tmp_path, "longer.toml", "recipe.row_length = 1536\n")
+    other = written(tmp_path, "other.toml", 'recipe.row_length = 2048\n[[recipe.sources]]\nfiles = ["d.txt"]\n')
+    assert parse(PrepareConfig, [base, longer]).recipe.row_length == 1536
+    assert parse(PrepareConfig, [longer, base]).recipe.row_length == 512
+    assert parse(PrepareConfig, [base, other, longer]).recipe.row_length == 1536
+    assert parse(PrepareConfig, [base, other]).recipe.sources == (Source(files=("d.txt",)),)
+    assert parse(PrepareConfig, [base, longer]).recipe.sources == parse(PrepareConfig, [base]).recipe.sources
 
 
 def test_tables_are_merged_key_by_key(tmp_path: Path) -> None:
-    from longmlm.settings.pretrain import PretrainConfig
-
     shipped = ROOT / "configs" / "pretrain" / "scratch-mini.toml"
     overlay = Path(written(tmp_path, "overlay.toml", "[recipe]\nseed = 77\n"))
     before, after = read(PretrainConfig, [shipped]), read(PretrainConfig, [shipped, overlay])
@@ -82,57 +81,85 @@ def _differs(before: object, after: object, name: str) -> bool:
 
 
 def test_an_override_wins_over_every_file(base: str, tmp_path: Path) -> None:
-    longer = written(tmp_path, "longer.toml", "row_length = 1536\n")
-    assert parse(PrepareConfig, [base, longer, "--recipe.row-length", "64"]).row_length == 64
-    assert parse(PrepareConfig, [base, "--recipe.packing", "doc-sentences"]).packing == "doc-sentences"
-    assert parse(PrepareConfig, [base, "--row_length=64"]).row_length == 64
+    longer = written(tmp_path, "longer.toml", "recipe.row_length = 1536\n")
+    assert parse(PrepareConfig, [base, longer, "--recipe.row-length", "64"]).recipe.row_length == 64
+    assert parse(PrepareConfig, [base, "--recipe.packing", "doc-sentences"]).recipe.packing == "doc-sentences"
+    assert parse(PrepareConfig, [base, "--recipe.row_length=64"]).recipe.row_length == 64
 
 
 def test_an_override_reaches_into_one_table_of_an_array(base: str) -> None:
     config = parse(
         PrepareConfig, [base, "--recipe.sources.1.text-field", "body", "--recipe.sources.0.files", "x.txt", "y.txt"]
     )
-    assert config.sources[0] == Source(files=("x.txt", "y.txt"), language="de")
-    assert config.sources[1] == Source(files=("c.jsonl",), text_field="body")
+    assert config.recipe.sources[0] == Source(files=("x.txt", "y.txt"), language="de")
+    assert config.recipe.sources[1] == Source(files=("c.jsonl",), text_field="body")
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("rowlength = 9", "unknown key rowlength, did you mean row_length?"),
-        ("tokeniser = 'x'", "unknown key tokeniser, did you mean tokenizer?"),
-        ("[[sources]]\nfiles = ['a']\ntextfield = 'b'", "unknown key sources.0.textfield, did you mean text_field?"),
-        ("zzzzz = 1", "unknown key zzzzz"),
-        ("row_length = '512'", "row_length: Input should be a valid integer"),
-        ("row_length = 512.5", "row_length: "),
-        ("row_length = true", "row_length: Input should be a valid integer"),
-        ("output = 7", "output: Input should be a valid string"),
-        ("packing = 'sentences'", "packing: Input should be 'full-sentences' or 'doc-sentences'"),
-        ("[[sources]]\nfiles = 'a.txt'", "sources.0.files: "),
-        ("[[sources]]\nfiles = []", "sources.0: a source needs either at least one path in `files` or a `dataset`"),
+        ("recipe.rowlength = 9", "unknown key recipe.rowlength, did you mean row_length?"),
+        ("recipe.tokeniser = 'x'", "unknown key recipe.tokeniser, did you mean tokenizer?"),
+        ("row_length = 3", "unknown key row_length, did you mean recipe.row_length?"),
+        ("num_workers = 3", "unknown key num_workers, did you mean runtime.num_workers?"),
+        ("runtime.row_length = 3", "unknown key runtime.row_length, did you mean recipe.row_length?"),
         (
-            "[[sources]]\nlanguage = 'en'",
-            "sources.0: a source needs either at least one path in `files` or a `dataset`",
+            "[[recipe.sources]]\nfiles = ['a']\ntextfield = 'b'",
+            "key recipe.sources.0.textfield, did you mean text_field?",
         ),
-        ("[sources]\nfiles = ['a']", "sources: "),
-        ("row_length = 2", "row_length must be at least 3"),
-        ("held_out_fraction = 1", "held_out_fraction must lie between 0 and 1"),
-        ("held_out_fraction = nan", "held_out_fraction must lie between 0 and 1"),
-        ("num_workers = 0", "slice_bytes and num_workers must be at least 1"),
+        ("zzzzz = 1", "unknown key zzzzz"),
+        ("recipe.row_length = '512'", "recipe.row_length: "),
+        ("recipe.row_length = 512.5", "recipe.row_length: "),
+        ("recipe.row_length = true", "recipe.row_length: "),
+        ("output = 7", "output: "),
+        ("recipe.packing = 'sentences'", "recipe.packing: "),
+        ("[[recipe.sources]]\nfiles = 'a.txt'", "recipe.sources.0.files: "),
+        ("[[recipe.sources]]\nfiles = []", "recipe.sources.0: "),
+        ("[[recipe.sources]]\nlanguage = 'en'", "recipe.sources.0: "),
+        ("[[recipe.sources]]\nfiles = ['a']\ndelimiter = ''", "recipe.sources.0: delimiter"),
+        ("[recipe.sources]\nfiles = ['a']", "recipe.sources: "),
+        ("recipe.row_length = 2", "recipe: row_length"),
+        ("recipe.held_out_fraction = 1", "recipe: held_out_fraction"),
+        ("recipe.held_out_fraction = nan", "recipe: held_out_fraction"),
+        ("recipe.slice_bytes = 0", "recipe: slice_bytes"),
+        ("runtime.num_workers = 0", "runtime: num_workers"),
     ],
 )
 def test_a_wrong_key_type_or_value_is_named_with_its_file(base: str, tmp_path: Path, wrong: str, message: str) -> None:
     name = written(tmp_path, "wrong.toml", wrong)
-    told = refusal(base, name)
-    assert name in told
-    assert message in told
+    error = refusal(base, name)
+    assert name in error
+    assert message in error
 
 
-def test_all_that_is_wrong_is_told_at_once_and_the_misspelt_key_first(tmp_path: Path) -> None:
-    told = refusal(written(tmp_path, "bad.toml", "outptu = 'rows'\nrow_length = 'long'\n"))
-    parts = ["unknown key outptu, did you mean output?", "output is missing", "row_length: ", "tokenizer is missing"]
-    assert all(part in told for part in parts)
-    assert told.index(parts[0]) < min(told.index(part) for part in parts[1:])
+def test_all_errors_are_reported_at_once_and_the_misspelt_key_first(tmp_path: Path) -> None:
+    error = refusal(written(tmp_path, "bad.toml", "outptu = 'rows'\nrecipe.row_length = 'long'\n"))
+    parts = [
+        "unknown key outptu, did you mean output?",
+        "output is missing",
+        "recipe.row_length: ",
+        "recipe.tokenizer",
+    ]
+    assert all(part in error for part in parts)
+    assert error.index(parts[0]) < min(error.index(part) for part in parts[1:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options", "key"),
+    [
+        (PretrainConfig, "pretrain/demo.toml", ["--recipe.batch-tokens", str(10**14)], "batch_tokens"),
+        (PretrainConfig, "pretrain/demo.toml", ["--recipe.seed", "-1"], "seed"),
+        (PretrainConfig, "pretrain/demo.toml", ["--runtime.num-threads", "100000"], "num_threads"),
+        (PretrainConfig, "pretrain/demo.toml", ["--runtime.num-threads", "0"], "num_threads"),
+        (ExtendConfig, "extend/demo.toml", ["--recipe.seed", "-1"], "seed"),
+        (ExtendConfig, "extend/demo.toml", ["--recipe.alpha", "0.5"], "alpha"),
+    ],
+)
+def test_a_value_that_no_run_can_use_is_refused(kind: type, name: str, options: list[str], key: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(kind, [str(ROOT / "configs" / name), *options])
+    section = options[0].removeprefix("--").split(".")[0]
+    assert str(raised.value).startswith(f"{section}: {key} must be")
 
 
 def test_a_file_that_is_not_there_is_named(base: str, tmp_path: Path) -> None:
@@ -143,7 +170,7 @@ def test_a_file_that_is_not_there_is_named(base: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"row_length = = 3", b"[sources", b"a = 1\na = 2", b"\xff\xfe", b"{}"])
 def test_a_file_that_is_no_toml_is_named(base: str, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.toml").write_bytes(content)
-    assert f"{tmp_path}/bad.toml is no TOML" in refusal(base, f"{tmp_path}/bad.toml")
+    assert f"{tmp_path}/bad.toml is not valid TOML" in refusal(base, f"{tmp_path}/bad.toml")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +179,9 @@ def test_a_file_that_is_no_toml_is_named(base: str, tmp_path: Path, content: byt
         (["--recipe.row-lenght", "9"], ["--recipe.row-lenght", "--recipe.row-length"]),
         (["--recipe.row-length", "nine"], ["--recipe.row-length", "nine"]),
         (["--recipe.row-length"], ["--recipe.row-length"]),
-        (["--recipe.row-length", "2"], ["row_length must be at least 3"]),
+        (["--recipe.row-length", "2"], ["recipe: row_length must be"]),
+        (["--card.title", "t", "--public"], ["public needs publish"]),
+        (["--row-length", "9"], ["--row-length", "--recipe.row-length"]),
         (["--recipe.packing", "all"], ["all", "full-sentences", "doc-sentences"]),
         (["--recipe.sources.2.language", "en"], ["--recipe.sources.2.language"]),
         (["--recipe.row-length", "9", "more.toml"], ["more.toml"]),
@@ -205,105 +234,3 @@ def test_an_absent_value_is_left_out_of_the_toml_and_absent_again(tmp_path: Path
         toml = to_toml(masking)
         assert ("mask_patterns" in toml) == (masking.mask_patterns is not None)
         assert read(Masking, [Path(written(tmp_path, "masking.toml", toml))]) == masking
-
-
-def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "COLUMNS": "100"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, **paths, **environment},
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str) -> None:
-    answer = command("-m", "longmlm", "prepare", base, "--help")
-    assert (answer.returncode, answer.stderr) == (0, "")
-    told = " ".join(answer.stdout.replace("│", " ").split())
-    for item in fields(PrepareConfig):
-        option = f"--{item.name.replace('_', '-')}"
-        assert f"{option} " in told or f"{option}, --no" in told or item.name == "sources"
-    for number in (0, 1):
-        for item in fields(Source):
-            assert f"--recipe.sources.{number}.{item.name.replace('_', '-')} " in told
-    for line in ("Tokens a row, both special tokens included. (default: 512)", "(default: roberta-base)"):
-        assert line in told
-    assert "Field or column that holds the text." in told
-    assert "(default: de)" in told
-
-
-def test_help_answers_without_a_heavy_import(base: str) -> None:
-    script = (
-        "import sys, longmlm.cli\n"
-        f"sys.argv = ['longmlm', 'prepare', {base!r}, '--help']\n"
-        "try:\n    longmlm.cli.main()\n"
-        "except SystemExit as stop:\n    print('loaded:', *sorted(sys.modules), file=sys.stderr); sys.exit(stop.code)\n"
-    )
-    answer = command("-c", script)
-    assert answer.returncode == 0
-    loaded = answer.stderr.removeprefix("loaded: ").split()
-    assert "longmlm.settings" in loaded
-    assert not {"torch", "transformers", "datasets", "datatrove", "tokenizers", "numpy", "pyarrow"} & set(loaded)
-
-
-def test_a_users_error_is_one_line_and_exit_code_two(base: str) -> None:
-    answer = command("-m", "longmlm", "prepare", base, "--recipe.row-length", "2")
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert (
-        answer.stderr == "error: Error parsing PrepareConfig: row_length must be at least 3: "
-        "two special tokens and one of text\n"
-    )
-    silent = command("-m", "longmlm", "prepare", base, "--recipe.row-length", "2", LOCAL_RANK="1")
-    assert (silent.returncode, silent.stderr) == (2, "")
-
-
-def run(stage) -> None:
-    """Runs a stage with the settings of the command line."""
-    with user_errors():
-        stage(parse(PrepareConfig, sys.argv[1:]))
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (DataError("two\n  lines"), "error: two lines\n"),
-        (OSError(28, "No space left", "f.arrow"), "the disk is full (f.arrow)"),
-    ],
-)
-def test_a_stage_ends_on_an_error_of_the_user_without_a_traceback(
-    base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, told: str
-) -> None:
-    def stage(config: PrepareConfig) -> None:
-        assert config.recipe.row_length == 512
-        raise error
-
-    monkeypatch.setattr(sys, "argv", ["prepare", base])
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    with pytest.raises(SystemExit) as stopped:
-        run(stage)
-    assert stopped.value.code == 2
-    assert told in capsys.readouterr().err
-
-
-def test_an_error_of_the_program_keeps_its_traceback(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stage(config: PrepareConfig) -> None:
-        raise OSError(errno.EIO, "input/output error", config.output)
-
-    monkeypatch.setattr(sys, "argv", ["prepare", base])
-    with pytest.raises(OSError, match="input/output"):
-        run(stage)
-
-
-def test_a_path_that_cannot_be_used_is_one_line(base: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def stage(config: PrepareConfig) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", config.output)
-
-    monkeypatch.setattr(sys, "argv", ["prepare", base])
-    with pytest.raises(SystemExit) as stop:
-        run(stage)
-    said = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 2
-    assert len(said) == 1 and "rows: Permission denied" in said[0]

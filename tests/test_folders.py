@@ -1,6 +1,7 @@
-"""Folders that are whole or absent: nothing is left of what failed, nothing damaged is taken for sound."""
+"""Folders that are complete or absent: nothing is left of a failure, and no damage goes unnoticed."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from longmlm import folders
 from longmlm.errors import FolderError
 from longmlm.folders import MANIFEST, new_folder, partial_of, read_manifest, seal, sha256_of, verify, write_json
+from longmlm.processes import exit_on_sigterm
 
 
 def fill(partial: Path) -> None:
@@ -59,7 +61,7 @@ def test_an_error_while_sealing_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_manifest_is_written_after_every_file_is_safe_and_the_name_given_last(
+def test_the_manifest_is_written_after_every_file_is_synced_and_the_rename_comes_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
@@ -111,11 +113,34 @@ def test_a_process_that_died_while_sealing_leaves_no_folder_of_that_name(
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_what_stands_at_the_place_already_is_never_replaced(folder: Path, tmp_path: Path) -> None:
+def test_sigterm_while_writing_leaves_nothing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def write_and_be_stopped() -> None:
+        with exit_on_sigterm(), new_folder(tmp_path / "new") as partial:
+            fill(partial)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as stop:
+        write_and_be_stopped()
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert "SIGTERM" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_writers_of_one_folder_the_second_is_refused(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "new") as partial:
+        (partial / "a.txt").write_text("first", encoding="utf-8")
+        with pytest.raises(FolderError, match=f"{partial} .*another process"), new_folder(tmp_path / "new"):
+            pytest.fail("the folder was opened for writing")
+        assert (partial / "a.txt").read_text(encoding="utf-8") == "first"
+    assert verify(tmp_path / "new")["files"].keys() == {"a.txt"}
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_an_existing_path_is_never_replaced(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     before = verify(folder)
-    for place in (folder, tmp_path / "file"):
-        with pytest.raises(FolderError, match=f"{place} exists already"), new_folder(place):
+    for path in (folder, tmp_path / "file"):
+        with pytest.raises(FolderError, match=f"{path} already exists"), new_folder(path):
             pytest.fail("the folder was opened for writing")
     assert verify(folder) == before
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
@@ -166,7 +191,18 @@ def test_a_manifest_of_something_else_is_refused(folder: Path, content: str) -> 
         verify(folder)
 
 
-def test_only_the_files_that_are_asked_for_are_looked_at(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "entry", [7, None, "sha", [], {}, {"bytes": 4}, {"bytes": 4, "sha256": "", "owner": "me"}], ids=str
+)
+def test_an_entry_of_another_shape_is_named(folder: Path, entry: object) -> None:
+    content = read_manifest(folder)
+    write_json(folder / MANIFEST, {**content, "files": {**content["files"], "a.txt": entry}})
+    for check in (read_manifest, verify):
+        with pytest.raises(FolderError, match=rf"{folder / MANIFEST} is damaged: files\.a\.txt "):
+            check(folder)
+
+
+def test_only_the_files_that_are_asked_for_are_checked(folder: Path) -> None:
     (folder / "a.txt").unlink()
     assert verify(folder, "deep/") == read_manifest(folder)
     (folder / "deep" / "er" / "b.bin").write_bytes(b"")
@@ -175,14 +211,14 @@ def test_only_the_files_that_are_asked_for_are_looked_at(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "deep/../../outside", "/etc/passwd"])
-def test_a_manifest_that_names_a_file_outside_of_its_folder_is_refused(folder: Path, name: str) -> None:
+def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(folder: Path, name: str) -> None:
     content = read_manifest(folder)
     write_json(folder / MANIFEST, {**content, "files": {**content["files"], name: content["files"]["a.txt"]}})
-    with pytest.raises(FolderError, match=f"names a file outside of its folder \\('{name}'\\)"):
+    with pytest.raises(FolderError, match=f"{MANIFEST} names a file outside .*'{name}'"):
         read_manifest(folder)
 
 
-def test_a_json_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_json_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     write_json(path, {"湖": 1})
     assert json.loads(path.read_text(encoding="utf-8")) == {"湖": 1}
@@ -194,3 +230,9 @@ def test_a_json_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         assert json.load(reader) == {"湖": 1}
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": None}
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("x")
+    with pytest.raises(FolderError, match="rows is a file"):
+        read_manifest(tmp_path / "rows")

@@ -1,10 +1,11 @@
-"""Command line: `longmlm STAGE FILE.toml ... --section.field value` parses the settings, then runs the stage.
+"""Command line: `longmlm STAGE FILE.toml ... --section.field value` parses the settings and runs the stage.
 
     longmlm prepare mine.toml --runtime.num-workers 8
 
-Settings are light, stages import torch and transformers: --help and errors of settings come within two seconds.
+A stage, with torch and transformers, is imported after parsing, so that --help and wrong settings are answered at once.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -30,28 +31,29 @@ STAGES: dict[str, type] = {
 
 
 def main(stage: str | None = None) -> None:
-    """Runs the stage, or the one that the first argument names."""
+    """Runs `stage`, or the stage that the first argument names."""
     arguments = sys.argv[1:]
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what matters of its warnings, longmlm says in one line
     with user_errors(), exit_on_sigterm():
         if stage is None:
-            stage, arguments = _named(arguments)
+            stage, arguments = _stage_and_settings(arguments)
         run(parse(STAGES[stage], arguments, f"longmlm {stage}"))
 
 
-def _named(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Returns the stage that the arguments begin with, and the others; prints the stages where help is asked for."""
+def _stage_and_settings(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Returns the stage and the arguments after it; prints the stages and exits if there is none, or for --help."""
     if not arguments or arguments[0] in ("-h", "--help"):
         lines = (f"  {name:12}{kind.__doc__}" for name, kind in STAGES.items())
         print("usage: longmlm STAGE [FILE.toml ...] [--section.field value ...]", "", *lines, sep="\n")
         print("\nlongmlm STAGE [FILE.toml ...] --help explains each setting")
         sys.exit(0 if arguments else 2)
     if arguments[0] not in STAGES:
-        raise ConfigError(f"{arguments[0]} is no stage: name one of {', '.join(STAGES)}")
+        raise ConfigError(f"unknown stage {arguments[0]}: choose one of {', '.join(STAGES)}")
     return arguments[0], arguments[1:]
 
 
 def run(config: Any) -> None:
-    """Runs the stage that the settings are for."""
+    """Runs the stage to which the settings belong."""
     match config:
         case PrepareConfig():
             from longmlm.stages.prepare import prepare
@@ -71,7 +73,7 @@ def run(config: Any) -> None:
             evaluate(config)
         case ReleaseConfig():
             if config.follow:
-                hide_gpus()  # before torch is imported, which looks for them
+                hide_gpus()  # before torch is imported
             from longmlm.stages.release import release
 
             release(config)

@@ -1,4 +1,4 @@
-"""TOML files and overrides to the settings of a stage."""
+"""Settings of a stage: read from TOML files and the command line, and written back as TOML."""
 
 import contextlib
 import difflib
@@ -39,25 +39,25 @@ def user_errors() -> Iterator[None]:
 
 
 def fail(message: str) -> None:
-    """Prints one line to standard error, from the first process of a machine only, and exits with code 2."""
+    """Prints one line to standard error, on local rank 0 only, and exits with code 2."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
 
 
 def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm") -> Config:
-    """Returns the settings from TOML files, merged in their order, and the `--section.field value` that follow.
+    """Returns the settings from TOML files, merged in order, and from the `--section.field value` options after them.
 
-    Raises ConfigError that names the file or option, the key, and the nearest right name.
+    Raises ConfigError with the file or option, the key, and the nearest known name.
     """
     import tyro
 
-    split_at = next((place for place, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
+    split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     paths, overrides = [Path(name) for name in arguments[:split_at]], arguments[split_at:]
     default = read(kind, paths) if paths else None
-    said = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(errors):
             return tyro.cli(
                 kind, args=overrides, default=default, prog=f"{program} [FILE.toml ...]", description=kind.__doc__
             )
@@ -65,11 +65,11 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
         if stop.code in (0, None):
             raise
         hint = "" if paths else "; name a TOML file first"
-        raise ConfigError(_unboxed(said.getvalue()) + hint) from None
+        raise ConfigError(_unboxed(errors.getvalue(), kind) + hint) from None
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
-    """Returns the settings that the files, merged in order, give; later files win, arrays are replaced whole."""
+    """Returns the settings from TOML files, merged in order: later files win, arrays are replaced as a whole."""
     import pydantic
 
     merged: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def read(kind: type[Config], paths: Sequence[Path]) -> Config:
 
 
 def to_toml(config: Any) -> str:
-    """Returns the settings as TOML that `parse` reads back; an absent value is left out."""
+    """Returns the settings as TOML that `read` reads back; None is left out."""
     return tomli_w.dumps(_present(asdict(config)))
 
 
@@ -93,7 +93,7 @@ def _toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: no such TOML file ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,30 +112,34 @@ def _present(value: Any) -> Any:
 
 
 def _explained(kind: type, problems: Sequence[Any]) -> str:
-    """Returns all problems in one line; an unknown key stands before the missing one that it was perhaps meant for."""
+    """Returns all problems in one line, unknown keys first: one may be a misspelling of a missing key."""
     lines = []
     for problem in sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument"):
         *parents, key = problem["loc"] or ("",)
-        place = ".".join(str(part) for part in problem["loc"])
+        name = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "unexpected_keyword_argument":
-            near = _nearest(str(key), _section(kind, parents))
-            lines.append(f"unknown key {place}" + (f", did you mean {near}?" if near else ""))
+            near = _nearest(str(key), _section(kind, parents), kind)
+            lines.append(f"unknown key {name}" + (f", did you mean {near}?" if near else ""))
         elif problem["type"] == "missing":
-            lines.append(f"{place} is missing")
+            lines.append(f"{name} is missing")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{place}: {message}" if place else message)
+            lines.append(f"{name}: {message}" if name else message)
     return "; ".join(lines)
 
 
-def _nearest(key: str, section: Any) -> str | None:
-    """Returns what an unknown key was meant for: the same name in a subsection, or a similar one."""
+def _nearest(key: str, section: Any, kind: type) -> str | None:
+    """Returns the key probably meant by an unknown one: the same in another section, or one like it in its own."""
+    moved = (name for name in _names(kind) if name.rpartition(".")[2] == key)
     names = [item.name for item in fields(section)] if section else []
-    for item in fields(section) if section else ():
-        subsection = _dataclass_in(item.type)
-        if subsection and key in (inner.name for inner in fields(subsection)):
-            return f"{item.name}.{key}"
-    return next(iter(difflib.get_close_matches(key, names, n=1, cutoff=0.5)), None)
+    return next(moved, None) or next(iter(difflib.get_close_matches(key, names, n=1, cutoff=0.5)), None)
+
+
+def _names(kind: type, prefix: str = "") -> Iterator[str]:
+    for item in fields(kind):
+        yield f"{prefix}{item.name}"
+        if subsection := _dataclass_in(item.type):
+            yield from _names(subsection, f"{prefix}{item.name}.")
 
 
 def _section(kind: Any, parents: Sequence[str | int]) -> Any:
@@ -151,7 +155,9 @@ def _dataclass_in(kind: Any) -> Any:
     return next((part for part in (kind, *getattr(kind, "__args__", ())) if is_dataclass(part)), None)
 
 
-def _unboxed(text: str) -> str:
+def _unboxed(text: str, kind: type) -> str:
+    """Returns the message in a box that tyro draws, from what is wrong on."""
     lines = [line.strip("│╭╮╰╯─ ") for line in text.splitlines() if not line.startswith("│ ──")]
-    said = (line for line in lines[1:] if any(char.isalnum() for char in line))
-    return " ".join(line for line in said if not line.startswith("For full helptext"))
+    words = (line for line in lines[1:] if any(char.isalnum() for char in line))
+    message = " ".join(line for line in words if not line.startswith("For full helptext"))
+    return message.removeprefix("Error parsing ").removeprefix(f"{kind.__name__}: ")

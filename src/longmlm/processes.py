@@ -1,4 +1,4 @@
-"""A process to its fellows: it ends with its parent, and holds a folder alone."""
+"""Processes: exit with the parent or on SIGTERM, leave signals and GPUs alone, lock a folder."""
 
 import ctypes
 import fcntl
@@ -15,30 +15,30 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(number: int) -> None:
-    """Asks Linux to send this process the signal `number` when its parent ends, however that ends."""
+    """Makes Linux send this process the signal `number` when its parent exits, for whatever reason."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
 
 
 def ignore_stop_signals(_worker: int = 0) -> None:
-    """Leaves SIGTERM and SIGINT, which reach a whole process group, to the process that knows how to stop."""
+    """Ignores SIGTERM and SIGINT, which reach a whole process group, where the main process handles them."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def hide_gpus() -> None:
-    """Lets this process compute on the CPU, unless CUDA_VISIBLE_DEVICES says otherwise; before torch is imported."""
+    """Makes this process compute on the CPU unless CUDA_VISIBLE_DEVICES is set; call it before torch is imported."""
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Lets SIGTERM end the block as an error would, so that what it has open is put away, with exit code 143."""
+    """Makes SIGTERM leave the block like an error, so that partial output is removed, with exit code 143."""
 
-    def end(number: int, _frame: object) -> None:
-        print(f"stopped by {signal.Signals(number).name}: the same command goes on", file=sys.stderr, flush=True)
+    def leave(number: int, _frame: object) -> None:
+        print(f"stopped by {signal.Signals(number).name}: the same command resumes", file=sys.stderr, flush=True)
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
@@ -47,11 +47,11 @@ def exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Holds `folder` against every other process that asks so; raises FolderError when one holds it already."""
+    """Holds the lock of `folder`; raises FolderError when another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FolderError(f"{folder} is being written by another process: wait for it, or end it") from None
+            raise FolderError(f"{folder} is being written by another process: wait for it, or stop it") from None
         yield

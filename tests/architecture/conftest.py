@@ -1,4 +1,4 @@
-"""The repository as its rules see it."""
+"""The files of the repository, on which its rules are tested."""
 
 from pathlib import Path
 

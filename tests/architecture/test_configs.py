@@ -1,4 +1,4 @@
-"""Every file under configs/ is one that its stage, or Accelerate, can read."""
+"""Every file under configs/ can be read by its stage or by Accelerate."""
 
 import re
 from pathlib import Path

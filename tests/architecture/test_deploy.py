@@ -1,4 +1,4 @@
-"""What the files for clusters start can be started: Accelerate parses each command, and what it names is there."""
+"""Accelerate parses every launch command in the deployment files, and the files named in it exist."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ def commands(path: Path) -> list[tuple[list[str], str]]:
 @pytest.mark.parametrize(
     "name", ["docs/deploy.md", "deploy/compose.yaml", "deploy/slurm.sbatch", "deploy/kubernetes.yaml", "README.md"]
 )
-def test_each_launch_is_one_that_accelerate_takes(root: Path, name: str) -> None:
+def test_accelerate_parses_each_launch(root: Path, name: str) -> None:
     found = commands(root / name)
     assert found
     for words, settings in found:

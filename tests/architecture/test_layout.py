@@ -1,12 +1,11 @@
-"""The limits that keep the code small, and the names that it may have."""
+"""The limits on the size of files, and the names that modules may have."""
 
 import ast
 import re
-import tomllib
 from pathlib import Path
 
 FORBIDDEN_NAMES = {"util", "utils", "common", "helper", "helpers", "misc"}
-TOP_FOLDERS = (".ci", "assets", "benchmarks", "configs", "docker", "docs", "pipelines", "runs", "src", "tests")
+TOP_FOLDERS = (".ci", "assets", "benchmarks", "configs", "deploy", "docker", "docs", "pipelines", "src", "tests")
 
 
 def test_no_file_is_long(root: Path, modules: list[Path]) -> None:
@@ -15,20 +14,12 @@ def test_no_file_is_long(root: Path, modules: list[Path]) -> None:
     assert {path: length for path, length in lengths.items() if length > 300} == {}
 
 
-def test_ruff_limits_functions(root: Path) -> None:
-    lint = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
-    assert (lint["pylint"]["max-statements"], lint["pylint"]["max-args"]) == (40, 6)
-    assert "PL" in lint["select"]
-    silenced = {rule for rules in (lint["ignore"], *lint["per-file-ignores"].values()) for rule in rules}
-    assert {rule for rule in ("PL", "PLR", "PLR0913", "PLR0915") if rule in silenced} == set()
-
-
 def test_no_comment_silences_a_limit(root: Path, modules: list[Path]) -> None:
     pattern = re.compile(r"#\s*(ruff:\s*)?[n]oqa(?!: *[A-Z]+\d)|[n]oqa:.*(PLR0913|PLR0915|C901)")
     assert [str(path) for path in modules if pattern.search((root / path).read_text())] == []
 
 
-def test_no_module_is_a_drawer(modules: list[Path]) -> None:
+def test_no_module_is_a_catch_all(modules: list[Path]) -> None:
     assert [path for path in modules if FORBIDDEN_NAMES & {*path.parts, path.stem}] == []
 
 
@@ -38,7 +29,7 @@ def test_packages_have_empty_inits(root: Path, modules: list[Path]) -> None:
     assert [path for path in inits if (root / path).read_text()] == []
 
 
-def test_what_is_public_has_a_docstring(root: Path, modules: list[Path]) -> None:
+def test_public_names_have_docstrings(root: Path, modules: list[Path]) -> None:
     public = {}
     for path in modules:
         if path.parts[0] in ("src", "pipelines"):

@@ -1,4 +1,4 @@
-"""No file knows the machine that it was written on, nor where packages come from."""
+"""No file names the machine that it was written on, or a package registry."""
 
 from pathlib import Path
 

@@ -1,12 +1,16 @@
 """Demo text and tiny tokenizers, one of each kind that pretrained models use."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from longmlm.artifacts.rows import RowsManifest
+from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
+from longmlm.settings.prepare import PrepareRecipe, Source
 
 DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
 CHINESE = (
@@ -16,6 +20,7 @@ CHINESE = (
     "村里的人都认识这条船，因为船头画着一只红色的眼睛，据说能看见水底的石头。"
 )
 RULES = ("=" * 64 + " " * 64) * 20  # makes tokens of many characters, which can be out of step
+SPELT = "She wrote <s> and <mask> and </s> into her letter. "
 KINDS = ("byte_level_trimmed", "byte_level_whole", "word_piece", "unigram")
 
 
@@ -83,3 +88,38 @@ def _unigram(texts: list[str]) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
     return Tokenizer.from_str(tokenizer.to_str())  # as one that was saved: scores lose their last digit in JSON
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english_texts: list[str], chinese_text: str) -> tuple[Source, ...]:
+    """Two sources of several slices, with records that are no documents among them."""
+    folder = tmp_path_factory.mktemp("corpus")
+    english = [SPELT + text[begin : begin + 1_500] for text in english_texts[:12] for begin in (0, 1_500, 3_000)]
+    lines = [json.dumps({"text": text}) for text in english]
+    lines[7:7] = ["broken", '{"text": ""}', '{"txt": "x"}']
+    (folder / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    chinese = "".join(json.dumps({"body": f"第{number}章。{chinese_text}"}) + "\n" for number in range(30))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(f"{chinese}broken\n".encode()))
+    return (
+        Source(files=(str(folder / "a.jsonl"),)),
+        Source(files=(f"{folder}/b*",), text_field="body", language="zh"),
+    )
+
+
+@pytest.fixture(scope="session")
+def recipe(corpus: tuple[Source, ...]) -> PrepareRecipe:
+    return PrepareRecipe(tokenizer="tiny", row_length=64, sources=corpus, held_out_fraction=0.2, slice_bytes=20_000)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "rows"
+
+
+@pytest.fixture(scope="session")
+def prepared(
+    tmp_path_factory: pytest.TempPathFactory, recipe: PrepareRecipe, vocabulary: Vocabulary
+) -> tuple[Path, RowsManifest]:
+    """Returns the folder that an undisturbed run of one worker wrote, and its manifest."""
+    folder = tmp_path_factory.mktemp("prepared") / "rows"
+    return folder, prepare_rows(recipe, vocabulary, folder)

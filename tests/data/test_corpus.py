@@ -1,4 +1,4 @@
-"""Files to documents: every kind of file, what is set aside and why, and which side a document stands on."""
+"""Documents of every kind of file, records that are set aside, and the split of a document."""
 
 import gzip
 import json
@@ -7,11 +7,14 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from longmlm.data.corpus import Document, SetAside, is_held_out, plan_slices, read_slice
-from longmlm.data.files import files_of, open_bytes, size_of
+from longmlm.artifacts.rows import SetAside
+from longmlm.data.corpus import Document, is_held_out, plan_slices, read_slice
+from longmlm.data.files import files_of, measure, open_bytes
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
@@ -28,6 +31,10 @@ def texts_of(*files: Path | str) -> list[str]:
     records = records_of(*files)
     assert all(isinstance(record, Document) for record in records)
     return [record.text for record in records if isinstance(record, Document)]
+
+
+def aside(origin: str, reason: str) -> SetAside:
+    return SetAside(origin=origin, reason=reason, source=0)
 
 
 def json_lines(texts: list[str], end: str = "\n") -> bytes:
@@ -52,7 +59,7 @@ def test_each_line_of_a_jsonl_file_is_a_document(tmp_path: Path, ending: str) ->
     records = records_of(path)
     begins = [content.index(json_lines([text])) for text in TEXTS]
     assert records == [Document(text, f"{path}:{begin}", 0) for text, begin in zip(TEXTS, begins, strict=True)]
-    assert size_of(path) == len(content)
+    assert measure(path)[0] == len(content)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
@@ -69,7 +76,7 @@ def test_files_compressed_in_several_parts_are_read_to_their_end(tmp_path: Path)
     (tmp_path / "parts.jsonl.zst").write_bytes(skippable + b"".join(compressed(part, ".zst") for part in parts))
     for name in ("parts.jsonl.gz", "parts.jsonl.zst"):
         assert texts_of(tmp_path / name) == TEXTS * 50
-        assert size_of(tmp_path / name) == len(whole)
+        assert measure(tmp_path / name)[0] == len(whole)
 
 
 def test_a_compressed_file_is_read_from_any_offset(tmp_path: Path) -> None:
@@ -111,9 +118,9 @@ BROKEN = {
     b'["text"]': "no field 'text'",
     b'"text"': "no field 'text'",
     b"null": "no field 'text'",
-    b'{"text": 7}': "field 'text' is no text",
-    b'{"text": null}': "field 'text' is no text",
-    b'{"text": ["a"]}': "field 'text' is no text",
+    b'{"text": 7}': "field 'text' is not text",
+    b'{"text": null}': "field 'text' is not text",
+    b'{"text": ["a"]}': "field 'text' is not text",
     b'{"text": ""}': "empty",
     b'{"text": " \\n\\t\\u3000 "}': "empty",
 }
@@ -131,7 +138,7 @@ def test_a_broken_record_is_set_aside_with_its_place_and_reason_and_its_neighbou
     kept = [record.text for record in records if isinstance(record, Document)]
     assert kept == ["first", *["next"] * len(BROKEN)]
     begins = [content.index(line + b"\n") for line in BROKEN]
-    expected = [SetAside(f"{path}:{begin}", why, 0) for begin, why in zip(begins, BROKEN.values(), strict=True)]
+    expected = [aside(f"{path}:{begin}", why) for begin, why in zip(begins, BROKEN.values(), strict=True)]
     assert [record for record in records if isinstance(record, SetAside)] == expected
 
 
@@ -141,11 +148,11 @@ def test_a_txt_file_that_is_no_text_is_set_aside(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     found = records_of(tmp_path / "*.txt")
     assert found == [
-        SetAside(f"{tmp_path}/a.txt:0", "empty", 0),
-        SetAside(f"{tmp_path}/b.txt:0", "empty", 0),
-        SetAside(f"{tmp_path}/c.txt:0", "bad UTF-8", 0),
+        aside(f"{tmp_path}/a.txt:0", "empty"),
+        aside(f"{tmp_path}/b.txt:0", "empty"),
+        aside(f"{tmp_path}/c.txt:0", "bad UTF-8"),
         Document("Calm.", f"{tmp_path}/d.txt:0", 0),
-        SetAside(f"{tmp_path}/e.txt:0", "empty", 0),
+        aside(f"{tmp_path}/e.txt:0", "empty"),
     ]
 
 
@@ -157,6 +164,54 @@ def test_globs_name_files_in_order_and_each_once(tmp_path: Path) -> None:
     assert [path.name for path in files_of(every)] == ["a.txt", "b.txt", "c.txt", "d.txt"]
     twice = (f"{tmp_path}/b.txt", f"{tmp_path}/*.txt", f"{tmp_path}/z.*")
     assert [path.name for path in files_of(twice)] == ["b.txt", "a.txt", "z.jsonl"]
+
+
+def test_a_file_with_several_paths_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "a.txt").write_text("Calm.", encoding="utf-8")
+    (tmp_path / "x" / "b.txt").symlink_to("a.txt")
+    (tmp_path / "x" / "c.txt").hardlink_to(tmp_path / "x" / "a.txt")
+    (tmp_path / "x" / "d.txt").write_text("Calm.", encoding="utf-8")  # equal, but another file
+    monkeypatch.chdir(tmp_path / "x")
+    paths = ("a.txt", "../x/a.txt", str(tmp_path / "x" / "a.txt"), "b.txt", "c.txt", "*.txt")
+    assert files_of(paths) == [Path("a.txt"), Path("d.txt")]
+
+
+def test_folders_that_link_to_each_other_are_entered_once(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    for folder in (tmp_path / "in" / "deep", tmp_path / "in" / ".hidden", outside):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text(str(folder), encoding="utf-8")
+    for number in range(12):  # as many links as would make 12 ** 40 paths
+        (tmp_path / "in" / f"loop{number}").symlink_to(".")
+        (tmp_path / "in" / "deep" / f"up{number}").symlink_to("..")
+    (tmp_path / "in" / "other").symlink_to(outside)
+    assert files_of([f"{tmp_path}/in/**/*.txt"]) == [tmp_path / "in/deep/a.txt", tmp_path / "in/other/a.txt"]
+    assert files_of([f"{tmp_path}/in/**"]) == [tmp_path / "in/deep/a.txt", tmp_path / "in/other/a.txt"]
+    assert files_of([f"{tmp_path}/**/deep/**/*.txt"])[0].name == "a.txt"
+
+
+def test_a_name_that_is_not_utf8_is_an_error_that_can_be_printed(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    path.write_bytes(b"Calm.")
+    for pattern in (str(path), f"{tmp_path}/*.txt", f"{path}.absent"):
+        with pytest.raises(DataError, match=r"caf\\xe9\.txt") as raised:
+            files_of([pattern])
+        assert str(raised.value).encode()
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet"])
+def test_a_source_that_vanishes_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    contents = {".jsonl": json_lines(TEXTS), ".gz": gzip.compress(json_lines(TEXTS)), ".csv": b"text\ncalm\n"}
+    path.write_bytes(contents.get(path.suffix, b"Calm."))
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": TEXTS}), path)
+    sources = [Source(files=(str(path),))]
+    slices = plan_slices(sources, WHOLE)
+    path.unlink()
+    with pytest.raises(DataError, match=name):
+        list(read_slice(slices[0], sources))
 
 
 def test_a_path_that_reads_like_a_glob_names_its_file(tmp_path: Path) -> None:
@@ -176,7 +231,7 @@ def test_a_path_that_names_nothing_is_an_error_that_names_it(tmp_path: Path, nam
 @pytest.mark.parametrize("name", ["book.pdf", "book.parquet.gz", "book.json", "book", "book.zst"])
 def test_a_file_of_another_kind_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=r"\.txt, \.jsonl and \.csv") as raised:
+    with pytest.raises(DataError, match=r"\.jsonl") as raised:
         records_of(tmp_path / name)
     assert name in str(raised.value)
 
@@ -190,7 +245,7 @@ def test_a_compressed_file_that_is_cut_short_is_an_error_that_names_it(
     whole = compressed(json_lines(noise), ending)
     path = tmp_path / f"cut.jsonl{ending}"
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(DataError, match="cannot be uncompressed") as raised:
+    with pytest.raises(DataError, match="cannot be decompressed") as raised:
         records_of(path)
     assert str(path) in str(raised.value)
 
@@ -203,7 +258,7 @@ def test_a_compressed_file_with_damaged_content_is_an_error_that_names_it(tmp_pa
     contents = {"block.jsonl.gz": invalid_block, "no.jsonl.gz": json_lines(TEXTS), "no.jsonl.zst": json_lines(TEXTS)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=f"{name} cannot be uncompressed"):
+        with pytest.raises(DataError, match=f"{name} cannot be decompressed"):
             records_of(tmp_path / name)
 
 

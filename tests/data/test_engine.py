@@ -1,11 +1,11 @@
-"""The prepare stage: the same rows whatever the workers, nothing lost, nothing made twice."""
+"""Preparation of rows: nothing lost, nothing made twice, the same rows in whatever order slices are packed."""
 
 import copy
 import gzip
 import json
 import math
-import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,59 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datasets import Dataset
-from tokenizers import Tokenizer, normalizers
 
+from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
 from longmlm.data.corpus import is_held_out
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows import SPLITS, Split, open_rows
+from longmlm.data.rows import open_rows, read_rows_manifest
 from longmlm.data.sentences import sentence_starts
-from longmlm.data.vocabulary import Vocabulary, vocabulary_of
-from longmlm.errors import DataError
-from longmlm.folders import MANIFEST, partial_of, verify, write_json
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
-
-SPELT = "She wrote <s> and <mask> and </s> into her letter. "
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory, english_texts: list[str], chinese_text: str) -> tuple[Source, ...]:
-    """Two sources of several slices, with records that are no documents among them."""
-    folder = tmp_path_factory.mktemp("corpus")
-    english = [SPELT + text[begin : begin + 1_500] for text in english_texts[:12] for begin in (0, 1_500, 3_000)]
-    lines = [json.dumps({"text": text}) for text in english]
-    lines[7:7] = ["broken", '{"text": ""}', '{"txt": "x"}']
-    (folder / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    chinese = "".join(json.dumps({"body": f"第{number}章。{chinese_text}"}) + "\n" for number in range(30))
-    (folder / "b.jsonl.gz").write_bytes(gzip.compress(f"{chinese}broken\n".encode()))
-    return (
-        Source(files=(str(folder / "a.jsonl"),)),
-        Source(files=(f"{folder}/b*",), text_field="body", language="zh"),
-    )
-
-
-@pytest.fixture
-def config(tmp_path: Path, corpus: tuple[Source, ...]) -> PrepareConfig:
-    return PrepareConfig(
-        output=str(tmp_path / "rows"),
-        recipe=PrepareRecipe(
-            tokenizer="tiny", row_length=64, sources=corpus, held_out_fraction=0.2, slice_bytes=20_000
-        ),
-    )
-
-
-@pytest.fixture(scope="module")
-def prepared(
-    tmp_path_factory: pytest.TempPathFactory, corpus: tuple[Source, ...], vocabulary: Vocabulary
-) -> tuple[Path, dict]:
-    """Returns the folder that an undisturbed run of one worker wrote, and its manifest."""
-    output = tmp_path_factory.mktemp("prepared") / "rows"
-    config = PrepareConfig(
-        output=str(output),
-        recipe=PrepareRecipe(
-            tokenizer="tiny", row_length=64, sources=corpus, held_out_fraction=0.2, slice_bytes=20_000
-        ),
-    )
-    return output, prepare_rows(config, vocabulary)
+from longmlm.data.slices import SliceJob, pack_slice
+from longmlm.data.vocabulary import Vocabulary
+from longmlm.folders import partial_of, verify
+from longmlm.settings.prepare import PrepareRecipe, Source
 
 
 def shards_of(folder: Path, split: Split) -> list[Dataset]:
@@ -96,7 +53,7 @@ def rows_on_disk(folder: Path) -> dict[str, dict]:
 
 
 def test_rows_hold_exactly_the_tokens_of_the_corpus(
-    prepared: tuple[Path, dict], corpus: tuple[Source, ...], vocabulary: Vocabulary
+    prepared: tuple[Path, RowsManifest], corpus: tuple[Source, ...], vocabulary: Vocabulary
 ) -> None:
     folder, manifest = prepared
     tokenizer = copy.deepcopy(vocabulary.tokenizer)
@@ -106,30 +63,30 @@ def test_rows_hold_exactly_the_tokens_of_the_corpus(
         encodings = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
         assert len(texts) > 5
         assert contents(folder, split) == [token for encoding in encodings for token in encoding.ids]
-        assert manifest["report"][split]["documents"] == len(texts)
+        assert manifest.report.of(split).documents == len(texts)
 
 
 def test_every_source_is_cut_by_the_rules_of_its_language(
-    config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path
+    recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
     texts = [f"Am {day}. Mai kam das Boot bzw. der Fischer zurück. Es war kalt." for day in range(1, 31)]
     (tmp_path / "c.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
     english, german = (Source(files=(str(tmp_path / "c.jsonl"),), language=language) for language in ("en", "de"))
-    manifest = prepare_rows(replace(config, sources=(english, german, english)), vocabulary)
+    manifest = prepare_rows(replace(recipe, sources=(english, german, english)), vocabulary, output)
     num_sentences = {code: sum(len(sentence_starts(text, code)) for text in texts) for code in ("en", "de")}
     assert num_sentences == {"en": 4 * 30, "de": 2 * 30}
-    counted = sum(manifest["report"][split]["sentences"] for split in SPLITS)
+    counted = sum(manifest.report.of(split).sentences for split in SPLITS)
     assert counted == 2 * num_sentences["en"] + num_sentences["de"]
 
 
 def test_no_special_token_that_a_text_spells_out_comes_into_the_rows(
-    prepared: tuple[Path, dict], vocabulary: Vocabulary
+    prepared: tuple[Path, RowsManifest], vocabulary: Vocabulary
 ) -> None:
     for split in SPLITS:
         assert not set(contents(prepared[0], split)) & set(vocabulary.special.all)
 
 
-def test_rows_are_full_and_memory_mapped_with_ids_of_two_bytes(prepared: tuple[Path, dict]) -> None:
+def test_rows_are_full_and_memory_mapped_with_ids_of_two_bytes(prepared: tuple[Path, RowsManifest]) -> None:
     for split in SPLITS:
         shards = shards_of(prepared[0], split)
         assert len(shards) > 3
@@ -141,22 +98,22 @@ def test_rows_are_full_and_memory_mapped_with_ids_of_two_bytes(prepared: tuple[P
         assert np.mean(lengths) > 0.75 * 64
 
 
-def test_the_report_counts_what_the_rows_hold(prepared: tuple[Path, dict]) -> None:
+def test_the_report_counts_what_the_rows_hold(prepared: tuple[Path, RowsManifest]) -> None:
     folder, manifest = prepared
     for split in SPLITS:
         rows = [row for shard in shards_of(folder, split) for row in shard]
-        report = manifest["report"][split]
-        assert report["rows"] == len(rows) == len(open_rows(folder, split))
-        assert report["tokens"] == len(contents(folder, split))
-        assert report["separators"] == sum(len(row["document_starts"]) - 1 for row in rows) > 0
-        assert report["fill_rate"] == pytest.approx(sum(len(row["input_ids"]) for row in rows) / (64 * len(rows)))
-        assert open_rows(folder, split).mean_fill == report["fill_rate"]
+        report = manifest.report.of(split)
+        assert report.rows == len(rows) == len(open_rows(folder, split))
+        assert report.tokens == len(contents(folder, split))
+        assert report.separators == sum(len(row["document_starts"]) - 1 for row in rows) > 0
+        assert report.fill_rate == pytest.approx(sum(len(row["input_ids"]) for row in rows) / (64 * len(rows)))
+        assert open_rows(folder, split).mean_fill == report.fill_rate
         assert {source for row in rows for source in row["document_sources"]} == {0, 1}
-        assert report["documents"] < report["sentences"] < report["tokens"]
+        assert report.documents < report.sentences < report.tokens
 
 
 def test_the_report_tells_how_long_documents_are_how_full_rows_and_what_each_source_gave(
-    prepared: tuple[Path, dict], corpus: tuple[Source, ...], vocabulary: Vocabulary
+    prepared: tuple[Path, RowsManifest], corpus: tuple[Source, ...], vocabulary: Vocabulary
 ) -> None:
     folder, manifest = prepared
     texts = documents_of(corpus)
@@ -170,23 +127,23 @@ def test_the_report_tells_how_long_documents_are_how_full_rows_and_what_each_sou
             for place, (text, size) in enumerate(zip(texts, sizes, strict=True))
             if is_held_out(text, 0.2) == (split == "held_out")
         ]
-        report = manifest["report"][split]
-        assert report["tokens_per_source"] == [
+        report = manifest.report.of(split)
+        assert report.tokens_per_source == tuple(
             sum(size for source, size in here if source == number) for number in (0, 1)
-        ]
+        )
         lengths = Counter(math.floor(math.log2(size)) for _, size in here)
-        assert report["document_lengths"] == [lengths[power] for power in range(max(lengths) + 1)]
+        assert report.document_lengths == tuple(lengths[power] for power in range(max(lengths) + 1))
         lengths_of_rows = [len(row["input_ids"]) for shard in shards_of(folder, split) for row in shard]
         fills = [
             sum(number / 20 < length / 64 <= (number + 1) / 20 for length in lengths_of_rows) for number in range(20)
         ]
-        assert report["fills"] == fills
-        assert sum(fills) == report["rows"]
+        assert report.fills == tuple(fills)
+        assert sum(fills) == report.rows
         assert fills[19] > sum(fills[:10])
 
 
 def test_line_ends_of_windows_stay_in_the_text_and_lose_nothing(
-    config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path, english_texts: list[str]
+    recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary, tmp_path: Path, english_texts: list[str]
 ) -> None:
     texts = [text[:2_000].replace("\n", "\r\n") for text in english_texts[:12]]
     assert all("\r\n\r\n" in text for text in texts)
@@ -194,103 +151,70 @@ def test_line_ends_of_windows_stay_in_the_text_and_lose_nothing(
         (tmp_path / f"{number}.txt").write_bytes(text.encode())
     (tmp_path / "rest.jsonl").write_bytes("".join(json.dumps({"text": text}) + "\r\n" for text in texts[6:]).encode())
     source = Source(files=(f"{tmp_path}/*.txt", f"{tmp_path}/rest.jsonl"))
-    prepare_rows(replace(config, sources=(source,), held_out_fraction=0.5), vocabulary)
+    prepare_rows(replace(recipe, sources=(source,), held_out_fraction=0.5), vocabulary, output)
     for split in SPLITS:
         here = [text for text in texts if is_held_out(text, 0.5) == (split == "held_out")]
         assert here
         expected = [token for text in here for token in vocabulary.tokenizer.encode(text, add_special_tokens=False).ids]
-        assert contents(Path(config.output), split) == expected
+        assert contents(output, split) == expected
 
 
 def test_records_that_were_set_aside_are_counted_and_written_down(
-    prepared: tuple[Path, dict], corpus: tuple[Source, ...]
+    prepared: tuple[Path, RowsManifest], corpus: tuple[Source, ...]
 ) -> None:
     folder, manifest = prepared
     lines = [line for path in sorted(folder.glob("set_aside/*")) for line in path.read_text("utf-8").splitlines()]
     records = [json.loads(line) for line in lines]
-    assert Counter(record["reason"] for record in records) == manifest["report"]["set_aside"]
-    assert manifest["report"]["set_aside"] == {"broken JSON": 2, "empty": 1, "no field 'text'": 1}
+    assert Counter(record["reason"] for record in records) == manifest.report.set_aside
+    assert manifest.report.set_aside == {"broken JSON": 2, "empty": 1, "no field 'text'": 1}
     assert records[0]["origin"].startswith(corpus[0].files[0] + ":")
     assert [record["source"] for record in records] == [0, 0, 0, 1]
 
 
-def test_the_folder_is_whole_and_holds_no_traces_of_the_work(prepared: tuple[Path, dict]) -> None:
+def test_the_folder_is_complete_and_holds_no_traces_of_the_work(prepared: tuple[Path, RowsManifest]) -> None:
     folder, manifest = prepared
-    assert verify(folder) == manifest
-    assert {path.name for path in folder.iterdir()} == {"train", "held_out", "set_aside", MANIFEST}
+    verify(folder)
+    assert read_rows_manifest(folder) == manifest
+    assert {path.name for path in folder.iterdir()} == {"train", "held_out", "set_aside", RowsManifest.FILE}
     assert not list(folder.rglob("*.partial"))
     assert not partial_of(folder).exists()
 
 
-def test_two_workers_write_the_rows_of_one(
-    prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary
+def test_slices_packed_in_any_order_give_the_same_rows(
+    prepared: tuple[Path, RowsManifest], recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path
 ) -> None:
-    prepare_rows(replace(config, num_workers=2), vocabulary)
-    assert rows_on_disk(Path(config.output)) == rows_on_disk(prepared[0])
-    assert len(rows_on_disk(prepared[0])) > 6
+    def backwards(job: SliceJob, numbers: Sequence[int]) -> None:
+        for number in reversed(numbers):
+            pack_slice(job, number)
+            pack_slice(job, number)  # does nothing
+
+    prepare_rows(recipe, vocabulary, output, backwards)
+    assert rows_on_disk(output) == rows_on_disk(prepared[0])
+    assert len(rows_on_disk(output)) > 6
 
 
-def test_a_second_run_does_nothing(prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary) -> None:
-    folder, manifest = prepared
-    before = {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))}
-    again = replace(config, output=str(folder), num_workers=7)
-    assert prepare_rows(again, vocabulary) == manifest
-    assert {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))} == before
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"row_length": 65}, {"packing": "doc-sentences"}, {"held_out_fraction": 0.3}, {"slice_bytes": 9_000}],
-    ids=lambda change: next(iter(change)),
-)
-def test_rows_made_with_other_settings_are_not_taken_for_the_ones_asked_for(
-    prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary, change: dict
+def test_exact_copies_of_documents_are_counted(
+    prepared: tuple[Path, RowsManifest], recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary
 ) -> None:
-    with pytest.raises(DataError, match="was made from other text or settings"):
-        prepare_rows(replace(config, output=str(prepared[0]), **change), vocabulary)
-    assert verify(prepared[0]) == prepared[1]
+    english, chinese = recipe.sources
+    copied = prepare_rows(replace(recipe, sources=(english, chinese, english)), vocabulary, output)
+    texts = documents_of(recipe.sources)
+    for split in SPLITS:
+        number = sum(is_held_out(text, 0.2) == (split == "held_out") for text in texts[:36])
+        assert prepared[1].report.of(split).copies == 0
+        assert copied.report.of(split).copies == number > 0
 
 
-def test_rows_made_from_another_text_or_vocabulary_are_not_taken_either(
-    prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path
+def test_documents_packed_on_their_own_share_no_row(
+    recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary
 ) -> None:
-    at_the_same_place = replace(config, output=str(prepared[0]))
-    with pytest.raises(DataError, match="was made from other text or settings"):
-        prepare_rows(at_the_same_place, replace(vocabulary, fingerprint="another"))
-    (tmp_path / "a.jsonl").write_bytes(Path(config.sources[0].files[0]).read_bytes() + b"\n")
-    changed = Source(files=(str(tmp_path / "a.jsonl"),))
-    with pytest.raises(DataError, match="was made from other text or settings"):
-        prepare_rows(replace(at_the_same_place, sources=(changed, config.sources[1])), vocabulary)
-
-
-def test_rows_made_before_the_tokenizer_was_changed_are_not_taken(
-    config: PrepareConfig, tokenizers_by_kind: dict[str, Tokenizer]
-) -> None:
-    cased = copy.deepcopy(tokenizers_by_kind["word_piece"])
-    cased.normalizer = normalizers.BertNormalizer(lowercase=False)
-    prepare_rows(config, vocabulary_of(tokenizers_by_kind["word_piece"], "tiny"))
-    with pytest.raises(DataError, match="was made from other text or settings"):
-        prepare_rows(config, vocabulary_of(cased, "tiny"))
-
-
-def test_rows_made_by_an_earlier_version_are_named_as_such(
-    prepared: tuple[Path, dict], config: PrepareConfig, vocabulary: Vocabulary
-) -> None:
-    shutil.copytree(prepared[0], config.output)
-    plan = {**prepared[1]["plan"], "tokenizer_fingerprint": vocabulary.vocabulary_sha256}
-    write_json(Path(config.output) / MANIFEST, {**prepared[1], "format": 1, "plan": plan})
-    with pytest.raises(DataError, match="made by an earlier version.* whole tokenizer: remove it or name another"):
-        prepare_rows(config, vocabulary)
-
-
-def test_documents_packed_on_their_own_share_no_row(config: PrepareConfig, vocabulary: Vocabulary) -> None:
-    prepare_rows(replace(config, packing="doc-sentences"), vocabulary)
-    rows = [row for split in SPLITS for shard in shards_of(Path(config.output), split) for row in shard]
+    prepare_rows(replace(recipe, packing="doc-sentences"), vocabulary, output)
+    rows = [row for split in SPLITS for shard in shards_of(output, split) for row in shard]
     assert len(rows) > 100
     assert all(len(row["document_starts"]) == 1 for row in rows)
 
 
-def test_neighbouring_rows_never_would_have_fitted_into_one(prepared: tuple[Path, dict]) -> None:
+def test_neighbouring_rows_never_would_have_fitted_into_one(prepared: tuple[Path, RowsManifest]) -> None:
     for shard in shards_of(prepared[0], "train"):
         for row, following in pairwise(shard):
             assert len(row["input_ids"]) + len(following["input_ids"]) - 2 > 64

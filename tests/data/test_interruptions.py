@@ -1,219 +1,252 @@
-"""Runs that fail, are killed or find no text: what they leave behind, and what the next run makes of it."""
+"""Preparations that fail, are interrupted or find no text: what they leave, and what the next run makes of it."""
 
 import json
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-import psutil
 import pytest
 from datasets import Dataset
 
+from longmlm.artifacts.rows import SPLITS
 from longmlm.data import engine
+from longmlm.data.encoding import PIECE_CHARACTERS
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows import Shard, open_rows, open_shard
-from longmlm.data.vocabulary import PIECE_CHARACTERS, Vocabulary, vocabulary_of
-from longmlm.errors import DataError
-from longmlm.folders import partial_of, verify
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.data.executor import run_slices
+from longmlm.data.rows import open_rows
+from longmlm.data.slices import SliceJob
+from longmlm.data.vocabulary import Vocabulary, vocabulary_of
+from longmlm.errors import DataError, FolderError
+from longmlm.folders import partial_of, verify, write_json
+from longmlm.processes import exclusive_lock
+from longmlm.settings.prepare import PrepareRecipe, Source
 
-ROOT = Path(__file__).parents[2]
-KILLED_AT = "slice-00002"
+KILLED_AT = 2
 
 
 @pytest.fixture
-def config(tmp_path: Path, english_texts: list[str]) -> PrepareConfig:
+def recipe(tmp_path: Path, english_texts: list[str]) -> PrepareRecipe:
     """Returns settings that give a corpus of about six slices."""
     lines = [json.dumps({"text": text[begin : begin + 900]}) for text in english_texts for begin in (0, 900)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return PrepareConfig(
-        output=str(tmp_path / "rows"),
-        recipe=PrepareRecipe(
-            tokenizer="tiny",
-            row_length=48,
-            sources=(Source(files=(str(tmp_path / "corpus.jsonl"),)),),
-            held_out_fraction=0.2,
-            slice_bytes=8_000,
-        ),
-    )
+    source = Source(files=(str(tmp_path / "corpus.jsonl"),))
+    return PrepareRecipe(tokenizer="tiny", row_length=48, sources=(source,), held_out_fraction=0.2, slice_bytes=8_000)
 
 
-@contextmanager
-def open_until_killed(path: Path, vocabulary_size: int) -> Iterator[Shard]:
-    if path.stem == KILLED_AT:
-        path.with_name(f"{KILLED_AT}-123.partial").write_bytes(b"half a shard")
-        raise RuntimeError("killed")
-    with open_shard(path, vocabulary_size) as shard:
-        yield shard
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "rows"
 
 
-def interrupt(config: PrepareConfig, vocabulary: Vocabulary) -> Path:
-    """Runs the stage until it is killed in the middle of a slice; returns the folder that it was writing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "open_shard", open_until_killed)
-        with pytest.raises(RuntimeError, match="killed"):
-            prepare_rows(config, vocabulary)
-    assert not Path(config.output).exists()
-    return partial_of(Path(config.output))
+class Usage(NamedTuple):
+    """What shutil.disk_usage returns."""
+
+    total: int
+    used: int
+    free: int
 
 
-def rows_on_disk(config: PrepareConfig) -> dict[str, dict]:
-    files = verify(Path(config.output))["files"]
+def killed(job: SliceJob, numbers: Sequence[int]) -> None:
+    """Stands for an executor that is killed in the middle of a slice."""
+    run_slices(job, numbers[:KILLED_AT])
+    (job.folder / "content" / "train" / f"slice-{KILLED_AT:05d}-123.partial").write_bytes(b"half a shard")
+    raise RuntimeError("killed")
+
+
+def interrupt(recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path) -> Path:
+    """Runs until the executor is killed; returns the folder that was being written."""
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare_rows(recipe, vocabulary, output, killed)
+    assert not output.exists()
+    return partial_of(output)
+
+
+def rows_on_disk(folder: Path) -> dict[str, dict]:
+    files = verify(folder)["files"]
     return {name: about for name, about in files.items() if not name.startswith("set_aside/")}
 
 
-def test_an_interrupted_run_goes_on_and_gives_the_rows_of_an_undisturbed_one(
-    config: PrepareConfig, vocabulary: Vocabulary
+def test_an_interrupted_run_continues_and_gives_the_rows_of_an_undisturbed_one(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
 ) -> None:
-    partial = interrupt(config, vocabulary)
-    finished = {path.name: path.stat() for path in (partial / "whole" / "train").glob("*.arrow")}
+    partial = interrupt(recipe, vocabulary, output)
+    finished = {path.name: path.stat() for path in (partial / "content" / "train").glob("*.arrow")}
     assert sorted(finished) == ["slice-00000.arrow", "slice-00001.arrow"]
-    manifest = prepare_rows(config, vocabulary)
-
-    undisturbed = replace(config, output=config.output + "-undisturbed")
-    expected = prepare_rows(undisturbed, vocabulary)
-    assert rows_on_disk(config) == rows_on_disk(undisturbed)
-    assert len(rows_on_disk(config)) > 6
-    for split in ("train", "held_out"):
-        assert manifest["report"][split] == expected["report"][split]
+    manifest = prepare_rows(recipe, vocabulary, output)
+    expected = prepare_rows(recipe, vocabulary, tmp_path / "undisturbed")
+    assert rows_on_disk(output) == rows_on_disk(tmp_path / "undisturbed")
+    assert len(rows_on_disk(output)) > 6
+    assert (manifest.report.train, manifest.report.held_out) == (expected.report.train, expected.report.held_out)
     for name, status in finished.items():
-        kept = (Path(config.output) / "train" / name).stat()
+        kept = (output / "train" / name).stat()
         assert (kept.st_ino, kept.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
 
 
 def test_a_finished_run_holds_nothing_of_what_an_interrupted_one_left(
-    config: PrepareConfig, vocabulary: Vocabulary
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path
 ) -> None:
-    partial = interrupt(config, vocabulary)
-    assert list(partial.rglob(f"{KILLED_AT}-123.partial"))
-    prepare_rows(config, vocabulary)
+    partial = interrupt(recipe, vocabulary, output)
+    assert list(partial.rglob("*-123.partial"))
+    prepare_rows(recipe, vocabulary, output)
     assert not partial.exists()
-    assert not list(Path(config.output).rglob("*.partial"))
+    assert not list(output.rglob("*.partial"))
 
 
-def test_an_interrupted_run_is_not_taken_up_by_one_with_other_settings(
-    config: PrepareConfig, vocabulary: Vocabulary
+def test_slices_of_other_settings_are_discarded(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
 ) -> None:
-    interrupt(config, vocabulary)
-    longer = replace(config, row_length=96)
-    prepare_rows(longer, vocabulary)
-    fresh = replace(longer, output=config.output + "-fresh")
-    prepare_rows(fresh, vocabulary)
-    assert rows_on_disk(longer) == rows_on_disk(fresh)
-    lengths = [len(open_rows(Path(config.output), "train").tokens(row_id)) for row_id in range(10)]
-    assert max(lengths) > 48
+    interrupt(recipe, vocabulary, output)
+    longer = replace(recipe, row_length=96)
+    prepare_rows(longer, vocabulary, output)
+    prepare_rows(longer, vocabulary, tmp_path / "fresh")
+    assert rows_on_disk(output) == rows_on_disk(tmp_path / "fresh")
+    assert max(len(open_rows(output, "train")[row_id]) for row_id in range(10)) > 48
 
 
-def test_a_run_interrupted_after_its_last_slice_is_brought_to_its_end(
-    config: PrepareConfig, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+def test_slices_made_before_a_source_was_touched_are_discarded(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
 ) -> None:
-    def killed(*_: object) -> None:
+    """A source may have been changed and restored while the first run was at work."""
+    partial = interrupt(recipe, vocabulary, output)
+    os.utime(tmp_path / "corpus.jsonl", ns=(1, 1))
+    shard = partial / "content" / "train" / "slice-00000.arrow"
+    shard.write_bytes(b"rows of other text")
+    prepare_rows(recipe, vocabulary, output)
+    assert len(open_rows(output, "train")) > 10
+
+
+def test_unfinished_rows_of_an_earlier_version_are_discarded(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path
+) -> None:
+    partial = partial_of(output)
+    (partial / "work" / "completions").mkdir(parents=True)
+    (partial / "work" / "completions" / "00000").touch()
+    (partial / "whole" / "train").mkdir(parents=True)
+    (partial / "whole" / "train" / "slice-00000.arrow").write_bytes(b"rows of the earlier version")
+    write_json(partial / "plan.json", {"settings": {"row_length": 48}, "sources": [], "tokenizer_fingerprint": "a"})
+    prepare_rows(recipe, vocabulary, output)
+    assert {path.name for path in output.iterdir()} == {"train", "held_out", "set_aside", "manifest.json"}
+    assert len(open_rows(output, "train")) > 10
+    assert not partial.exists()
+
+
+def test_a_run_interrupted_after_its_last_slice_is_completed(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
+) -> None:
+    def killed_at_the_end(job: SliceJob, numbers: Sequence[int]) -> None:
+        run_slices(job, numbers)
         raise RuntimeError("killed")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "seal", killed)
-        with pytest.raises(RuntimeError, match="killed"):
-            prepare_rows(config, vocabulary)
-    assert not Path(config.output).exists()
-    prepare_rows(config, vocabulary)
-    undisturbed = replace(config, output=config.output + "-undisturbed")
-    prepare_rows(undisturbed, vocabulary)
-    assert rows_on_disk(config) == rows_on_disk(undisturbed)
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare_rows(recipe, vocabulary, output, killed_at_the_end)
+    assert not output.exists()
+    assert prepare_rows(recipe, vocabulary, output).report.tokens_per_second == 0  # nothing was left to do
+    prepare_rows(recipe, vocabulary, tmp_path / "undisturbed")
+    assert rows_on_disk(output) == rows_on_disk(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize(
-    ("fraction", "remedy"),
-    [(1e-9, "held_out side: raise held_out_fraction"), (1 - 1e-9, "train side: lower held_out_fraction")],
-)
-def test_a_side_without_documents_is_an_error_with_the_remedy_and_leaves_nothing(
-    config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path, fraction: float, remedy: str
+@pytest.mark.parametrize(("fraction", "share"), [(1e-9, "none of 48"), (1 - 1e-9, "all 48")])
+def test_a_split_without_documents_is_refused_before_the_work_with_a_fraction_that_is_enough(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, fraction: float, share: str
 ) -> None:
-    with pytest.raises(DataError, match=f"none of 48 documents is on the {remedy}"):
-        prepare_rows(replace(config, held_out_fraction=fraction), vocabulary)
+    with pytest.raises(DataError, match=f"{share} documents .*held_out_fraction") as raised:
+        prepare_rows(replace(recipe, held_out_fraction=fraction), vocabulary, output, killed)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+    enough = float(str(raised.value).split("set it to ")[1].split()[0])
+    report = prepare_rows(replace(recipe, held_out_fraction=enough), vocabulary, output).report
+    assert 1 <= min(report.train.documents, report.held_out.documents) <= 3
+
+
+def test_a_corpus_of_one_text_is_refused(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"text": "It rained."}\n' * 3)
+    with pytest.raises(DataError, match="all 3 documents are the same text"):
+        prepare_rows(recipe, vocabulary, output)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "no text"), ("broken\n{}\n", r"no document could be read \(1 x broken JSON, 1 x no field 'text'\)")],
+    [("", "no records"), ("broken\n{}\n", r"1 x broken JSON, 1 x no field 'text'.*text_field")],
 )
-def test_a_corpus_without_a_document_is_an_error_and_leaves_nothing(
-    config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path, content: str, message: str
+def test_a_corpus_without_a_document_is_refused_and_leaves_nothing(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, content: str, message: str
 ) -> None:
-    (tmp_path / "corpus.jsonl").write_text(content, encoding="utf-8")
+    corpus = output.parent / "corpus.jsonl"
+    corpus.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
-        prepare_rows(config, vocabulary)
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+        prepare_rows(recipe, vocabulary, output)
+    assert list(output.parent.iterdir()) == [corpus]
 
 
 def test_documents_that_give_no_tokens_make_no_rows_and_no_error(
-    config: PrepareConfig, tokenizers_by_kind: dict, tmp_path: Path
+    recipe: PrepareRecipe, tokenizers_by_kind: dict, output: Path, tmp_path: Path
 ) -> None:
     with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as lines:
         lines.writelines("\n" + json.dumps({"text": "\u200b" * number}) for number in range(3_000, 3_010))
-    manifest = prepare_rows(config, vocabulary_of(tokenizers_by_kind["word_piece"], "tiny"))
-    for split in ("train", "held_out"):
-        rows = open_rows(Path(config.output), split)
-        assert len(rows) == manifest["report"][split]["rows"] > 0
-        assert min(len(rows.tokens(row_id)) for row_id in range(len(rows))) > 2
-    assert sum(manifest["report"][split]["documents"] for split in ("train", "held_out")) == 48 + 10
-    shards = [Dataset.from_file(str(path)) for path in Path(config.output).glob("*/*.arrow")]
+    report = prepare_rows(recipe, vocabulary_of(tokenizers_by_kind["word_piece"], "tiny"), output).report
+    for split in SPLITS:
+        rows = open_rows(output, split)
+        assert len(rows) == report.of(split).rows > 0
+        assert min(len(rows[row_id]) for row_id in range(len(rows))) > 2
+    assert report.train.documents + report.held_out.documents == 48 + 10
+    shards = [Dataset.from_file(str(path)) for path in output.glob("*/*.arrow")]
     assert not all(map(len, shards))
 
 
-def test_a_document_of_megabytes_in_one_line_is_packed_whole(
-    config: PrepareConfig, vocabulary: Vocabulary, tmp_path: Path, english_texts: list[str]
+def test_a_split_without_tokens_is_refused(
+    recipe: PrepareRecipe, tokenizers_by_kind: dict, output: Path, tmp_path: Path
+) -> None:
+    texts = ["\u200b" * number for number in range(1, 40)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    with pytest.raises(DataError, match="train split .* tiny"):
+        prepare_rows(recipe, vocabulary_of(tokenizers_by_kind["word_piece"], "tiny"), output)
+    assert not output.exists()
+
+
+def test_a_document_of_megabytes_in_one_line_is_packed_completely(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, english_texts: list[str]
 ) -> None:
     long_text = " ".join(english_texts * 6)
     assert len(long_text) > 10 * PIECE_CHARACTERS
     assert "\n" not in json.dumps(long_text)
     with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as lines:
         lines.write("\n" + json.dumps({"text": long_text}))
-    manifest = prepare_rows(replace(config, row_length=512, slice_bytes=32_000_000), vocabulary)
+    report = prepare_rows(replace(recipe, row_length=512, slice_bytes=32_000_000), vocabulary, output).report
     ids = vocabulary.tokenizer.encode(long_text, add_special_tokens=False).ids
-    split = max(("train", "held_out"), key=lambda split: manifest["report"][split]["tokens"])
-    rows = open_rows(Path(config.output), split)
-    tokens = [token for row_id in range(len(rows)) for token in rows.tokens(row_id)[1:-1].tolist()]
-    begin = len(tokens) - len(ids)
+    rows = open_rows(output, max(SPLITS, key=lambda split: report.of(split).tokens))
+    tokens = [token for row_id in range(len(rows)) for token in rows[row_id].input_ids[1:-1].tolist()]
     assert len(ids) > 500_000
-    assert tokens[begin:] == ids
+    assert tokens[len(tokens) - len(ids) :] == ids
 
 
-def test_a_killed_worker_ends_prepare_with_the_remedy_and_finished_slices_are_kept(tmp_path: Path) -> None:
-    output = tmp_path / "rows"
-    command = [sys.executable, "-m", "longmlm", "prepare", "configs/prepare/demo.toml", "--output", str(output)]
-    command += ["--slice-bytes", "60000", "--num-workers", "2"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    completions = partial_of(output) / "work" / "completions"
-    while len(list(completions.glob("*"))) < 2:
-        assert process.poll() is None, "it ended before a worker could be killed"
-        time.sleep(0.02)
-    servers = psutil.Process(process.pid).children()
-    workers = [worker for server in servers for worker in server.children()]
-    assert len(workers) == 2
-    workers[0].kill()
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "error: a worker was killed" in said.splitlines()[-1] and "fewer num_workers" in said.splitlines()[-1]
-    finished = set(completions.glob("*"))
-    assert 2 <= len(finished) < 43
-
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert verify(output)["report"]["train"]["documents"] > 100
-
-
-def test_worker_that_is_killed_before_all_slices_are_handed_out_is_told_likewise(
-    config: PrepareConfig, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+def test_a_disk_too_small_for_the_rows_is_refused_before_the_work(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
-        raise BrokenProcessPool
+    monkeypatch.setattr(engine.shutil, "disk_usage", lambda _: Usage(9_000_000, 8_990_000, 10_000))
+    with pytest.raises(DataError, match=r"0\.0 MB are free"):
+        prepare_rows(recipe, vocabulary, output, killed)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
-    monkeypatch.setattr(engine.ProcessPoolExecutor, "submit", broken)
-    with pytest.raises(DataError, match="a worker was killed"):
-        prepare_rows(replace(config, num_workers=2), vocabulary)
+
+def test_only_unfinished_slices_need_space(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_but_one(job: SliceJob, numbers: Sequence[int]) -> None:
+        run_slices(job, numbers[:-1])
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare_rows(recipe, vocabulary, output, all_but_one)
+    monkeypatch.setattr(engine.shutil, "disk_usage", lambda _: Usage(9_000_000, 8_990_000, 10_000))
+    assert prepare_rows(recipe, vocabulary, output).report.train.tokens > 1_000
+
+
+def test_rows_that_another_process_is_writing_are_left_alone(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path
+) -> None:
+    with exclusive_lock(partial_of(output)), pytest.raises(FolderError, match="another process"):
+        prepare_rows(recipe, vocabulary, output)
+    assert not output.exists()

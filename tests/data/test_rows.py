@@ -1,4 +1,4 @@
-"""Rows on disk: the smallest type that fits, memory-mapped, nothing read that is damaged or something else."""
+"""Rows on disk: the smallest type that fits, memory-mapped, and nothing opened that is damaged or something else."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset
 
-from longmlm.data.packing import Row
-from longmlm.data.rows import FORMAT, ROWS_PER_RECORD_BATCH, SPLITS, open_rows, write_shard
-from longmlm.errors import DataError, FolderError, UserError
+from longmlm.artifacts.rows import SPLITS
+from longmlm.data.row import Row
+from longmlm.data.rows import ROWS_PER_RECORD_BATCH, open_rows, write_shard
+from longmlm.errors import ArtifactError, DataError, FolderError, UserError
 from longmlm.folders import MANIFEST, new_folder
+from tests.support.rows import FORMAT_1, FORMAT_2, manifest_of
 
-ABOUT = {"format": FORMAT, "kind": "rows", "row_length": 9, "report": {"train": {"fill_rate": 0.75}}}
+ABOUT = manifest_of(row_length=9)
 
 
 def row_of(*content: int) -> Row:
@@ -61,7 +63,8 @@ def test_a_shard_of_several_record_batches_keeps_every_row(tmp_path: Path) -> No
     num_rows = 2 * ROWS_PER_RECORD_BATCH + 3
     count = write_shard(tmp_path / "slice.arrow", (row_of(number) for number in range(num_rows)), 5_000)
     assert count == num_rows
-    assert Dataset.from_file(str(tmp_path / "slice.arrow"))["input_ids"][:] == [[0, place, 2] for place in range(count)]
+    table = Dataset.from_file(str(tmp_path / "slice.arrow"))
+    assert table["input_ids"][:] == [[0, number, 2] for number in range(count)]
 
 
 def test_a_shard_that_was_not_written_to_its_end_does_not_appear(tmp_path: Path) -> None:
@@ -78,8 +81,9 @@ def test_rows_are_those_of_all_shards_in_order(folder: Path) -> None:
     rows = open_rows(folder, "train")
     assert len(rows) == 5
     expected = [[0, *range(10, 12 + number), 2] for number in range(5)]
-    assert [rows.tokens(row_id).tolist() for row_id in range(5)] == expected
-    assert rows.tokens(3).dtype == np.int64
+    assert [rows[row_id].input_ids.tolist() for row_id in range(5)] == expected
+    assert rows[3].input_ids.dtype == np.int64
+    assert (rows[1].document_starts.tolist(), rows[1].document_sources.tolist()) == ([1, 3], [0, 7])
     assert (rows.row_length, rows.mean_fill) == (9, 0.75)
 
 
@@ -91,12 +95,12 @@ def test_a_folder_that_was_moved_is_opened(folder: Path) -> None:
 def test_a_flipped_byte_is_found_and_its_file_named(folder: Path) -> None:
     shard = folder / "train" / "slice-00002.arrow"
     content = bytearray(shard.read_bytes())
-    place = content.index(np.arange(10, 14, dtype=np.uint16).tobytes())
-    content[place] ^= 1
+    offset = content.index(np.arange(10, 14, dtype=np.uint16).tobytes())
+    content[offset] ^= 1
     shard.write_bytes(content)
     with pytest.raises(FolderError, match=f"{shard} is damaged"):
         open_rows(folder, "train")
-    assert open_rows(folder, "train", verified=False).tokens(2).tolist()[1] == 11
+    assert open_rows(folder, "train", verified=False)[2].input_ids.tolist()[1] == 11
 
 
 def test_damage_on_one_side_does_not_keep_the_other_from_being_read(tmp_path: Path) -> None:
@@ -124,16 +128,32 @@ def test_a_folder_without_a_manifest_is_refused(folder: Path) -> None:
             open_rows(folder, "train", verified)
 
 
-def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
-    for number, about in enumerate([{}, {"kind": "checkpoint", "format": FORMAT}, {**ABOUT, "format": FORMAT + 1}]):
-        write_rows(tmp_path / str(number), [[row_of(10)]], about)
-        with pytest.raises(DataError, match="no packed rows of format"):
-            open_rows(tmp_path / str(number), "train")
+@pytest.mark.parametrize("about", [{}, {"kind": "checkpoint", "format": 1}])
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path, about: dict) -> None:
+    write_rows(tmp_path / "rows", [[row_of(10)]], about)
+    with pytest.raises(DataError, match="no packed rows"):
+        open_rows(tmp_path / "rows", "train")
 
 
-def test_rows_of_the_earlier_format_are_opened(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows", [[row_of(10)]], {**ABOUT, "format": 1})
-    assert len(open_rows(tmp_path / "rows", "train")) == 1
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"format": 99}, "format 99"), ({"report": {}}, "report"), ({"colour": "red"}, "colour"), ({"plan": 3}, "plan")],
+)
+def test_a_manifest_that_is_damaged_or_newer_is_refused(tmp_path: Path, change: dict, message: str) -> None:
+    write_rows(tmp_path / "rows", [[row_of(10)]], {**ABOUT, **change})
+    with pytest.raises(ArtifactError, match=f"{MANIFEST} .*{message}"):
+        open_rows(tmp_path / "rows", "train")
+
+
+@pytest.mark.parametrize(("about", "known"), [(FORMAT_1, (None, "f")), (FORMAT_2, ("f", None))])
+def test_rows_of_earlier_formats_are_opened(tmp_path: Path, about: dict, known: tuple) -> None:
+    write_rows(tmp_path / "rows", [[row_of(10)]], about)
+    rows = open_rows(tmp_path / "rows", "train")
+    plan = rows.manifest.plan
+    assert (len(rows), rows.row_length, rows.mean_fill) == (1, 9, 0.75)
+    assert (plan.tokenizer_fingerprint, plan.vocabulary_sha256) == known
+    assert [file.path for file in plan.sources[0].files] == ["a.jsonl"]
+    assert (plan.sources[1].dataset, plan.dataset_commits) == ("owner/novels", ("c" * 40,))
 
 
 def test_a_side_without_rows_is_refused(folder: Path) -> None:

@@ -1,7 +1,9 @@
-"""Slices: whatever their size, together they hold every record once and in order."""
+"""Slices: whatever their size, they hold every record once and in order, and a compressed file is read once."""
 
 import gzip
 import json
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.corpus import Document, SetAside, Slice, plan_slices, read_slice
-from longmlm.data.files import size_of
+from longmlm.artifacts.rows import SetAside
+from longmlm.data import files
+from longmlm.data.corpus import Document, Slice, plan_slices, read_slice
+from longmlm.data.files import decompressed, measure
 from longmlm.settings.prepare import Source
 
 LINES = [
@@ -82,7 +86,7 @@ def test_slices_have_about_the_size_asked_for_and_small_files_share_one(sources:
     slices = plan_slices(sources, 1_000)
     sizes = [sum(span.end - span.start for span in spans) for spans in slices]
     files = {span.path for spans in slices for span in spans}
-    assert sum(sizes) == sum(size_of(Path(path)) for path in files)
+    assert sum(sizes) == sum(measure(Path(path))[0] for path in files)
     assert all(1_000 <= size < 1_000 + 600 for size in sizes[:-1])
     assert any(len(spans) > 1 for spans in slices)
     assert any(span.start > 0 for spans in slices for span in spans)
@@ -95,3 +99,86 @@ def test_a_text_file_is_never_cut(sources: list[Source]) -> None:
 
 def test_the_plan_is_the_same_every_time(sources: list[Source]) -> None:
     assert plan_slices(sources, 777) == plan_slices(sources, 777)
+
+
+@pytest.fixture
+def bytes_decompressed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each chunk that is decompressed."""
+    sizes: list[int] = []
+
+    def counted(path: Path, position: int = 0) -> Iterator[tuple[int, bytes]]:
+        for place, chunk in decompressed(path, position):
+            sizes.append(len(chunk))
+            yield place, chunk
+
+    monkeypatch.setattr(files, "decompressed", counted)
+    return sizes
+
+
+def compressed(path: Path, content: bytes) -> Path:
+    pack = gzip.compress if path.suffix == ".gz" else zstandard.ZstdCompressor().compress
+    path.write_bytes(pack(content))
+    return path
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("kind", [".jsonl", ".csv"])
+def test_slices_in_order_decompress_a_file_once(
+    tmp_path: Path, bytes_decompressed: list[int], kind: str, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "COMPRESSED_BYTES", 4_000)
+    texts = [f"{number} {random.Random(number).randbytes(60 * (number % 29)).hex()}" for number in range(1_000)]
+    is_csv = kind == ".csv"
+    lines = ['"text"' if is_csv else "", *(json.dumps(text if is_csv else {"text": text}) for text in texts)]
+    content = "\n".join(lines).encode()
+    sources = [Source(files=(str(compressed(tmp_path / f"texts{kind}{ending}", content)),))]
+    slices = plan_slices(sources, len(content) // 40)
+    assert len(slices) >= 39
+    for workers in (1, 3):
+        slices_of_worker = slices[::workers]
+        bytes_decompressed.clear()
+        records = records_in(slices_of_worker, sources)
+        headers = len(slices_of_worker) * max(bytes_decompressed) * is_csv  # read once for each slice
+        assert 0.9 * len(content) < sum(bytes_decompressed) < 1.05 * len(content) + headers
+        if workers == 1:
+            assert [record.text for record in records if isinstance(record, Document)] == texts
+    assert records_in(slices[::-1], sources) == [
+        record for spans in slices[::-1] for record in records_in([spans], sources)
+    ]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_slice_of_a_file_in_several_frames_is_read_from_the_nearest(
+    tmp_path: Path, bytes_decompressed: list[int], ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "FRAME_SPACING_BYTES", 2_000)
+    lines = [json.dumps({"text": f"{number} {random.Random(number).randbytes(300).hex()}"}) for number in range(600)]
+    content = "\n".join(lines).encode()
+    path = tmp_path / f"texts.jsonl{ending}"
+    frames = [content[begin : begin + 1_000] for begin in range(0, len(content), 1_000)]
+    path.write_bytes(b"".join(compressed(tmp_path / f"frame{ending}", frame).read_bytes() for frame in frames))
+    sources = [Source(files=(f"{tmp_path}/texts*",))]
+    slices = plan_slices(sources, len(content) // 20)
+    expected = records_in(slices, sources)
+    assert [record.text for record in expected] == [json.loads(line)["text"] for line in lines]
+    bytes_decompressed.clear()
+    records = [records_in([spans], sources) for spans in slices[::-1]]
+    assert [record for spans in records[::-1] for record in spans] == expected
+    assert sum(bytes_decompressed) < 2.5 * len(content)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_file_that_is_replaced_between_two_slices_is_read_anew(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"texts.jsonl{ending}"
+    old, new = (
+        b"".join(b'{"text": "%b %03d"}\n' % (word, number) for number in range(90)) for word in (b"old", b"new")
+    )
+    path.write_bytes(gzip.compress(old) if ending else old)
+    sources = [Source(files=(str(path),))]
+    first, *rest = plan_slices(sources, 900)
+    records_in([first], sources)
+    (tmp_path / "new").write_bytes(gzip.compress(new) if ending else new)
+    (tmp_path / "new").rename(path)
+    texts = [record.text for record in records_in(rest, sources) if isinstance(record, Document)]
+    assert texts[-1] == "new 089"
+    assert all(text.startswith("new") for text in texts)

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from longmlm.artifacts.rows import SetAside
+from longmlm.data import encoding, texts
 from longmlm.data import sentences as sentences_module
-from longmlm.data import texts, vocabulary
-from longmlm.data.corpus import Document, SetAside, is_held_out, plan_slices, read_slice
+from longmlm.data.corpus import Document, is_held_out, plan_slices, read_slice
+from longmlm.data.encoding import encode
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.texts import LongText, json_of, pieces_of, text_of
-from longmlm.data.vocabulary import encode, vocabulary_of
+from longmlm.data.vocabulary import vocabulary_of
 from longmlm.settings.prepare import Source
 
 STRETCHES = st.lists(
@@ -141,8 +143,8 @@ def test_a_long_text_has_the_sentences_and_tokens_of_the_string(
     long = text_of((text * 4).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentences_module, "PIECE_CHARACTERS", 50)
-        patch.setattr(vocabulary, "PIECE_CHARACTERS", 300)
-        patch.setattr(vocabulary, "CONTEXT_CHARACTERS", 150)
+        patch.setattr(encoding, "PIECE_CHARACTERS", 300)
+        patch.setattr(encoding, "CONTEXT_CHARACTERS", 150)
         starts = sentence_starts(text * 4, language)
         assert sentence_starts(long, language).tolist() == starts.tolist()
         expected = [sentence.tolist() for sentence in encode(tokenizer, text * 4, starts)]
@@ -157,7 +159,7 @@ def test_long_records_are_documents_or_set_aside_as_short_ones_are(tmp_path: Pat
         json.dumps({"id": long, "text": "short"}).encode(): "short",
         json.dumps({"text": " \n" * 90}).encode(): "empty",
         json.dumps({"body": long}).encode(): "no field 'text'",
-        json.dumps({"text": [long]}).encode(): "field 'text' is no text",
+        json.dumps({"text": [long]}).encode(): "field 'text' is not text",
         json.dumps({"text": long}).encode()[:-9]: "broken JSON",
         json.dumps({"text": '"Ja." ' * 40}).encode()[:-9]: "broken JSON",
         b'{"text": "' + b"\xff" * 90 + b'"}': "bad UTF-8",

@@ -1,4 +1,4 @@
-"""Tokens: those of the document encoded whole, cut at the sentences, with no special token that a text spells out."""
+"""Tokens: those of the whole document, cut at its sentences, and no special token for a text that spells one."""
 
 import copy
 import pickle
@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from longmlm.data import vocabulary as vocabulary_module
+from longmlm.data import encoding as encoding_module
+from longmlm.data.encoding import encode, encode_batch
 from longmlm.data.sentences import sentence_starts
-from longmlm.data.vocabulary import encode, load_vocabulary, vocabulary_of
+from longmlm.data.vocabulary import load_vocabulary, vocabulary_of
 from longmlm.errors import DataError
 
 Spans = list[tuple[int, int]]
@@ -42,17 +43,17 @@ STRETCHES = st.lists(
 
 @pytest.fixture
 def encoded_spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
-    """Makes documents long from `PIECE` characters on; tells which spans of them were encoded."""
-    monkeypatch.setattr(vocabulary_module, "PIECE_CHARACTERS", PIECE)
-    monkeypatch.setattr(vocabulary_module, "CONTEXT_CHARACTERS", CONTEXT)
+    """Makes documents long from `PIECE` characters on; returns the spans that were encoded."""
+    monkeypatch.setattr(encoding_module, "PIECE_CHARACTERS", PIECE)
+    monkeypatch.setattr(encoding_module, "CONTEXT_CHARACTERS", CONTEXT)
     spans: Spans = []
-    encode_span = vocabulary_module._encode_span
+    encode_span = encoding_module._encode_span
 
     def counted(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         spans.append((begin, end))
         return encode_span(tokenizer, text, begin, end)
 
-    monkeypatch.setattr(vocabulary_module, "_encode_span", counted)
+    monkeypatch.setattr(encoding_module, "_encode_span", counted)
     return spans
 
 
@@ -84,6 +85,19 @@ def test_tokens_are_those_of_the_document_encoded_whole(tokenizer: Tokenizer, en
         ids = encoded(tokenizer, text).input_ids.tolist()
         assert ids == whole(tokenizer, text)
         assert len(ids) > 1_000
+
+
+def test_short_documents_encoded_together_have_the_tokens_of_each_alone(
+    tokenizer: Tokenizer, english_texts: list[str], chinese_text: str
+) -> None:
+    known = vocabulary_of(tokenizer, "tiny").tokenizer
+    texts = ["", " ", "\u200b", SPELT, chinese_text, *(text[:size] for text in english_texts for size in (9, 300, 900))]
+    starts = [sentence_starts(text, "en") for text in texts]
+    batch = list(encode_batch(known, texts, starts))
+    assert sum(len(sentences) > 1 for sentences in batch) > 20
+    for text, of_text, sentences in zip(texts, starts, batch, strict=True):
+        alone = [sentence.tolist() for sentence in encode(known, text, of_text)]
+        assert [sentence.tolist() for sentence in sentences] == alone
 
 
 def test_sentences_encoded_one_by_one_would_give_other_tokens(
@@ -186,8 +200,8 @@ def test_pieces_never_show_whatever_stands_where_they_meet(
     text: str, kind: str, tokenizers_by_kind: dict[str, Tokenizer]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabulary_module, "PIECE_CHARACTERS", PIECE)
-        patch.setattr(vocabulary_module, "CONTEXT_CHARACTERS", CONTEXT)
+        patch.setattr(encoding_module, "PIECE_CHARACTERS", PIECE)
+        patch.setattr(encoding_module, "CONTEXT_CHARACTERS", CONTEXT)
         document = encoded(tokenizers_by_kind[kind], text)
     assert document.input_ids.tolist() == whole(tokenizers_by_kind[kind], text)
 

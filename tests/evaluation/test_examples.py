@@ -1,4 +1,4 @@
-"""What a model fills in near the end of long rows: the full model's guesses, in the words of the row."""
+"""Examples are the full model's predictions near the end of long rows, decoded as running text."""
 
 from dataclasses import replace
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from longmlm.evaluation.examples import FilledMask, filled_masks
+from longmlm.artifacts.accuracy import FilledMask
+from longmlm.evaluation.examples import filled_masks
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.model.mlm import MlmObjective
 from longmlm.settings.held_out import HeldOut
@@ -30,17 +31,17 @@ def filled(world: World, frozen: FrozenRows, tokenizer) -> list[FilledMask]:
     return found
 
 
-def test_places_are_the_last_masked_ones_of_long_rows_spread_evenly(
+def test_positions_are_the_last_masked_ones_of_long_rows_spread_evenly(
     frozen: FrozenRows, filled: list[FilledMask]
 ) -> None:
     shares = [one.row_id * NUM_EXAMPLES // len(frozen.rows) for one in filled]
     assert shares == list(range(NUM_EXAMPLES))
     for one in filled:
         masked = frozen.masked(one.row_id)
-        assert len(masked.input_ids) >= 0.9 * LONG_POSITIONS
-        assert 0.9 * len(masked.input_ids) <= one.place < len(masked.input_ids) - 1
-        hidden = [place for place in masked.selected if masked.input_ids[place] == frozen.special.mask]
-        assert one.place == hidden[-1]
+        assert len(masked.row) >= 0.9 * LONG_POSITIONS
+        assert 0.9 * len(masked.row) <= one.position < len(masked.row) - 1
+        hidden = [position for position in masked.selected if masked.row.input_ids[position] == frozen.special.mask]
+        assert one.position == hidden[-1]
 
 
 def test_guesses_are_those_of_the_full_model_on_the_whole_row(
@@ -48,18 +49,18 @@ def test_guesses_are_those_of_the_full_model_on_the_whole_row(
 ) -> None:
     model = AutoModelForMaskedLM.from_pretrained(world.trained).eval()
     for one in filled:
-        seen = torch.from_numpy(frozen.masked(one.row_id).input_ids).unsqueeze(0)
+        seen = torch.from_numpy(frozen.masked(one.row_id).row.input_ids).unsqueeze(0)
         with torch.no_grad():
-            likeliest = model(input_ids=seen).logits[0, one.place].softmax(-1).topk(3)
+            likeliest = model(input_ids=seen).logits[0, one.position].softmax(-1).topk(3)
         assert [probability for _, probability in one.guesses] == pytest.approx(likeliest.values.tolist(), abs=1e-5)
         pieces = [tokenizer.decode([token_id]) for token_id in likeliest.indices.tolist()]
         told = [text for text, _ in one.guesses]
         assert [piece.strip().removeprefix("##") for piece in pieces] == [text.strip() for text in told]
 
 
-def test_truth_reads_on_from_the_text_around_it(frozen: FrozenRows, tokenizer, filled: list[FilledMask]) -> None:
+def test_context_and_truth_are_running_text(frozen: FrozenRows, tokenizer, filled: list[FilledMask]) -> None:
     for one in filled:
-        tokens = frozen.rows.tokens(one.row_id)
+        tokens = frozen.rows[one.row_id].input_ids
         row = tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
         passage = one.before + one.truth + one.after
         assert passage in row
@@ -74,7 +75,7 @@ def test_a_guess_that_is_right_is_the_truth_to_the_letter(world: World, frozen: 
     """The model of this test answers the truth of the first example everywhere."""
     model = AutoModelForMaskedLM.from_pretrained(world.trained)
     (first,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
-    answer = int(frozen.rows.tokens(first.row_id)[first.place])
+    answer = int(frozen.rows[first.row_id].input_ids[first.position])
     with torch.no_grad():
         model.get_output_embeddings().bias[answer] = 1_000.0
     (told,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
@@ -82,7 +83,7 @@ def test_a_guess_that_is_right_is_the_truth_to_the_letter(world: World, frozen: 
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_model_is_put_back_into_its_mode(world: World, frozen: FrozenRows, tokenizer, is_training: bool) -> None:
+def test_training_mode_is_restored(world: World, frozen: FrozenRows, tokenizer, is_training: bool) -> None:
     objective = MlmObjective(AutoModelForMaskedLM.from_pretrained(world.trained)).train(is_training)
     one, two = (filled_masks(objective, tokenizer, frozen, 2, CPU) for _ in range(2))
     assert one == two != []
@@ -90,8 +91,8 @@ def test_model_is_put_back_into_its_mode(world: World, frozen: FrozenRows, token
 
 
 def test_rows_without_a_mask_token_give_no_example(world: World, frozen: FrozenRows, tokenizer) -> None:
-    shown = replace(frozen, config=HeldOut(masking=Masking(masked_share=0.0, random_share=0.0)))
+    shown = replace(frozen, settings=HeldOut(masking=Masking(masked_share=0.0, random_share=0.0)))
     model = AutoModelForMaskedLM.from_pretrained(world.trained)
     assert filled_masks(MlmObjective(model), tokenizer, shown, 3, CPU) == []
-    few = replace(frozen, config=HeldOut(max_rows=2))
+    few = replace(frozen, settings=HeldOut(max_rows=2))
     assert len(filled_masks(MlmObjective(model), tokenizer, few, 5, CPU)) <= 2

@@ -1,4 +1,4 @@
-"""What a model is shown of a row: the start of it, windows of it, or all of it."""
+"""Views of a row: its start, windows of it, or the whole row."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.batches.masking import MaskedRow
+from longmlm.data.row import Row
 from longmlm.data.vocabulary import SpecialTokens, Vocabulary
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.views import cut, whole, windows
@@ -25,7 +26,8 @@ def masked_row(num_tokens: int, share: float, seed: int) -> MaskedRow:
     selected = np.sort(generator.choice(np.arange(1, num_tokens + 1), num_selected, replace=False))
     labels = tokens[selected].copy()
     tokens[selected] = SPECIAL.mask
-    return MaskedRow(tokens, selected, labels)
+    middle = max(1, num_tokens // 2)
+    return MaskedRow(Row(tokens, np.array([1, middle]), np.array([3, 5])), selected, labels)
 
 
 ROWS = {
@@ -38,17 +40,17 @@ ROWS = {
 
 @settings(deadline=None, max_examples=100)
 @given(**ROWS)
-def test_cut_keeps_the_start_with_its_selected_places_and_ends_with_the_separator(
+def test_cut_keeps_the_start_with_its_selected_positions_and_ends_with_the_separator(
     num_tokens: int, share: float, num_positions: int, seed: int
 ) -> None:
     row = masked_row(num_tokens, share, seed)
     (view,) = cut(row, num_positions, SPECIAL)
     length = min(num_tokens + 2, num_positions)
-    assert len(view.masked.input_ids) == length
-    assert view.masked.input_ids[:-1].tolist() == row.input_ids[: length - 1].tolist()
-    assert view.masked.input_ids[-1] == SPECIAL.sep
+    assert len(view.masked.row.input_ids) == length
+    assert view.masked.row.input_ids[:-1].tolist() == row.row.input_ids[: length - 1].tolist()
+    assert view.masked.row.input_ids[-1] == SPECIAL.sep
     is_kept = row.selected < length - 1
-    assert view.places.tolist() == view.masked.selected.tolist() == row.selected[is_kept].tolist()
+    assert view.positions.tolist() == view.masked.selected.tolist() == row.selected[is_kept].tolist()
     assert view.masked.labels.tolist() == row.labels[is_kept].tolist()
 
 
@@ -59,51 +61,60 @@ def test_windows_show_every_token_once_between_both_special_tokens(
 ) -> None:
     row = masked_row(num_tokens, share, seed)
     views = windows(row, num_positions, SPECIAL)
-    shown = [view.masked.input_ids for view in views]
+    shown = [view.masked.row.input_ids for view in views]
     assert all(len(tokens) <= num_positions for tokens in shown)
     assert all(len(tokens) == num_positions for tokens in shown[:-1])
     assert all(tokens[0] == SPECIAL.cls and tokens[-1] == SPECIAL.sep for tokens in shown)
-    assert np.concatenate([tokens[1:-1] for tokens in shown]).tolist() == row.input_ids[1:-1].tolist()
+    assert np.concatenate([tokens[1:-1] for tokens in shown]).tolist() == row.row.input_ids[1:-1].tolist()
 
 
 @settings(deadline=None, max_examples=100)
 @given(**ROWS)
-def test_windows_cover_every_selected_place_once_and_keep_its_label(
+def test_windows_cover_every_selected_position_once_and_keep_its_label(
     num_tokens: int, share: float, num_positions: int, seed: int
 ) -> None:
     row = masked_row(num_tokens, share, seed)
     views = windows(row, num_positions, SPECIAL)
-    assert np.concatenate([view.places for view in views]).tolist() == row.selected.tolist()
+    assert np.concatenate([view.positions for view in views]).tolist() == row.selected.tolist()
     assert np.concatenate([view.masked.labels for view in views]).tolist() == row.labels.tolist()
     for view in views:
-        assert view.masked.input_ids[view.masked.selected].tolist() == row.input_ids[view.places].tolist()
-        assert (view.masked.input_ids[view.masked.selected] == SPECIAL.mask).all()
+        assert view.masked.row.input_ids[view.masked.selected].tolist() == row.row.input_ids[view.positions].tolist()
+        assert (view.masked.row.input_ids[view.masked.selected] == SPECIAL.mask).all()
+
+
+def test_documents_follow_a_window() -> None:
+    row = Row(np.arange(20), np.array([1, 8, 14]), np.array([4, 5, 6]))
+    windows = {(1, 19): ([1, 8, 14], [4, 5, 6]), (3, 9): ([1, 6], [4, 5]), (8, 14): ([1], [5]), (9, 12): ([1], [5])}
+    for (begin, end), (starts, sources) in windows.items():
+        window = row.window(begin, end, SPECIAL)
+        assert window.input_ids.tolist() == [SPECIAL.cls, *range(begin, end), SPECIAL.sep]
+        assert (window.document_starts.tolist(), window.document_sources.tolist()) == (starts, sources)
 
 
 def test_whole_shows_the_row_as_it_is() -> None:
     row = masked_row(30, 0.3, 0)
     (view,) = whole(row)
     assert view.masked is row
-    assert view.places is row.selected
+    assert view.positions is row.selected
 
 
 def test_row_that_the_base_model_reads_whole_is_not_cut() -> None:
     row = masked_row(14, 0.9, 0)
     assert cut(row, 16, SPECIAL)[0].masked is row
     shorter = cut(row, 15, SPECIAL)[0]
-    assert len(shorter.masked.input_ids) == 15
-    assert len(shorter.places) < len(row.selected)
+    assert len(shorter.masked.row.input_ids) == 15
+    assert len(shorter.positions) < len(row.selected)
 
 
 def test_masks_are_the_same_at_every_call_and_for_every_model(frozen: FrozenRows, vocabulary: Vocabulary) -> None:
     again = replace(frozen, rows_per_batch=3)
-    other = replace(frozen, config=HeldOut(mask_seed=1))
+    other = replace(frozen, settings=HeldOut(mask_seed=1))
     differing = 0
     for row_id in frozen.row_ids:
         one, two, three = (rows.masked(row_id) for rows in (frozen, again, other))
-        assert one.input_ids.tolist() == two.input_ids.tolist() == frozen.masked(row_id).input_ids.tolist()
+        assert one.row.input_ids.tolist() == two.row.input_ids.tolist() == frozen.masked(row_id).row.input_ids.tolist()
         assert one.selected.tolist() == two.selected.tolist()
-        assert one.labels.tolist() == frozen.rows.tokens(row_id)[one.selected].tolist()
+        assert one.labels.tolist() == frozen.rows[row_id].input_ids[one.selected].tolist()
         assert len(one.selected) >= 1
         differing += one.selected.tolist() != three.selected.tolist()
     assert differing > len(frozen.row_ids) / 2
@@ -112,7 +123,7 @@ def test_masks_are_the_same_at_every_call_and_for_every_model(frozen: FrozenRows
 @pytest.mark.parametrize("max_rows", [1, 7, 50, 10_000, None])
 def test_rows_that_are_evaluated_are_spread_evenly(frozen: FrozenRows, max_rows: int | None) -> None:
     num_rows = len(frozen.rows)
-    row_ids = replace(frozen, config=HeldOut(max_rows=max_rows)).row_ids
+    row_ids = replace(frozen, settings=HeldOut(max_rows=max_rows)).row_ids
     assert len(row_ids) == min(num_rows, max_rows or num_rows)
     assert row_ids == sorted(set(row_ids))
     assert row_ids[0] >= 0

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from longmlm.data.packing import Row
+from longmlm.artifacts.rows import Split
 from longmlm.data.published import folder_of_rows, open_named_rows, pin_rows
-from longmlm.data.rows import FORMAT, Split, write_shard
+from longmlm.data.row import Row
+from longmlm.data.rows import write_shard
 from longmlm.errors import ArtifactError, DataError, FolderError
 from longmlm.folders import MANIFEST, new_folder
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import CUT, Fault
+from tests.support.rows import manifest_of
 
+ABOUT = manifest_of(row_length=400)
 NAME = "owner/rows"
-ABOUT = {"format": FORMAT, "kind": "rows", "row_length": 400, "report": {}}
 SHARD = "train/slice-00001.arrow"
 
 
@@ -58,7 +60,7 @@ def test_rows_are_those_that_were_published_and_are_downloaded_once(
     rows = open_named_rows(pinned, "held_out")
     assert [name for name, *_ in downloads(hub)] == ["held_out/slice-00002.arrow"]
     assert len(rows) == 400
-    assert rows.tokens(7).tolist() == row_of(807).input_ids.tolist()
+    assert rows[7].input_ids.tolist() == row_of(807).input_ids.tolist()
     folder = folder_of_rows(pinned)
     assert {name: (folder / name).read_bytes() for name in files} == files
     requests = len(hub.requests)

@@ -24,8 +24,8 @@ REFUSED = {
     "modernbert": "rotary positions",
     "esm": "rotary or other positions",
     "fnet": "no attention to extend",
-    "longformer": "a windowed attention of its own",
-    "big_bird": "a windowed attention of its own",
+    "longformer": "its own windowed attention",
+    "big_bird": "its own windowed attention",
     "gpt2": "only roberta, .* and distilbert models",
     "vit": "only roberta, .* and distilbert models",
 }
@@ -50,13 +50,14 @@ def test_offset_is_read_from_the_model(kind: tuple[str, int]) -> None:
     assert parts.position_table.num_embeddings == NUM_POSITIONS + OFFSETS[kind]
 
 
-def test_parts_make_the_whole(kind: tuple[str, int]) -> None:
+def test_encoder_and_head_compute_the_models_logits_bit_for_bit(kind: tuple[str, int]) -> None:
     model = tiny_model(*kind)
     parts = architecture_of(model)
     tokens = content(9)
     with torch.no_grad():
         hidden = parts.encoder(input_ids=tokens).last_hidden_state
-        assert torch.equal(parts.head(hidden), model(input_ids=tokens).logits)
+        assert torch.equal(parts.decoder(parts.head_transform(hidden)), model(input_ids=tokens).logits)
+    assert parts.decoder is model.get_output_embeddings()
 
 
 @pytest.mark.parametrize("family", REFUSED)
@@ -80,25 +81,25 @@ def test_relative_positions_of_a_known_family_are_refused(config_kind: type, kin
 
 @pytest.mark.parametrize("config_kind", [BertConfig, RobertaConfig])
 def test_a_decoder_is_refused(config_kind: type) -> None:
-    with pytest.raises(ModelError, match=r"a model is a decoder .*: its attention is causal"):
+    with pytest.raises(ModelError, match=r"a model is a decoder .*is_decoder"):
         check_architecture(config_kind(is_decoder=True), "a model")
     check_architecture(config_kind(is_decoder=False), "a model")
 
 
-def test_sinusoids_are_no_table_that_was_learnt() -> None:
+def test_sinusoidal_positions_are_refused() -> None:
     with pytest.raises(ModelError, match="sinusoidal positions"):
         check_architecture(DistilBertConfig(sinusoidal_pos_embds=True), "a model")
     check_architecture(DistilBertConfig(), "a model")
 
 
-def test_the_head_begins_with_the_matrix_that_it_names(kind: tuple[str, int]) -> None:
+def test_the_head_starts_with_head_matrix(kind: tuple[str, int]) -> None:
     parts = architecture_of(tiny_model(*kind))
     hidden = torch.randn(2, 3, 32)
     with torch.no_grad():
-        before = parts.head(hidden)
-        parts.head_transform.weight.zero_()
-        parts.head_transform.bias.zero_()
-        after = parts.head(hidden)
+        before = parts.head_transform(hidden)
+        parts.head_matrix.weight.zero_()
+        parts.head_matrix.bias.zero_()
+        after = parts.head_transform(hidden)
     assert before[0].std(dim=0).max() > 0.1
     assert torch.allclose(after, after[0, 0].expand_as(after))
 
@@ -117,7 +118,7 @@ def test_reserved_rows_are_carried_over_bit_for_bit(kind: tuple[str, int]) -> No
 
 
 @pytest.mark.parametrize("num_positions", [LONG_POSITIONS, NUM_POSITIONS // 2])
-def test_all_that_has_the_length_of_the_table_follows_it(kind: tuple[str, int], num_positions: int) -> None:
+def test_everything_as_long_as_the_table_follows_it(kind: tuple[str, int], num_positions: int) -> None:
     model = tiny_model(*kind)
     keys = sorted(model.state_dict())
     before = architecture_of(model).position_table
@@ -136,7 +137,7 @@ def test_all_that_has_the_length_of_the_table_follows_it(kind: tuple[str, int], 
     assert sorted(model.state_dict()) == keys
 
 
-def test_every_place_reads_its_row(kind: tuple[str, int]) -> None:
+def test_every_position_reads_its_row(kind: tuple[str, int]) -> None:
     model = tiny_model(*kind)
     replace_positions(model, new_table(model))
     read = []
@@ -148,7 +149,7 @@ def test_every_place_reads_its_row(kind: tuple[str, int]) -> None:
     assert torch.equal(read[0].expand(2, -1), expected.expand(2, -1))
 
 
-def test_stretched_model_runs_at_its_length_and_not_beyond(kind: tuple[str, int], tmp_path) -> None:
+def test_extended_model_runs_at_its_length_and_not_beyond(kind: tuple[str, int], tmp_path) -> None:
     model = tiny_model(*kind)
     with pytest.raises((IndexError, RuntimeError)), torch.no_grad():
         model(input_ids=content(NUM_POSITIONS + 1))

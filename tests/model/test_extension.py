@@ -1,25 +1,26 @@
-"""The swap into a model on disk: short inputs are told as before, and nothing half-made is left."""
+"""Extending a model on disk: logits on short inputs do not change, and nothing is left of a failure."""
 
 import json
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.errors import FolderError, ModelError, PositionsError
 from longmlm.model import extension
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import Provenance, check_extendable, write_extension
-from longmlm.model.loading import load_model, read_provenance
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_long
+from longmlm.model.extension import check_extendable, write_extension
+from longmlm.model.loading import load_model
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension, tiny_long
 
 LENGTHS = (1, 2, 7, NUM_POSITIONS - 1, NUM_POSITIONS)
 
 
-def provenance(base: Path, initialisation: str = "hierarchical") -> Provenance:
-    return Provenance(str(base), None, NUM_POSITIONS, LONG_POSITIONS, initialisation, 0.4, 3)
+def settings(base: Path, initialisation: str = "hierarchical") -> Extension:
+    return tiny_extension(base, initialisation=initialisation, seed=3)
 
 
 def short_inputs(model: PreTrainedModel) -> list[dict[str, torch.Tensor]]:
@@ -47,10 +48,10 @@ def short_logits(model: PreTrainedModel, is_masked: bool) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("initialisation", ["hierarchical", "tile", "random"])
-def test_inputs_that_the_base_model_reads_are_told_bit_for_bit_as_before(
+def test_logits_on_inputs_that_fit_the_base_model_stay_bit_for_bit(
     base: Path, tmp_path: Path, initialisation: str
 ) -> None:
-    report = write_extension(load_model(str(base)), provenance(base, initialisation), tmp_path / "long")
+    report = write_extension(load_model(str(base)), settings(base, initialisation), tmp_path / "long")
     models = [AutoModelForMaskedLM.from_pretrained(folder) for folder in (base, tmp_path / "long")]
     assert architecture_of(models[1]).num_positions == LONG_POSITIONS
     for is_masked in (False, True):
@@ -58,12 +59,12 @@ def test_inputs_that_the_base_model_reads_are_told_bit_for_bit_as_before(
         assert len(before) == len(LENGTHS)
         assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
         assert before[-1].std() > 0.1
-    assert report.largest_change == 0
+    assert report.largest_difference == 0
 
 
-def test_interpolation_changes_what_was_told_and_says_by_how_much(base: Path, tmp_path: Path) -> None:
-    report = write_extension(load_model(str(base)), provenance(base, "interpolate"), tmp_path / "long")
-    assert report.largest_change > 0.01
+def test_interpolation_changes_logits_and_reports_by_how_much(base: Path, tmp_path: Path) -> None:
+    report = write_extension(load_model(str(base)), settings(base, "interpolate"), tmp_path / "long")
+    assert report.largest_difference > 0.01
     models = [AutoModelForMaskedLM.from_pretrained(folder) for folder in (base, tmp_path / "long")]
     before, after = (short_logits(model, False) for model in models)
     assert not torch.equal(before[-1], after[-1])
@@ -78,28 +79,26 @@ def test_tokenizer_knows_the_new_length(base: Path, tmp_path: Path) -> None:
     assert len(after(text * 5, truncation=True)["input_ids"]) == LONG_POSITIONS
 
 
-def test_history_is_written_beside_the_weights(base: Path, tmp_path: Path) -> None:
-    about = provenance(base)
-    write_extension(load_model(str(base)), about, tmp_path / "long")
-    written = json.loads((tmp_path / "long" / "longmlm.json").read_text())
-    assert written == asdict(about)
-    assert written == {
-        "base": str(base),
-        "base_revision": None,
-        "base_positions": NUM_POSITIONS,
-        "num_positions": LONG_POSITIONS,
-        "initialisation": "hierarchical",
-        "alpha": 0.4,
-        "seed": 3,
-        "mode": "materialized",
-        "trained": None,
-    }
+def test_history_is_written_next_to_the_weights(base: Path, tmp_path: Path) -> None:
+    write_extension(load_model(str(base)), settings(base), tmp_path / "long")
+    assert read_provenance(tmp_path / "long") == Provenance(
+        extension=Extension(
+            base=ModelSource(name=str(base)),
+            base_positions=NUM_POSITIONS,
+            num_positions=LONG_POSITIONS,
+            initialisation="hierarchical",
+            alpha=0.4,
+            seed=3,
+            mode="materialized",
+        )
+    )
+    assert json.loads((tmp_path / "long" / "longmlm.json").read_text())["trained"] is None
 
 
 def test_report_tells_the_size_of_trained_and_new_rows(base: Path, tmp_path: Path) -> None:
-    report = write_extension(load_model(str(base)), provenance(base), tmp_path / "long")
+    report = write_extension(load_model(str(base)), settings(base), tmp_path / "long")
     parts = architecture_of(load_model(str(tmp_path / "long")).model)
-    rows = parts.position_table.weight.detach()[parts.position_offset :]
+    rows = parts.usable_rows
     sizes = [float(part.square().mean().sqrt()) for part in (rows[:NUM_POSITIONS], rows[NUM_POSITIONS:])]
     assert [report.trained_rows_rms, report.new_rows_rms] == pytest.approx(sizes)
     assert sizes[1] > sizes[0] > 0
@@ -108,7 +107,7 @@ def test_report_tells_the_size_of_trained_and_new_rows(base: Path, tmp_path: Pat
 def test_base_model_stays_as_it_was(base: Path, tmp_path: Path) -> None:
     loaded = load_model(str(base))
     before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
-    write_extension(loaded, provenance(base), tmp_path / "long")
+    write_extension(loaded, settings(base), tmp_path / "long")
     after = loaded.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert architecture_of(loaded.model).num_positions == NUM_POSITIONS
@@ -117,26 +116,27 @@ def test_base_model_stays_as_it_was(base: Path, tmp_path: Path) -> None:
 
 def test_untrained_extension_is_not_extended_again(world: World, tmp_path: Path) -> None:
     long = tiny_long(tmp_path / "long", world.base)
-    with pytest.raises(PositionsError, match=f"extend {world.base} to the length you want, or pretrain") as caught:
-        check_extendable(read_provenance(str(long)), str(long))
-    assert f"extended to {LONG_POSITIONS} positions" in str(caught.value)
-    check_extendable(read_provenance(str(mark_trained(long))), str(long))
-    check_extendable(read_provenance(str(world.base)), str(world.base))
+    with pytest.raises(PositionsError, match=f"extend {world.base} ") as caught:
+        check_extendable(read_provenance(long), str(long))
+    assert f"{long} was extended to {LONG_POSITIONS}" in str(caught.value)
+    check_extendable(read_provenance(mark_trained(long)), str(long))
+    check_extendable(read_provenance(world.base), str(world.base))
 
 
-@pytest.mark.parametrize("trained", [{}, {"row_length": 24, "steps": 5}, {"row_length": LONG_POSITIONS, "steps": 0}])
-def test_training_at_another_length_is_not_training_at_its_own(trained: dict) -> None:
-    about = asdict(provenance(Path("base"))) | {"trained": trained}
-    with pytest.raises(PositionsError, match="not trained at that length"):
+@pytest.mark.parametrize(("row_length", "steps"), [(24, 5), (LONG_POSITIONS, 0)])
+def test_training_at_another_length_does_not_count(row_length: int, steps: int) -> None:
+    trained = TrainingRecord(row_length=row_length, steps=steps, tokens=10)
+    about = Provenance(extension=settings(Path("base")), trained=trained)
+    with pytest.raises(PositionsError, match=str(LONG_POSITIONS)):
         check_extendable(about, "long")
-    check_extendable(about | {"trained": {"row_length": LONG_POSITIONS, "steps": 5}}, "long")
+    check_extendable(replace(about, trained=replace(trained, row_length=LONG_POSITIONS, steps=5)), "long")
 
 
 def test_trained_extension_becomes_the_base_of_the_next(world: World, tmp_path: Path) -> None:
     loaded = load_model(str(world.trained))
-    about = Provenance(str(world.trained), None, LONG_POSITIONS, 100, "hierarchical", 0.4, 0)
-    report = write_extension(loaded, about, tmp_path / "longer")
-    assert report.largest_change == 0
+    again = tiny_extension(world.trained, 100, base_positions=LONG_POSITIONS)
+    report = write_extension(loaded, again, tmp_path / "longer")
+    assert report.largest_difference == 0
     assert architecture_of(load_model(str(tmp_path / "longer")).model).num_positions == 100
 
 
@@ -150,43 +150,47 @@ def test_nothing_is_left_when_the_check_fails(
         was_there.extend(path.name for path in (tmp_path / "long.partial").iterdir())
         return change
 
-    monkeypatch.setattr(extension, "largest_change", failing)
-    with pytest.raises(ModelError, match=f"differ from the base model's by {change:.2e}"):
-        write_extension(load_model(str(base)), provenance(base), tmp_path / "long")
+    monkeypatch.setattr(extension, "largest_difference", failing)
+    with pytest.raises(ModelError, match=f"differ .*{change:.2e}"):
+        write_extension(load_model(str(base)), settings(base), tmp_path / "long")
     assert {"model.safetensors", "longmlm.json"} <= set(was_there)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", [0, NUM_POSITIONS - 1])
+@pytest.mark.parametrize("position", [0, NUM_POSITIONS - 1])
 def test_a_changed_trained_row_is_found(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
     table_of = extension.extended_table
 
     def spoilt(*arguments: object) -> torch.Tensor:
         table = table_of(*arguments).clone()
-        table[place] += 1e-3
+        table[position] += 1e-3
         return table
 
     monkeypatch.setattr(extension, "extended_table", spoilt)
-    with pytest.raises(ModelError, match="logits on short inputs differ"):
-        write_extension(load_model(str(base)), provenance(base), tmp_path / "long")
+    with pytest.raises(ModelError, match="logits .*differ"):
+        write_extension(load_model(str(base)), settings(base), tmp_path / "long")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("initialisation", ["hierarchical", "interpolate"])
-def test_logits_that_are_no_numbers_do_not_pass_for_equal(base: Path, tmp_path: Path, initialisation: str) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_in_the_base_model_is_refused_with_the_weights_name(
+    base: Path, tmp_path: Path, initialisation: str, value: float
+) -> None:
     loaded = load_model(str(base))
+    name = next(key for key in loaded.model.state_dict() if key.endswith("embeddings.LayerNorm.weight"))
     with torch.no_grad():
-        architecture_of(loaded.model).embeddings.LayerNorm.weight[0] = float("nan")
-    with pytest.raises(ModelError, match="differ from the base model's by nan"):
-        write_extension(loaded, provenance(base, initialisation), tmp_path / "long")
+        loaded.model.state_dict()[name][0] = value
+    with pytest.raises(ModelError, match=f"{base}: {name} holds NaN"):
+        write_extension(loaded, settings(base, initialisation), tmp_path / "long")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folder_that_is_there_already_is_left_alone(base: Path, tmp_path: Path) -> None:
+def test_an_existing_folder_is_left_alone(base: Path, tmp_path: Path) -> None:
     (tmp_path / "long").mkdir()
     (tmp_path / "long" / "mine").write_text("kept")
-    with pytest.raises(FolderError, match="exists already"):
-        write_extension(load_model(str(base)), provenance(base), tmp_path / "long")
+    with pytest.raises(FolderError, match=f"{tmp_path / 'long'} already exists"):
+        write_extension(load_model(str(base)), settings(base), tmp_path / "long")
     assert [path.name for path in tmp_path.rglob("*")] == ["long", "mine"]

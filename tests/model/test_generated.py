@@ -1,44 +1,42 @@
-"""Generated positions: base rows alone are trained, and what they give is what a stock model holds."""
+"""Generated mode: only base rows are trained, and a stock model gets the rows computed from them."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import PositionsError
 from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.extension import at_length, extended
+from longmlm.model.extension import with_num_positions, with_positions
 from longmlm.model.generated import GeneratedPositions, rebuild_positions, stock_state
 from longmlm.model.loading import LoadedModel
 from longmlm.model.positions import hierarchical_table
-from longmlm.settings.extend import ExtendConfig, ExtendRecipe
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_model, tiny_tokenizer
+from longmlm.settings.extend import ExtendRecipe
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_extension, tiny_model, tiny_tokenizer
 
 ALPHA = 0.4
-ABOUT = {
-    "mode": "generated",
-    "base_positions": NUM_POSITIONS,
-    "initialisation": "hierarchical",
-    "alpha": ALPHA,
-    "seed": 0,
-}
+GENERATED = tiny_extension("base", alpha=ALPHA, mode="generated")
 
 
 def long_model(kind: tuple[str, int]) -> PreTrainedModel:
-    """Returns a stock long model of which each position is a row."""
+    """Returns a stock long model."""
     model = tiny_model(*kind)
-    parts = architecture_of(model)
-    base = parts.position_table.weight.detach()[parts.position_offset :]
-    replace_positions(model, hierarchical_table(base, LONG_POSITIONS, ALPHA))
+    replace_positions(model, hierarchical_table(architecture_of(model).usable_rows, LONG_POSITIONS, ALPHA))
     return model
+
+
+def loaded_model(kind: tuple[str, int], extension: Extension = GENERATED) -> LoadedModel:
+    return LoadedModel(long_model(kind), tiny_tokenizer(*kind), provenance=Provenance(extension=extension))
 
 
 def both(kind: tuple[str, int]) -> tuple[PreTrainedModel, PreTrainedModel]:
     """Returns the same long model with its positions materialized and generated."""
     materialized, generated = long_model(kind), long_model(kind)
-    rebuild_positions(generated, ABOUT)
+    rebuild_positions(generated, GENERATED)
     assert isinstance(architecture_of(generated).position_table, GeneratedPositions)
     return materialized, generated
 
@@ -48,7 +46,7 @@ def content(num_tokens: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_generated_positions_tell_what_materialized_ones_tell_bit_for_bit(kind: tuple[str, int]) -> None:
+def test_generated_and_materialized_positions_give_the_same_logits_bit_for_bit(kind: tuple[str, int]) -> None:
     materialized, generated = both(kind)
     for length in (1, NUM_POSITIONS, LONG_POSITIONS):
         assert torch.equal(materialized(input_ids=content(length)).logits, generated(input_ids=content(length)).logits)
@@ -77,8 +75,8 @@ def test_gradients_are_those_of_the_formula_and_reach_every_base_row_from_all_bl
     parts = architecture_of(materialized)
     of_rows = parts.position_table.weight.grad[parts.position_offset :].double()
     base = parts.position_table.weight.detach()[parts.position_offset :][:NUM_POSITIONS].double().requires_grad_()
-    places = torch.arange(LONG_POSITIONS)
-    high, low = places // NUM_POSITIONS, places % NUM_POSITIONS
+    positions = torch.arange(LONG_POSITIONS)
+    high, low = positions // NUM_POSITIONS, positions % NUM_POSITIONS
     (base[low] + ALPHA / (1 - ALPHA) * (base[high] - base[0])).backward(of_rows)
     got = architecture_of(generated).position_table.weight.grad[parts.position_offset :]
     assert torch.allclose(got.double(), base.grad, rtol=1e-4, atol=1e-6 * float(base.grad.abs().max()))
@@ -88,16 +86,16 @@ def test_gradients_are_those_of_the_formula_and_reach_every_base_row_from_all_bl
 
 
 @pytest.mark.parametrize("block", range(-(-LONG_POSITIONS // NUM_POSITIONS)))
-def test_each_block_of_a_row_moves_the_base_rows_of_its_two_digits(block: int) -> None:
+def test_a_position_moves_the_base_rows_of_its_block_and_its_offset(block: int) -> None:
     rows = torch.randn(NUM_POSITIONS, 4, generator=torch.Generator().manual_seed(0))
     positions = GeneratedPositions(rows, 0, LONG_POSITIONS, ALPHA)
-    place = min(LONG_POSITIONS - 1, block * NUM_POSITIONS + 5)
-    positions(torch.tensor([place])).sum().backward()
+    position = min(LONG_POSITIONS - 1, block * NUM_POSITIONS + 5)
+    positions(torch.tensor([position])).sum().backward()
     moved = set(positions.weight.grad.abs().sum(1).nonzero().flatten().tolist())
-    assert moved == ({5} if block == 0 else {place % NUM_POSITIONS, block, 0})
+    assert moved == ({5} if block == 0 else {position % NUM_POSITIONS, block, 0})
 
 
-def test_a_stock_model_takes_what_was_generated(kind: tuple[str, int], tmp_path: Path) -> None:
+def test_a_stock_model_holds_the_generated_rows(kind: tuple[str, int], tmp_path: Path) -> None:
     _, generated = both(kind)
     with torch.no_grad():
         architecture_of(generated).position_table.weight.add_(0.05)
@@ -107,13 +105,13 @@ def test_a_stock_model_takes_what_was_generated(kind: tuple[str, int], tmp_path:
         tokens = content(LONG_POSITIONS)
         assert torch.equal(stock(input_ids=tokens).logits, generated(input_ids=tokens).logits)
     again = copy.deepcopy(stock)
-    rebuild_positions(again, ABOUT)
+    rebuild_positions(again, GENERATED)
     assert torch.equal(architecture_of(again).position_table.weight, architecture_of(generated).position_table.weight)
 
 
-def test_tile_is_generated_without_a_higher_digit(kind: tuple[str, int]) -> None:
+def test_generated_tiles_repeat_the_base_rows(kind: tuple[str, int]) -> None:
     model = long_model(kind)
-    rebuild_positions(model, ABOUT | {"initialisation": "tile"})
+    rebuild_positions(model, replace(GENERATED, initialisation="tile"))
     parts = architecture_of(model)
     table = parts.position_table.table(parts.position_table.weight)[parts.position_offset :]
     assert torch.equal(table[NUM_POSITIONS : 2 * NUM_POSITIONS], table[:NUM_POSITIONS])
@@ -121,16 +119,17 @@ def test_tile_is_generated_without_a_higher_digit(kind: tuple[str, int]) -> None
 
 def test_materialized_models_stay_as_they_are(kind: tuple[str, int]) -> None:
     model = long_model(kind)
-    rebuild_positions(model, ABOUT | {"mode": "materialized"})
-    rebuild_positions(model, {})
+    rebuild_positions(model, replace(GENERATED, mode="materialized"))
+    rebuild_positions(model, None)
     assert type(architecture_of(model).position_table) is torch.nn.Embedding
     assert stock_state(model, model.state_dict()).keys() == model.state_dict().keys()
 
 
 @pytest.mark.parametrize("num_positions", [NUM_POSITIONS - 6, NUM_POSITIONS, 100, NUM_POSITIONS**2])
 def test_any_length_up_to_n_squared_can_be_exported(kind: tuple[str, int], num_positions: int) -> None:
-    loaded = LoadedModel(long_model(kind), tiny_tokenizer(*kind), None, ())
-    other = at_length(loaded, ABOUT, num_positions)
+    loaded = loaded_model(kind)
+    other = with_num_positions(loaded, num_positions)
+    assert other.provenance.extension.num_positions == num_positions
     assert architecture_of(other.model).num_positions == other.tokenizer.model_max_length == num_positions
     shared = min(num_positions, LONG_POSITIONS)
     with torch.no_grad():
@@ -139,24 +138,22 @@ def test_any_length_up_to_n_squared_can_be_exported(kind: tuple[str, int], num_p
         assert other.model(input_ids=content(num_positions)).logits.isfinite().all()
 
 
-def test_lengths_that_cannot_be_are_refused() -> None:
-    loaded = LoadedModel(long_model(("bert", 0)), tiny_tokenizer("bert", 0), None, ())
-    with pytest.raises(PositionsError, match=f"to {NUM_POSITIONS**2} at the most"):
-        at_length(loaded, ABOUT, NUM_POSITIONS**2 + 1)
-    with pytest.raises(PositionsError, match="generated mode only"):
-        at_length(loaded, ABOUT | {"mode": "materialized"}, 100)
+def test_other_lengths_are_refused() -> None:
+    with pytest.raises(PositionsError, match=f"num_positions = {NUM_POSITIONS**2 + 1}: .* {NUM_POSITIONS**2} "):
+        with_num_positions(loaded_model(("bert", 0)), NUM_POSITIONS**2 + 1)
+    for loaded in (loaded_model(("bert", 0), replace(GENERATED, mode="materialized")), loaded_model(("bert", 0), None)):
+        with pytest.raises(PositionsError, match="generated mode"):
+            with_num_positions(loaded, 100)
 
 
 @pytest.mark.parametrize("initialisation", ["random", "interpolate"])
-def test_rows_that_do_not_follow_from_the_base_rows_cannot_be_generated(initialisation: str) -> None:
+def test_rows_that_are_not_computed_from_the_base_rows_cannot_be_generated(initialisation: str) -> None:
     with pytest.raises(ValueError, match="hierarchical or tile"):
-        ExtendConfig(
-            base="b", output="o", recipe=ExtendRecipe(num_positions=99, mode="generated", initialisation=initialisation)
-        )
+        ExtendRecipe(num_positions=99, mode="generated", initialisation=initialisation)
 
 
-def test_extended_model_keeps_its_base_out_of_reach() -> None:
-    loaded = LoadedModel(tiny_model("bert", 0), tiny_tokenizer("bert", 0), None, ())
-    longer = extended(loaded, torch.zeros(LONG_POSITIONS, 32))
+def test_the_base_model_keeps_its_positions() -> None:
+    loaded = LoadedModel(tiny_model("bert", 0), tiny_tokenizer("bert", 0))
+    longer = with_positions(loaded, torch.zeros(LONG_POSITIONS, 32))
     assert architecture_of(loaded.model).num_positions == NUM_POSITIONS
     assert architecture_of(longer.model).num_positions == LONG_POSITIONS

@@ -1,20 +1,29 @@
-"""Folders to models: what is lacking or damaged is said, what is dangerous is not run."""
+"""Loading models: missing or damaged parts are named, dangerous ones are not run."""
 
+import hashlib
 import json
+import logging
+import os
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import transformers.utils.logging as transformers_logging
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
-from longmlm.errors import ModelError
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
+from longmlm.errors import ModelError, UserError
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import history_of, load_model, read_provenance, weights_sha256
+from longmlm.model.loading import load_model, weights_sha256
+from tests.support.tiny import tiny_extension
 
 HEADS = {
     "roberta": "lm_head",
@@ -144,10 +153,10 @@ def test_new_head_is_allowed_noted_and_the_same_for_a_seed(copy: Path) -> None:
 
 
 def test_new_head_begins_as_the_identity_where_it_is_square_and_is_drawn_otherwise(copy: Path, kind) -> None:
-    trained = architecture_of(load_model(str(copy)).model).head_transform.weight
+    trained = architecture_of(load_model(str(copy)).model).head_matrix.weight
     keep(copy, lambda name: not name.startswith(HEADS[kind[0]]))
     first, other = (
-        architecture_of(load_model(str(copy), new_head=True, seed=seed).model).head_transform.weight for seed in (1, 2)
+        architecture_of(load_model(str(copy), new_head=True, seed=seed).model).head_matrix.weight for seed in (1, 2)
     )
     if trained.shape[0] == trained.shape[1]:
         assert torch.equal(first, torch.eye(len(trained)))
@@ -158,11 +167,11 @@ def test_new_head_begins_as_the_identity_where_it_is_square_and_is_drawn_otherwi
 
 
 def test_a_trained_matrix_stays_when_only_other_parts_of_the_head_are_new(copy: Path) -> None:
-    trained = architecture_of(load_model(str(copy)).model).head_transform.weight.clone()
+    trained = architecture_of(load_model(str(copy)).model).head_matrix.weight.clone()
     weights = load_file(copy / "model.safetensors")
     name = next(key for key in weights if key.startswith(tuple(HEADS.values())) and "norm" in key.lower())
     keep(copy, lambda key: key != name)
-    assert torch.equal(architecture_of(load_model(str(copy), new_head=True).model).head_transform.weight, trained)
+    assert torch.equal(architecture_of(load_model(str(copy), new_head=True).model).head_matrix.weight, trained)
 
 
 @pytest.mark.parametrize("name", ["position_embeddings.weight", "word_embeddings.weight", r"(key|k_lin)\.weight"])
@@ -176,6 +185,13 @@ def test_missing_weight_of_the_encoder_is_an_error(copy: Path, name: str, new_he
 def test_weights_of_other_shapes_than_the_config_says_are_refused(copy: Path) -> None:
     change_config(copy, max_position_embeddings=30)
     with pytest.raises(ModelError, match=r"position_embeddings\.weight does not have the shape"):
+        load_model(str(copy))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_a_file_that_holds_a_list_is_named(copy: Path, name: str) -> None:
+    (copy / name).write_text("[1, 2]")
+    with pytest.raises(ModelError, match=f"{copy / name} is damaged"):
         load_model(str(copy))
 
 
@@ -205,7 +221,7 @@ def test_weights_of_more_layers_than_the_config_says_are_refused(
     name = min(key for key in weights if layer in key)
     more = {name.replace(layer, layer.replace("1", "2").replace("0", "1")): weights[name].clone()}
     save_file({**weights, **more}, copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=rf"has {next(iter(more))} among its weights, .* no place: take the config"):
+    with pytest.raises(ModelError, match=rf"has {next(iter(more))} among its weights, .*config\.json"):
         load_model(str(copy), new_head=is_alone)
 
 
@@ -303,30 +319,62 @@ def test_fingerprint_of_weights_follows_the_weights_alone(base: Path, copy: Path
     assert weights_sha256(copy) != before
 
 
+def test_fingerprint_covers_the_files_that_are_read(copy: Path) -> None:
+    before = weights_sha256(copy)
+    shutil.copy(copy / "model.safetensors", copy / "model.fp16.safetensors")
+    (copy / "pytorch_model.bin").write_bytes(b"not read")
+    (copy / "training_args.bin").write_bytes(b"not read")
+    assert weights_sha256(copy) == before
+    digest = hashlib.sha256((copy / "model.safetensors").read_bytes()).hexdigest()
+    assert before == hashlib.sha256(digest.encode()).hexdigest()
+
+
+def test_fingerprint_of_shards_covers_all_in_the_order_of_their_names(copy: Path) -> None:
+    shard(copy)
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(copy.glob("*.safetensors"))]
+    assert weights_sha256(copy) == hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
 def test_folder_without_weights_has_no_fingerprint(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ModelError, match=r"no folder with model\.safetensors"):
             weights_sha256(folder)
 
 
-def test_beginning_of_a_run_remembers_what_was_before(copy: Path) -> None:
-    assert history_of(str(copy), "abc") == {
-        "started_from": str(copy),
-        "started_from_revision": "abc",
-        "trained_before": [],
-    }
-    first, second = {"steps": 3, "tokens": 30}, {"steps": 4, "tokens": 40}
-    (copy / "longmlm.json").write_text(json.dumps({"base": "b", "trained_before": [first], "trained": second}))
-    found = history_of(str(copy), None)
-    assert found["base"] == "b"
-    assert found["trained_before"] == [first, second]
+def test_a_run_remembers_the_model_that_it_started_from(copy: Path) -> None:
+    of_run = load_model(str(copy)).provenance_of_run(str(copy))
+    assert of_run == Provenance(started_from=ModelSource(name=str(copy)))
+    first, second = (TrainingRecord(row_length=9, steps=steps, tokens=30) for steps in (3, 4))
+    earlier = Provenance(extension=tiny_extension("base"), trained=second, trained_before=(first,))
+    artifact.write(copy / Provenance.FILE, earlier)
+    of_run = load_model(str(copy)).provenance_of_run(str(copy))
+    assert of_run.extension == earlier.extension
+    assert (of_run.trained, of_run.trained_before) == (None, (first, second))
 
 
-def test_history_is_empty_where_none_was_written_and_refused_where_it_is_damaged(base: Path, copy: Path) -> None:
-    assert read_provenance(str(base)) == {}
-    assert read_provenance("a-name/on-a-hub") == {}
-    (copy / "longmlm.json").write_text('{"base": "b"}')
-    assert read_provenance(str(copy)) == {"base": "b"}
-    cut_short(copy / "longmlm.json")
-    with pytest.raises(ModelError, match="is damaged"):
-        read_provenance(str(copy))
+def test_a_damaged_history_is_refused(copy: Path) -> None:
+    artifact.write(copy / Provenance.FILE, Provenance())
+    cut_short(copy / Provenance.FILE)
+    with pytest.raises(UserError, match=f"{copy / Provenance.FILE} is damaged"):
+        load_model(str(copy))
+
+
+def test_loading_leaves_the_verbosity_of_transformers_as_it_was(base: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("transformers.modeling_utils")
+    for has_bars, level in ((True, logging.INFO), (False, logging.WARNING)):
+        (transformers_logging.enable_progress_bar if has_bars else transformers_logging.disable_progress_bar)()
+        transformers_logging.set_verbosity(level)
+        load_model(str(base))
+        assert transformers_logging.is_progress_bar_enabled() == has_bars
+        assert transformers_logging.get_verbosity() == level
+        assert logger.isEnabledFor(level)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_importing_the_loader_does_not_silence_transformers() -> None:
+    code = (
+        "import logging, longmlm.model.loading, transformers.utils.logging as log;"
+        "assert log.is_progress_bar_enabled() and log.get_verbosity() == logging.WARNING"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "TRANSFORMERS_VERBOSITY"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

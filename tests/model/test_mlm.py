@@ -1,4 +1,4 @@
-"""Batches to losses: the selected places alone, the right numbers, and gradients that add up."""
+"""The MLM objective: the stock model's losses at the selected positions, and gradients that add up."""
 
 import copy
 import math
@@ -10,11 +10,21 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
-from longmlm.model.mlm import MlmObjective, selected_logits, set_dropout
+from longmlm.data.row import Row
+from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from tests.support.tiny import NUM_POSITIONS, tiny_model
 
 FULL = [NUM_POSITIONS] * 6
 PADDED = [16, 3, 9, 16, 1, 12]
+STOCK_HEADS = {
+    "roberta": lambda model, hidden: model.lm_head(hidden),
+    "bert": lambda model, hidden: model.cls(hidden),
+    "albert": lambda model, hidden: model.predictions(hidden),
+    "electra": lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
+    "distilbert": lambda model, hidden: model.vocab_projector(
+        model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
+    ),
+}
 
 
 def masked_rows(lengths: list[int], seed: int = 0) -> list[MaskedRow]:
@@ -24,7 +34,8 @@ def masked_rows(lengths: list[int], seed: int = 0) -> list[MaskedRow]:
     for length in lengths:
         tokens = generator.integers(10, 290, length)
         selected = np.sort(generator.choice(length, max(1, length // 3), replace=False))
-        rows.append(MaskedRow(tokens, selected, generator.integers(10, 290, len(selected))))
+        row = Row(tokens, np.array([1]), np.array([0]))
+        rows.append(MaskedRow(row, selected, generator.integers(10, 290, len(selected))))
     return rows
 
 
@@ -38,42 +49,71 @@ def batch(request: pytest.FixtureRequest, model: PreTrainedModel) -> MlmBatch:
     return collate(masked_rows(request.param), model.config.pad_token_id)
 
 
+def selected_logits(model: PreTrainedModel, batch: MlmBatch) -> torch.Tensor:
+    return MlmObjective(model).logits(batch)
+
+
 def full_logits(model: PreTrainedModel, batch: MlmBatch) -> torch.Tensor:
-    """Returns what the whole model says at the selected places, one row at a time and without padding."""
+    """Returns the whole model's logits at the selected positions, one row at a time and without padding."""
     length = batch.input_ids.shape[1]
     lengths = [length] * len(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.sum(1).tolist()
     found = {}
     for number, (tokens, own_length) in enumerate(zip(batch.input_ids, lengths, strict=True)):
         logits = model(input_ids=tokens[:own_length].unsqueeze(0)).logits[0]
-        found |= {number * length + place: logits[place] for place in range(own_length)}
-    return torch.stack([found[place] for place in batch.selected.tolist()])
+        found |= {number * length + position: logits[position] for position in range(own_length)}
+    return torch.stack([found[index] for index in batch.selected.tolist()])
 
 
 @torch.no_grad()
-def test_selected_logits_are_those_of_the_whole_model(model: PreTrainedModel, batch: MlmBatch) -> None:
+def test_logits_at_selected_positions_are_those_of_the_whole_model(model: PreTrainedModel, batch: MlmBatch) -> None:
     logits, expected = selected_logits(model, batch), full_logits(model, batch)
     assert logits.shape == (len(batch.labels), model.config.vocab_size)
     assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(logits, expected.roll(1, dims=0), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("is_bf16", [False, True])
+def test_a_step_is_that_of_the_stock_head_on_the_selected_hidden_states_bit_for_bit(
+    model: PreTrainedModel, batch: MlmBatch, is_bf16: bool
+) -> None:
+    family, twin = model.config.model_type, copy.deepcopy(model)
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+        mask = batch.attention_mask
+        hidden = twin.base_model(input_ids=batch.input_ids, attention_mask=mask).last_hidden_state
+        logits = STOCK_HEADS.get(family, STOCK_HEADS["roberta"])(twin, hidden.flatten(0, 1)[batch.selected]).float()
+    expected = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
+    objective = MlmObjective(model, is_bf16)
+    output, step = objective.predict(batch), objective(batch)
+    assert torch.equal(output.losses, expected)
+    assert torch.equal(output.is_correct, logits.argmax(-1) == batch.labels)
+    assert torch.equal(step.loss_sum, expected.sum())
+    assert int(step.num_correct) == int(output.is_correct.sum())
+    expected.sum().backward()
+    step.loss_sum.backward()
+    gradients = [[parameter.grad for parameter in model.parameters()] for model in (twin, model)]
+    assert sum(gradient is not None for gradient in gradients[0]) > 25
+    for stock, own in zip(*gradients, strict=True):
+        assert (stock is None and own is None) or torch.equal(stock, own)
+
+
 @torch.no_grad()
-def test_losses_and_hits_are_those_of_a_calculation_by_hand(model: PreTrainedModel, batch: MlmBatch) -> None:
+def test_losses_and_correctness_are_those_computed_by_hand(model: PreTrainedModel, batch: MlmBatch) -> None:
     expected = full_logits(model, batch).double()
     best = expected.argmax(1)
     batch.labels[::2] = best[::2]
-    told = MlmObjective(model)(batch)
+    output, step = MlmObjective(model).predict(batch), MlmObjective(model)(batch)
     losses = [
-        math.log(sum(math.exp(one - row.max()) for one in row)) + float(row.max() - row[label])
+        math.log(sum(math.exp(logit - row.max()) for logit in row)) + float(row.max() - row[label])
         for row, label in zip(expected, batch.labels.tolist(), strict=True)
     ]
-    assert told.losses.tolist() == pytest.approx(losses, abs=1e-3)
-    assert told.hits.tolist() == (best == batch.labels).tolist()
-    assert 0 < int(told.hits.sum()) < len(batch.labels)
+    assert output.losses.tolist() == pytest.approx(losses, abs=1e-3)
+    assert output.is_correct.tolist() == (best == batch.labels).tolist()
+    assert 0 < int(step.num_correct) < len(batch.labels)
+    assert float(step.loss_sum) == pytest.approx(sum(losses), abs=1e-2)
 
 
 @torch.no_grad()
-def test_no_attention_mask_means_that_everything_is_seen(model: PreTrainedModel) -> None:
+def test_without_an_attention_mask_every_token_is_attended_to(model: PreTrainedModel) -> None:
     batch = collate(masked_rows(FULL), model.config.pad_token_id)
     assert batch.attention_mask is None
     ones = torch.ones_like(batch.input_ids, dtype=torch.bool)
@@ -82,12 +122,12 @@ def test_no_attention_mask_means_that_everything_is_seen(model: PreTrainedModel)
 
 
 @torch.no_grad()
-def test_padding_is_not_seen(model: PreTrainedModel) -> None:
+def test_padding_is_not_attended_to(model: PreTrainedModel) -> None:
     batch = collate(masked_rows(PADDED), model.config.pad_token_id)
     assert batch.attention_mask is not None
-    wider = torch.nn.functional.pad(batch.input_ids, (0, 0), value=0)
-    wider[~batch.attention_mask] = 77 if model.config.model_type == "bert" else model.config.pad_token_id
-    other = MlmBatch(wider, batch.attention_mask, batch.selected, batch.labels)
+    other_ids = batch.input_ids.clone()
+    other_ids[~batch.attention_mask] = 77 if model.config.model_type == "bert" else model.config.pad_token_id
+    other = MlmBatch(other_ids, batch.attention_mask, batch.selected, batch.labels)
     assert torch.equal(selected_logits(model, batch), selected_logits(model, other))
     unmasked = MlmBatch(batch.input_ids, None, batch.selected, batch.labels)
     assert not torch.allclose(selected_logits(model, batch), selected_logits(model, unmasked), atol=1e-2)
@@ -103,11 +143,11 @@ def test_gradients_of_micro_batches_add_up_to_that_of_one_batch(
         set_dropout(objective.train(), 0.0)
     rows, pad = masked_rows(lengths), whole.model.config.pad_token_id
     count = sum(len(row.labels) for row in rows)
-    whole(collate(rows, pad)).losses.mean().backward()
+    (whole(collate(rows, pad)).loss_sum / count).backward()
     counts, begin = [], 0
     for size in sizes:
         batch = collate(rows[begin : begin + size], pad)
-        (parts(batch).losses.sum() / count).backward()
+        (parts(batch).loss_sum / count).backward()
         counts.append(len(batch.labels))
         begin += size
     assert (sum(counts), begin) == (count, len(rows))
@@ -120,15 +160,28 @@ def test_gradients_of_micro_batches_add_up_to_that_of_one_batch(
     assert compared > 25
 
 
-def test_a_mean_of_means_would_be_another_gradient(kind: tuple[str, int]) -> None:
+def test_the_loss_is_not_a_mean_of_means(kind: tuple[str, int]) -> None:
     rows = masked_rows(PADDED)
     assert len({len(row.labels) for row in rows}) > 2
     objective = MlmObjective(tiny_model(*kind))
-    losses = [objective(collate([row], objective.model.config.pad_token_id)).losses.detach() for row in rows]
-    assert abs(float(torch.cat(losses).mean()) - float(torch.stack([one.mean() for one in losses]).mean())) > 1e-3
+    with torch.no_grad():
+        sums = [float(objective(collate([row], objective.model.config.pad_token_id)).loss_sum) for row in rows]
+    counts = [len(row.labels) for row in rows]
+    means = [total / count for total, count in zip(sums, counts, strict=True)]
+    assert abs(sum(sums) / sum(counts) - sum(means) / len(means)) > 1e-3
 
 
-def test_dropout_is_set_everywhere_and_the_config_keeps_what_it_says(model: PreTrainedModel) -> None:
+def test_recomputed_activations_change_no_gradient(model: PreTrainedModel, batch: MlmBatch) -> None:
+    recomputing = copy.deepcopy(model)
+    checkpoint_activations(recomputing)
+    for candidate in (model, recomputing):
+        set_dropout(candidate.train(), 0.0)
+        MlmObjective(candidate)(batch).loss_sum.backward()
+    for own, expected in zip(recomputing.parameters(), model.parameters(), strict=True):
+        assert (own.grad is None and expected.grad is None) or torch.equal(own.grad, expected.grad)
+
+
+def test_dropout_is_set_everywhere_but_in_the_config(model: PreTrainedModel) -> None:
     batch = collate(masked_rows(PADDED), model.config.pad_token_id)
     expected = selected_logits(model, batch)
     dropped = copy.deepcopy(model).train()

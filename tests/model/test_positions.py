@@ -1,4 +1,4 @@
-"""Longer tables: the published recipe, trained rows kept, and what the other initialisations promise."""
+"""Extended position tables: the published recipe, unchanged trained rows, and properties of each initialisation."""
 
 import math
 
@@ -15,7 +15,8 @@ from longmlm.model.positions import (
     random_table,
     sinusoidal_table,
 )
-from longmlm.settings.extend import ExtendConfig, ExtendRecipe
+from longmlm.settings.extend import ExtendRecipe
+from tests.support.tiny import tiny_extension
 
 INITIALISATIONS = ("hierarchical", "tile", "random", "interpolate")
 
@@ -27,12 +28,22 @@ def trained_rows(n: int, width: int = 6, seed: int = 0, dtype: torch.dtype = tor
     return table.to(dtype)
 
 
+def extend(base: torch.Tensor, num_positions: int, initialisation: str, alpha: float = 0.4, seed: int = 0):
+    more = {"initialisation": initialisation, "alpha": alpha, "seed": seed}
+    return extended_table(base, tiny_extension("base", num_positions, **more))
+
+
 def two_steps(base: torch.Tensor, num_positions: int, alpha: float) -> torch.Tensor:
-    """Returns the table as it was published: base vectors u first, then q[i*n + j] = alpha u_i + (1 - alpha) u_j."""
+    """Returns the table as published: base vectors u first, then q[i*n + j] = alpha u_i + (1 - alpha) u_j."""
     n = len(base)
     u = (base - alpha * base[0]) / (1 - alpha)
-    rows = [alpha * u[place // n] + (1 - alpha) * u[place % n] for place in range(num_positions)]
+    rows = [alpha * u[position // n] + (1 - alpha) * u[position % n] for position in range(num_positions)]
     return torch.stack(rows)
+
+
+def test_the_worked_example() -> None:
+    p = trained_rows(512)
+    assert torch.allclose(extend(p, 1536, "hierarchical")[1030], p[6] + 2 / 3 * (p[2] - p[0]), atol=1e-12)
 
 
 @settings(deadline=None, max_examples=60)
@@ -46,7 +57,7 @@ def test_closed_form_is_the_published_recipe(n: int, alpha: float, share: float,
     assert (table - two_steps(base, num_positions, alpha)).abs().max() < 1e-12 * max(1, largest)
 
 
-def test_higher_digit_tells_blocks_apart() -> None:
+def test_blocks_differ_by_the_row_of_their_index() -> None:
     base = trained_rows(5)
     blocks = hierarchical_table(base, 25, 0.4).view(5, 5, -1)
     for i in range(1, 5):
@@ -60,7 +71,7 @@ def test_alpha_zero_is_tiling(dtype: torch.dtype) -> None:
     base = trained_rows(6, dtype=dtype)
     tiled = base.repeat(6, 1)
     assert torch.equal(hierarchical_table(base, 36, 0.0), tiled)
-    assert torch.equal(extended_table(base, 20, "tile", alpha=0.4, seed=0), tiled[:20])
+    assert torch.equal(extend(base, 20, "tile"), tiled[:20])
     assert not torch.equal(hierarchical_table(base, 36, 0.4), tiled)
 
 
@@ -69,7 +80,7 @@ def test_alpha_zero_is_tiling(dtype: torch.dtype) -> None:
 def test_trained_rows_stay_bit_for_bit(initialisation: str, dtype: torch.dtype) -> None:
     base = trained_rows(9, dtype=dtype)
     bits = torch.int32 if dtype == torch.float32 else torch.int16
-    table = extended_table(base, 30, initialisation, alpha=0.4, seed=3)
+    table = extend(base, 30, initialisation, seed=3)
     assert table.dtype == dtype
     assert table.shape == (30, base.shape[1])
     assert torch.equal(table[:9].view(bits), base.view(bits))
@@ -78,33 +89,33 @@ def test_trained_rows_stay_bit_for_bit(initialisation: str, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("initialisation", ["hierarchical", "tile"])
-def test_two_digits_reach_n_times_n_and_no_further(initialisation: str) -> None:
+def test_n_rows_extend_to_n_times_n_at_most(initialisation: str) -> None:
     base = trained_rows(4)
-    table = extended_table(base, 16, initialisation, alpha=0.25, seed=0)
+    table = extend(base, 16, initialisation, alpha=0.25)
     assert len(table) == 16
     assert len(torch.unique(table, dim=0)) == (16 if initialisation == "hierarchical" else 4)
-    with pytest.raises(PositionsError, match="4 trained ones can be stretched to 16"):
-        extended_table(base, 17, initialisation, alpha=0.25, seed=0)
+    with pytest.raises(PositionsError, match=r"num_positions = 17: .* 16 "):
+        extend(base, 17, initialisation, alpha=0.25)
 
 
 @pytest.mark.parametrize("initialisation", INITIALISATIONS)
-def test_table_that_would_not_grow_is_refused(initialisation: str) -> None:
+def test_a_table_that_would_not_grow_is_refused(initialisation: str) -> None:
     base = trained_rows(8)
     for num_positions in (1, 7, 8):
-        with pytest.raises(PositionsError, match="has 8 positions already"):
-            extended_table(base, num_positions, initialisation, alpha=0.4, seed=0)
-    assert len(extended_table(base, 9, initialisation, alpha=0.4, seed=0)) == 9
+        with pytest.raises(PositionsError, match=f"num_positions = {num_positions}: .* 8 "):
+            extend(base, num_positions, initialisation)
+    assert len(extend(base, 9, initialisation)) == 9
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, -0.1, math.nan])
 def test_alpha_without_a_decomposition_is_refused(alpha: float) -> None:
     with pytest.raises(ValueError, match="alpha"):
-        ExtendConfig(base="b", output="o", recipe=ExtendRecipe(num_positions=9, alpha=alpha))
+        ExtendRecipe(num_positions=9, alpha=alpha)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 0.49, 0.51, 0.99])
-def test_alpha_with_a_decomposition_is_taken(alpha: float) -> None:
-    assert ExtendConfig(base="b", output="o", recipe=ExtendRecipe(num_positions=9, alpha=alpha)).alpha == alpha
+def test_alpha_with_a_decomposition_is_accepted(alpha: float) -> None:
+    assert ExtendRecipe(num_positions=9, alpha=alpha).alpha == alpha
 
 
 @pytest.mark.parametrize("num_positions", [11, 17, 19, 100])

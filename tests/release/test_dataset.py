@@ -1,4 +1,4 @@
-"""Packed rows to a data set: what is published and what is not, its card, where it goes."""
+"""Rows as a public data set: what is published and what is not, its card, its destinations."""
 
 import json
 import shutil
@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from huggingface_hub import DatasetCard
 
+from longmlm.artifacts.rows import SPLITS
 from longmlm.data.published import open_named_rows
-from longmlm.data.rows import SPLITS, open_rows
+from longmlm.data.rows import open_rows, read_rows_manifest
 from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import MANIFEST, read_manifest, verify
-from longmlm.release.dataset import dataset_card, size_category
+from longmlm.folders import MANIFEST, verify
+from longmlm.release.dataset import Publication, dataset_card, size_category
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, RowsCard, Source
 from longmlm.stages.prepare import prepare
 from tests.support.hub import Hub, Repository
@@ -35,7 +36,7 @@ def config(world: World, tmp_path: Path) -> PrepareConfig:
         publish=f"hf:{NAME}",
         recipe=PrepareRecipe(
             tokenizer=str(world.base),
-            row_length=read_manifest(rows)["row_length"],
+            row_length=open_rows(rows, "train").row_length,
             sources=(Source(files=(str(world.rows.parent / "text.jsonl"),)),),
             held_out_fraction=0.25,
         ),
@@ -68,13 +69,13 @@ def test_rows_lie_on_the_hub_whole_and_private(repository: Repository, config: P
     assert json.loads(published[MANIFEST])["files"].keys() == published.keys() - {MANIFEST}
 
 
-def test_neither_places_of_this_machine_nor_rejected_text_are_published(
+def test_neither_local_paths_nor_rejected_text_are_published(
     repository: Repository, world: World, tmp_path: Path
 ) -> None:
     texts = {name: content for name, content in held(repository).items() if not name.endswith(".arrow")}
     assert len(texts) == 2
-    places = [str(place) for place in (tmp_path, world.base, world.rows.parent, Path.home(), Path.cwd())]
-    for private in [*places, "a rejected text", TOKEN]:
+    paths = [str(path) for path in (tmp_path, world.base, world.rows.parent, Path.home(), Path.cwd())]
+    for private in [*paths, "a rejected text", TOKEN]:
         assert not [name for name, content in held(repository).items() if private.encode() in content]
     (source,) = json.loads(texts[MANIFEST])["plan"]["sources"]
     assert [file["path"] for file in source["files"]] == ["text.jsonl"]
@@ -91,8 +92,8 @@ def test_published_rows_are_known_as_those_that_were_prepared(
     for split in SPLITS:
         here, there = open_rows(Path(config.output), split), open_rows(folder, split)
         assert (there.sha256, len(there), there.row_length) == (here.sha256, len(here), here.row_length)
-        assert there.manifest["plan"] != here.manifest["plan"]
-        assert there.tokens(0).tolist() == here.tokens(0).tolist()
+        assert there.manifest.plan == here.manifest.plan.without_paths() != here.manifest.plan
+        assert there[0].input_ids.tolist() == here[0].input_ids.tolist()
 
 
 def test_second_publication_sends_nothing_and_a_changed_card_only_itself(
@@ -102,7 +103,7 @@ def test_second_publication_sends_nothing_and_a_changed_card_only_itself(
     assert uploads >= 2
     prepare(config)
     assert (len(repository.commits), len(sent(hub, "PUT "))) == (commits, uploads)
-    prepare(replace(config, title="Another"))
+    prepare(replace(config, card=replace(config.card, title="Another")))
     assert (len(repository.commits), len(sent(hub, "PUT "))) == (commits + 1, uploads)
     assert "# Another" in held(repository)["README.md"].decode()
 
@@ -140,18 +141,17 @@ def test_metadata_of_the_card_is_what_the_hub_takes(repository: Repository) -> N
         card.validate()
 
 
-def test_card_tells_what_the_rows_are(repository: Repository, config: PrepareConfig) -> None:
-    card, report = held(repository)["README.md"].decode(), read_manifest(Path(config.output))["report"]
+def test_card_describes_the_rows(repository: Repository, config: PrepareConfig) -> None:
+    card, manifest = held(repository)["README.md"].decode(), read_rows_manifest(Path(config.output))
     for split in SPLITS:
-        assert f"{report[split]['rows']:,}" in card
-        assert f"{report[split]['fill_rate']:.1%}" in card
-    told = [f"# {Path(config.output).name}", "rows of 40", "| input_ids |", f"`{Path(config.tokenizer).name}`"]
-    told += [read_manifest(Path(config.output))["plan"]["tokenizer_fingerprint"], "## Licence\n\ncc0-1.0"]
-    told += ["- text.jsonl (licence not told)", "| text.jsonl | en |", "A row may hold several documents"]
-    assert [line for line in told if line not in card] == []
-    manifest = read_manifest(Path(config.output))
-    manifest["report"]["set_aside"] = {"no text": 1_234}
-    card = dataset_card(replace(config, data=("Novels, public domain",), tokenizer="owner/model"), manifest)
+        assert f"{manifest.report.of(split).rows:,}" in card
+        assert f"{manifest.report.of(split).fill_rate:.1%}" in card
+    lines = [f"# {Path(config.output).name}", "rows of 40", "| input_ids |", f"`{Path(config.recipe.tokenizer).name}`"]
+    lines += [str(manifest.plan.tokenizer_fingerprint), "## Licence\n\ncc0-1.0"]
+    lines += ["- text.jsonl (licence", "| text.jsonl | en |", "A row may hold several documents"]
+    assert [line for line in lines if line not in card] == []
+    manifest = replace(manifest, report=replace(manifest.report, set_aside={"no text": 1_234}))
+    card = dataset_card(manifest, Publication("owner/model", RowsCard(data=("Novels, public domain",))), "rows")
     for line in ("- Novels, public domain\n", "1,234 x no text", "`owner/model`"):
         assert line in card
 
@@ -176,7 +176,7 @@ def test_copy_in_a_folder_opens_as_rows_and_is_made_once(config: PrepareConfig, 
 
 def test_publishing_changes_neither_rows_nor_what_they_depend_on(repository: Repository, config: PrepareConfig) -> None:
     before = {path: path.read_bytes() for path in Path(config.output).rglob("*.arrow")}
-    prepare(replace(config, publish=None, license=None))
+    prepare(replace(config, publish=None, card=RowsCard()))
     assert {path: path.read_bytes() for path in Path(config.output).rglob("*.arrow")} == before
 
 
@@ -201,9 +201,9 @@ def test_hub_that_refuses_is_one_line_and_one_that_fails_is_asked_again(hub: Hub
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"license": None}, "publish needs the licence of the text: set license"),
-        ({"publish": "owner/name"}, "publish is no hf:OWNER/NAME, folder:PATH or URL"),
-        ({"publish": "folder:out", "tag": "v1"}, "revision and tag need publish on a hub"),
+        ({"card": RowsCard()}, "card.license"),
+        ({"publish": "owner/name"}, "'owner/name'"),
+        ({"publish": "folder:out", "tag": "v1"}, "tag need publish"),
     ],
 )
 def test_settings_that_cannot_be_published_are_refused(config: PrepareConfig, changed: dict, message: str) -> None:

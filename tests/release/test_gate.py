@@ -1,22 +1,32 @@
-"""A folder and what was reported of it to a release, or to one line that says why there is none."""
+"""The gate of a release: the evaluation must be about this model, and the exported files reach its accuracy."""
 
-import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.data.rows import Rows
-from longmlm.errors import ReleaseError
+from longmlm.errors import ArtifactError, ReleaseError
 from longmlm.model.loading import load_model, read_provenance, weights_sha256
 from longmlm.release.export import export
-from longmlm.release.gate import accuracy_to_tell, check_trained, hits_allowed, read_evaluation, reported
-from longmlm.settings.release import ReleaseCard, ReleaseConfig
-from tests.support.tiny import World, accuracy_of, favour, held_out, measured_on, sign
+from longmlm.release.gate import (
+    Identity,
+    check_trained,
+    evaluation_of,
+    exported_accuracy,
+    most_flips,
+    reported_accuracy,
+)
+from longmlm.settings.release import ReleaseRecipe
+from tests.support.tiny import World, accuracy_of, favour, forge, held_out, measured_on
+
+FP32 = ReleaseRecipe()
 
 
 @pytest.fixture
@@ -37,68 +47,66 @@ def exported(world: World, tmp_path: Path) -> Path:
     return tmp_path / "exported"
 
 
-def read(folder: Path, world: World, allowed: bool = False) -> dict[str, Any]:
-    return read_evaluation(str(folder), {"after_sha256": weights_sha256(world.trained)}, is_long=True, allowed=allowed)
+@pytest.fixture
+def identity(world: World, rows: Rows) -> Identity:
+    return Identity(weights_sha256(world.trained), rows.sha256, str(world.base))
 
 
-def settings(**values: Any) -> ReleaseConfig:
-    return ReleaseConfig(model="run", rows="rows", output="out", **values, card=ReleaseCard(title="Tiny"))
+def read(folder: Path) -> Evaluation:
+    return read_evaluation(folder / "evaluation.json")
 
 
-def measured_so(evaluation: dict[str, Any], name: str, **values: object) -> dict[str, Any]:
-    """Returns the measurements with those of `name` on whole rows changed."""
-    measured = evaluation["measured"]
-    return {**measured, name: {**measured[name], "whole": {**measured[name]["whole"], **values}}}
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_long_model_without_an_evaluation_is_refused(identity: Identity, is_allowed: bool) -> None:
+    with pytest.raises(ReleaseError, match="evaluation"):
+        evaluation_of(None, identity, is_extended=True, is_allowed=is_allowed)
+    assert evaluation_of(None, identity, is_extended=False, is_allowed=is_allowed) is None
 
 
-@pytest.mark.parametrize("allowed", [False, True])
-def test_long_model_without_an_evaluation_is_refused(allowed: bool) -> None:
-    with pytest.raises(ReleaseError, match="set evaluation to its folder"):
-        read_evaluation(None, {"after_sha256": "sha"}, is_long=True, allowed=allowed)
-    assert read_evaluation(None, {"after_sha256": "sha"}, is_long=False, allowed=allowed) == {}
+@pytest.mark.parametrize("is_allowed", [False, True])
+@pytest.mark.parametrize(
+    ("part", "mismatch"),
+    [
+        ("after_sha256", "other weights"),
+        ("rows_sha256", "other rows"),
+        ("base", "another base model"),
+        ("base_revision", "another revision"),
+    ],
+)
+def test_evaluation_of_something_else_is_refused_whatever_is_allowed(
+    evaluation: Path, identity: Identity, part: str, mismatch: str, is_allowed: bool
+) -> None:
+    assert evaluation_of(str(evaluation), identity, True, is_allowed) == read(evaluation)
+    with pytest.raises(ReleaseError, match=rf"evaluation\.json was measured on {mismatch}"):
+        evaluation_of(str(evaluation), replace(identity, **{part: "other"}), True, is_allowed)
 
 
-def test_evaluation_of_other_weights_is_refused_whatever_is_allowed(world: World, evaluation: Path) -> None:
-    other = weights_sha256(world.long)
-    assert other != weights_sha256(world.trained)
-    for allowed in (False, True):
-        with pytest.raises(ReleaseError, match="measured on other weights"):
-            read_evaluation(str(evaluation), {"after_sha256": other}, is_long=True, allowed=allowed)
+def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, identity: Identity) -> None:
+    accuracy = read(copy).accuracy("long_after")
+    forge(copy, "base_cut", accuracy=accuracy + 0.01)
+    with pytest.raises(ReleaseError, match=f"{accuracy:.2f} .*base_cut .*recipe.allow_unrecovered"):
+        evaluation_of(str(copy), identity, True, is_allowed=False)
+    assert evaluation_of(str(copy), identity, True, is_allowed=True).is_recovered is False
 
 
-def test_evaluation_on_other_rows_or_of_another_base_is_refused(evaluation: Path) -> None:
-    sources = json.loads((evaluation / "evaluation.json").read_text())["sources"]
-    expected = {key: sources[key] for key in ("after_sha256", "rows_sha256", "base")}
-    assert read_evaluation(str(evaluation), expected, is_long=True, allowed=False)
-    for key, others in (("rows_sha256", "other rows"), ("base", "another base model")):
-        with pytest.raises(ReleaseError, match=f"measured on {others}"):
-            read_evaluation(str(evaluation), expected | {key: "other"}, is_long=True, allowed=True)
-
-
-def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, world: World) -> None:
-    found = read(copy, world)
-    accuracy = found["measured"]["long_after"]["whole"]["accuracy"]
-    sign(copy, measured=measured_so(found, "base_cut", accuracy=accuracy + 0.01), gains={"recovered": False})
-    sha256 = weights_sha256(world.trained)
-    with pytest.raises(
-        ReleaseError, match=f"long_after {accuracy:.2f} % is below base_cut .* allow_unrecovered = true"
-    ):
-        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=False)
-    assert (
-        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)["gains"]["recovered"] is False
-    )
-
-
-def test_evaluation_that_cannot_serve_is_refused_with_the_remedy(copy: Path, world: World) -> None:
-    sha256 = weights_sha256(world.trained)
-    with pytest.raises(ReleaseError, match=r"run pipelines\.evaluate first"):
-        read_evaluation(str(copy / "nowhere"), {"after_sha256": sha256}, is_long=True, allowed=True)
-    sign(copy, measured={"base_cut": {}})
-    with pytest.raises(ReleaseError, match="evaluate with long_after set"):
-        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)
-    (copy / "evaluation.json").write_text('{"measured"')
-    with pytest.raises(ReleaseError, match="is damaged"):
-        read_evaluation(str(copy), {"after_sha256": sha256}, is_long=True, allowed=True)
+def test_evaluation_that_cannot_be_used_is_refused_with_the_remedy(copy: Path, identity: Identity) -> None:
+    path = copy / "evaluation.json"
+    with pytest.raises(ReleaseError, match="nowhere.* evaluate stage"):
+        evaluation_of(str(copy / "nowhere"), identity, True, is_allowed=True)
+    evaluation = read(copy)
+    forge(copy, "long_after", accuracy=None, standard_error=None, loss=None, num_selected=0)
+    with pytest.raises(ReleaseError, match="hold out more documents"):
+        evaluation_of(str(copy), identity, True, is_allowed=True)
+    untrained = {name: measured for name, measured in evaluation.measured.items() if name != "long_after"}
+    artifact.write(path, replace(evaluation, measured=untrained).signed())
+    with pytest.raises(ReleaseError, match="long_after"):
+        evaluation_of(str(copy), identity, True, is_allowed=True)
+    artifact.write(path, replace(evaluation, num_rows=1))
+    with pytest.raises(ArtifactError, match=r"evaluation\.json was changed"):
+        evaluation_of(str(copy), identity, True, is_allowed=True)
+    path.write_text('{"measured"')
+    with pytest.raises(ArtifactError, match=r"evaluation\.json is damaged"):
+        evaluation_of(str(copy), identity, True, is_allowed=True)
 
 
 def test_model_without_a_record_of_its_training_is_refused(world: World) -> None:
@@ -108,27 +116,12 @@ def test_model_without_a_record_of_its_training_is_refused(world: World) -> None
     check_trained(read_provenance(str(world.trained)), "trained")
 
 
-def test_changed_evaluation_is_refused(copy: Path, world: World) -> None:
-    path = copy / "evaluation.json"
-    found = json.loads(path.read_text())
-    assert read(copy, world) == found
-    nudged = found["measured"]["base_cut"]["whole"]["accuracy"] - 1e-9
-    for changed in (
-        {**found, "measured": measured_so(found, "base_cut", accuracy=nudged)},
-        {**found, "curve": [{"step": 0}]},
-        {key: value for key, value in found.items() if key != "sha256"},
-    ):
-        path.write_text(json.dumps(changed))
-        with pytest.raises(ReleaseError, match=r"is not what pipelines\.evaluate of this version wrote"):
-            read(copy, world, allowed=True)
-
-
 def test_accuracy_of_the_folder_is_the_reported_one(world: World, evaluation: Path, rows: Rows, exported: Path) -> None:
-    found, about = read(evaluation, world), read_provenance(str(world.trained))
-    accuracy = found["measured"]["long_after"]["whole"]["accuracy"]
-    assert accuracy_to_tell(exported, rows, found, about, settings()) == accuracy > 5
+    found, provenance = read(evaluation), read_provenance(str(world.trained))
+    accuracy = found.accuracy("long_after")
+    assert exported_accuracy(exported, rows, found, provenance, FP32) == accuracy > 5
     trained = {"trained": {"accuracy": accuracy_of(world.trained, world.rows), **measured_on(world.rows)}}
-    assert accuracy_to_tell(exported, rows, {}, trained, settings()) == accuracy
+    assert exported_accuracy(exported, rows, None, trained, FP32) == accuracy
 
 
 @pytest.mark.parametrize("difference", [-2.0, 2.0])
@@ -138,22 +131,21 @@ def test_another_accuracy_than_the_reported_one_is_refused(
 ) -> None:
     accuracy = accuracy_of(world.trained, world.rows) + difference * (1 + 5 * (weights == "bf16"))
     trained = {"trained": {"accuracy": accuracy, **measured_on(world.rows)}}
-    with pytest.raises(ReleaseError, match=rf"longmlm\.json reports {accuracy:.2f} %: \d+ hits differ, rounding expl"):
-        accuracy_to_tell(exported, rows, {}, trained, settings(weights=weights))
+    with pytest.raises(ReleaseError, match=rf"longmlm\.json reports {accuracy:.2f} %: \d+ predictions differ"):
+        exported_accuracy(exported, rows, None, trained, ReleaseRecipe(weights=weights))
 
 
-def test_evaluation_that_was_forged_whole_does_not_pass(
-    world: World, copy: Path, rows: Rows, exported: Path, tmp_path: Path
+def test_evaluation_that_was_forged_and_signed_does_not_pass(
+    world: World, copy: Path, rows: Rows, exported: Path
 ) -> None:
-    found, about = read(copy, world), read_provenance(str(world.trained))
-    told = found["measured"]["long_after"]["whole"]
+    provenance, after = read_provenance(str(world.trained)), read(copy).measured["long_after"].whole
     for values, message in (
-        ({"accuracy": told["accuracy"] + 3}, r"evaluation\.json reports"),
-        ({"num_selected": told["num_selected"] + 1}, "under the same masks"),
+        ({"accuracy": after.accuracy + 3}, r"evaluation\.json reports"),
+        ({"num_selected": after.num_selected + 1, "accuracy": after.accuracy}, "under the same masks"),
     ):
-        sign(copy, measured=measured_so(found, "long_after", **values))
+        forged = forge(copy, "long_after", **values)
         with pytest.raises(ReleaseError, match=message):
-            accuracy_to_tell(exported, rows, read(copy, world), about, settings())
+            exported_accuracy(exported, rows, forged, provenance, FP32)
 
 
 def untrained(folder: Path, world: World) -> None:
@@ -164,51 +156,56 @@ def other_answer(folder: Path, _world: World) -> None:
     favour(folder, 11)
 
 
-def no_positions(folder: Path, _world: World) -> None:
+def no_bias(folder: Path, _world: World) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.bias"] = torch.zeros_like(weights["lm_head.bias"])
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
-@pytest.mark.parametrize("spoil", [untrained, other_answer, no_positions], ids=lambda spoil: spoil.__name__)
-def test_other_weights_in_the_folder_are_found_by_their_accuracy(
+@pytest.mark.parametrize("spoil", [untrained, other_answer, no_bias], ids=lambda spoil: spoil.__name__)
+def test_other_weights_in_the_folder_are_detected_by_their_accuracy(
     world: World, evaluation: Path, rows: Rows, exported: Path, spoil: Callable[[Path, World], None]
 ) -> None:
     spoil(exported, world)
-    with pytest.raises(ReleaseError, match=r"the exported folder tells .* % of \d+ held-out tokens, evaluation\.json"):
-        accuracy_to_tell(exported, rows, read(evaluation, world), read_provenance(str(world.trained)), settings())
+    with pytest.raises(ReleaseError, match=r"held-out tokens, evaluation\.json reports"):
+        exported_accuracy(exported, rows, read(evaluation), read_provenance(str(world.trained)), FP32)
 
 
 def test_folder_that_rounding_brought_below_its_base_is_refused_unless_allowed(
     world: World, copy: Path, rows: Rows, exported: Path
 ) -> None:
-    found, about = read(copy, world), read_provenance(str(world.trained))
-    accuracy = found["measured"]["long_after"]["whole"]["accuracy"]
-    measured = measured_so(found, "long_after", accuracy=accuracy + 0.2)
-    evaluation = {**found, "measured": measured_so({"measured": measured}, "base_cut", accuracy=accuracy + 0.1)}
-    with pytest.raises(ReleaseError, match=f"long_after {accuracy:.2f} % is below base_cut {accuracy + 0.1:.2f} %"):
-        accuracy_to_tell(exported, rows, evaluation, about, settings())
-    assert accuracy_to_tell(exported, rows, evaluation, about, settings(allow_unrecovered=True)) == accuracy
+    accuracy, provenance = read(copy).accuracy("long_after"), read_provenance(str(world.trained))
+    forge(copy, "long_after", accuracy=accuracy + 0.2)
+    forged = forge(copy, "base_cut", accuracy=accuracy + 0.1)
+    with pytest.raises(ReleaseError, match=f"{accuracy:.2f} % is below base_cut {accuracy + 0.1:.2f} %"):
+        exported_accuracy(exported, rows, forged, provenance, FP32)
+    allowed = ReleaseRecipe(allow_unrecovered=True)
+    assert exported_accuracy(exported, rows, forged, provenance, allowed) == accuracy
 
 
-def test_report_that_cannot_be_repeated_is_refused(world: World, evaluation: Path, rows: Rows) -> None:
-    about, found = measured_on(world.rows), read(evaluation, world)
-    assert reported({}, {"trained": {"accuracy": 1.0, **about}}, rows)
+def test_report_that_cannot_be_repeated_is_refused(world: World, rows: Rows) -> None:
+    about = measured_on(world.rows)
+    assert reported_accuracy(None, {"trained": {"accuracy": 1.0, **about}}, rows)
     for changed in ({"held_out": None}, {"held_out": {"max_rows": 0}}, {"precision": None}, {"precision": "auto"}):
-        with pytest.raises(ReleaseError, match="does not say how its 1.00 % were measured"):
-            reported({}, {"trained": {"accuracy": 1.0, **about, **changed}}, rows)
-    with pytest.raises(ReleaseError, match=r"evaluation\.json does not say how"):
-        reported({key: value for key, value in found.items() if key != "held_out"}, {}, rows)
+        with pytest.raises(ReleaseError, match=r"longmlm\.json .*1\.00 %.* evaluate stage"):
+            reported_accuracy(None, {"trained": {"accuracy": 1.0, **about, **changed}}, rows)
     with pytest.raises(ReleaseError, match="on other rows"):
-        reported({}, {"trained": {"accuracy": 1.0, **about, "rows_sha256": "other"}}, rows)
+        reported_accuracy(None, {"trained": {"accuracy": 1.0, **about, "rows_sha256": "other"}}, rows)
+
+
+def test_report_of_an_earlier_version_can_be_repeated(world: World, rows: Rows) -> None:
+    about = measured_on(world.rows)
+    earlier = {**about, "held_out": {**about["held_out"], "rows_per_batch": 16}, "accuracy": 1.0}
+    expected = reported_accuracy(None, {"trained": {**about, "accuracy": 1.0}}, rows)
+    assert reported_accuracy(None, {"trained": earlier}, rows) == expected
 
 
 def test_where_nothing_was_reported_nothing_is_measured(rows: Rows, tmp_path: Path) -> None:
-    assert accuracy_to_tell(tmp_path / "nowhere", rows, {}, {"trained": {"accuracy": None}}, settings()) is None
+    assert exported_accuracy(tmp_path / "nowhere", rows, None, {"trained": {"accuracy": None}}, FP32) is None
 
 
-def test_faithful_copy_may_differ_by_a_handful_in_fp32_and_by_chance_where_rounded() -> None:
-    assert 2 <= hits_allowed(300, is_rounded=False) < 3
-    assert hits_allowed(300, is_rounded=True) < 11
-    assert hits_allowed(10**6, is_rounded=False) / 10**6 < 1e-4
-    assert hits_allowed(10**6, is_rounded=True) / 10**6 < 6e-4
+def test_faithful_copy_may_differ_by_a_few_predictions_in_fp32_and_by_chance_where_rounded() -> None:
+    assert 2 <= most_flips(300, is_rounded=False) < 3
+    assert most_flips(300, is_rounded=True) < 11
+    assert most_flips(10**6, is_rounded=False) / 10**6 < 1e-4
+    assert most_flips(10**6, is_rounded=True) / 10**6 < 6e-4

@@ -1,4 +1,4 @@
-"""The proof of a release: it holds for a faithful folder, and nothing that is wrong with one escapes it."""
+"""The proof of a release succeeds for a faithful folder, and fails for every kind of damage."""
 
 import json
 from collections.abc import Callable
@@ -120,7 +120,7 @@ def test_logits_are_compared_at_the_base_models_length(
 
 
 def test_last_position_is_proved_where_no_row_reaches_it(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:
-    short = [row_id for row_id in range(len(rows)) if len(rows.tokens(row_id)) < LONG_POSITIONS - 4]
+    short = [row_id for row_id in range(len(rows)) if len(rows[row_id]) < LONG_POSITIONS - 4]
     assert len(short) > 10
     export(trained, "fp32", tmp_path)
     last_position(tmp_path)
@@ -152,7 +152,7 @@ def test_folder_that_cannot_be_read_is_refused_in_a_line(
 ) -> None:
     (tmp_path / "reload.py").write_text(script)
     monkeypatch.setattr(reload, "__file__", str(tmp_path / "reload.py"))
-    with pytest.raises(ReleaseError, match=f"transformers cannot read what was exported: {message}") as caught:
+    with pytest.raises(ReleaseError, match=f"transformers cannot read .*: {message}") as caught:
         prove(load_model(str(world.trained)), "fp32", rows, tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -188,5 +188,7 @@ def test_logits_are_compared_before_a_pipeline_takes_the_model_to_a_gpu(
     trained = load_model(str(world.trained))
     export(trained, "fp32", tmp_path)
     monkeypatch.setattr(reload, "pipeline", elsewhere)
-    with pytest.raises(ReleaseError, match="^[^;]*the decoder is not tied[^;]*$"):  # which a stand-in for a GPU undoes
+    with pytest.raises(
+        ReleaseError, match="^[^;]*the decoder is not tied[^;]*$"
+    ):  # moving to the meta device unties it
         prove(trained, "fp32", rows, tmp_path)

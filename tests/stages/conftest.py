@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-import torch
 from accelerate import Accelerator
 
+from longmlm.artifacts.provenance import TrainingRecord, read_provenance
 from longmlm.artifacts.run import TrainState
 from longmlm.config import parse, user_errors
-from longmlm.model.loading import load_model, read_provenance
-from longmlm.training import checkpoint
-from longmlm.training.snapshot import Trained, take
+from longmlm.model.loading import load_model
+from longmlm.model.mlm import MlmObjective
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.training.backend import PlainBackend
+from longmlm.training.checkpoint import RunRecord, take_snapshot, write_checkpoint
 from tests.support.tiny import (
-    HELD_OUT,
     World,
     held_out,
     one_thread,
@@ -58,11 +60,20 @@ def run_folder(world: World, tmp_path: Path) -> Path:
         loaded = load_model(str(source))
         state = TrainState(step=step, tokens=100 * step, accuracy=accuracy, evaluated_at_step=step)
         about = read_provenance(str(world.long))
-        depends_on = {"rows": held_out(world.rows).identity, "held_out": HELD_OUT}
-        record = checkpoint.RunRecord(loaded.tokenizer, "", depends_on, about, "no")
-        optimizer = torch.optim.AdamW(loaded.model.parameters())
-        snapshot = take(Trained(loaded.model, optimizer, tuple(loaded.model.parameters()), accelerator))
-        checkpoint.write(folder, state, loaded.model, snapshot, record)
+        rows = held_out(world.rows)
+        trained_on = TrainingRecord(
+            row_length=rows.row_length,
+            steps=0,
+            tokens=0,
+            precision="no",
+            held_out=HeldOut(),
+            rows_sha256=rows.sha256,
+        )
+        recipe = PretrainRecipe(num_steps=2, batch_tokens=100, learning_rate=1e-4)
+        backend = PlainBackend.wrap(accelerator, MlmObjective(loaded.model), recipe)
+        snapshot = take_snapshot(backend, accelerator)
+        record = RunRecord(loaded.tokenizer, "", recipe, about, trained_on)
+        write_checkpoint(folder, state, loaded.model, snapshot, record)
     with_fresh_process_state()
     return folder
 

@@ -1,4 +1,4 @@
-"""A checkpoint to a long checkpoint, as a user does it: what is written, what is said, what is refused."""
+"""The extend stage as a user runs it: what it writes, prints and refuses."""
 
 import json
 import shutil
@@ -11,26 +11,28 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance, read_provenance
 from longmlm.folders import verify
 from longmlm.model import extension
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.stages.extend import extend
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 def settings(base: Path, output: Path, **more: object) -> dict[str, object]:
-    return {"base": str(base), "output": str(output), "num_positions": LONG_POSITIONS, **more}
+    return {"base": str(base), "output": str(output), "recipe": {"num_positions": LONG_POSITIONS, **more}}
 
 
 @pytest.fixture
 def copy(world: World, tmp_path: Path) -> Path:
-    """A base model to spoil."""
+    """A base model to damage."""
     return Path(shutil.copytree(world.base, tmp_path / "base"))
 
 
-def test_long_checkpoint_is_whole_and_stock_and_short_inputs_are_told_as_before(
+def test_long_checkpoint_is_complete_and_stock_and_logits_on_short_inputs_are_unchanged(
     world: World, tmp_path: Path, run_here: Run
 ) -> None:
     output = tmp_path / "out" / "long"
@@ -52,14 +54,14 @@ def test_long_checkpoint_is_whole_and_stock_and_short_inputs_are_told_as_before(
     assert longer.shape[1] == LONG_POSITIONS
     assert AutoTokenizer.from_pretrained(output).model_max_length == LONG_POSITIONS
     about = json.loads((output / "longmlm.json").read_text())
-    assert (about["base"], about["num_positions"], about["trained"]) == (str(world.base), LONG_POSITIONS, None)
+    extension = about["extension"]
+    assert (extension["base"]["name"], extension["num_positions"]) == (str(world.base), LONG_POSITIONS)
+    assert about["trained"] is None
 
 
 def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
-    base = ExtendConfig(
-        base=str(world.base), output=str(tmp_path / "0"), recipe=ExtendRecipe(num_positions=LONG_POSITIONS)
-    )
-    others = [
+    base = ExtendRecipe(num_positions=LONG_POSITIONS)
+    recipes = [
         base,
         replace(base, alpha=0.2),
         replace(base, initialisation="tile"),
@@ -68,35 +70,39 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
         replace(base, initialisation="interpolate"),
     ]
     tables = []
-    for number, config in enumerate(others):
-        extend(replace(config, output=str(tmp_path / str(number))))
+    for number, recipe in enumerate(recipes):
+        extend(ExtendConfig(base=str(world.base), output=str(tmp_path / str(number)), recipe=recipe))
         weights = load_file(tmp_path / str(number) / "model.safetensors")
         tables.append(weights["roberta.embeddings.position_embeddings.weight"])
-    assert len({table.numpy().tobytes() for table in tables}) == len(others)
+    assert len({table.numpy().tobytes() for table in tables}) == len(recipes)
     trained = load_file(world.base / "model.safetensors")["roberta.embeddings.position_embeddings.weight"]
     assert all(torch.equal(table[: len(trained)], trained) for table in tables[:-1])
 
 
-def test_same_settings_give_the_same_checkpoint(world: World, tmp_path: Path, copy: Path) -> None:
-    weights = load_file(copy / "model.safetensors")
-    headless = {name: tensor for name, tensor in weights.items() if not name.startswith("lm_head")}
-    save_file(headless, copy / "model.safetensors", {"format": "pt"})
+def test_same_settings_give_the_same_checkpoint(tmp_path: Path, copy: Path) -> None:
+    take_head(copy)
     for number, seed in enumerate((4, 4, 5)):
-        config = ExtendConfig(
-            base=str(copy), output=str(tmp_path / str(number)), recipe=ExtendRecipe(num_positions=20, new_head=True)
-        )
-        extend(replace(config, initialisation="random", seed=seed))
+        recipe = ExtendRecipe(num_positions=20, new_head=True, initialisation="random", seed=seed)
+        extend(ExtendConfig(base=str(copy), output=str(tmp_path / str(number)), recipe=recipe))
     one, same, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in "012")
     assert one == same
     assert one != other
 
 
-def test_what_the_checkpoint_lacked_is_said(copy: Path, tmp_path: Path, run_here: Run) -> None:
+def test_notes_about_the_base_model_are_printed(copy: Path, tmp_path: Path, run_here: Run) -> None:
     torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
     (copy / "model.safetensors").unlink()
     code, said, warned = run_here(ExtendConfig, extend, settings(copy, tmp_path / "long"))
     assert (code, warned) == (0, "")
     assert said.startswith(f"{copy} has no safetensors file")
+
+
+def test_alpha_above_a_half_is_noted(world: World, tmp_path: Path, run_here: Run) -> None:
+    for alpha, is_noted in ((0.7, True), (0.4, False)):
+        output = tmp_path / str(alpha)
+        code, said, _ = run_here(ExtendConfig, extend, settings(world.base, output, alpha=alpha))
+        assert code == 0
+        assert ("alpha = 0.7 is above 0.5" in said) == is_noted
 
 
 def cut_weights(folder: Path) -> None:
@@ -121,25 +127,37 @@ def make_rotary(folder: Path) -> None:
 
 
 def mark_as_extended(folder: Path) -> None:
-    about = {"base": "its-base", "num_positions": NUM_POSITIONS, "trained": None}
-    (folder / "longmlm.json").write_text(json.dumps(about))
+    about = Provenance(extension=tiny_extension("its-base", NUM_POSITIONS))
+    artifact.write(folder / Provenance.FILE, about)
 
 
-def shut_down(folder: Path) -> None:
+def poison(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["roberta.embeddings.LayerNorm.weight"][0] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def make_config_a_list(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+
+
+def keep(folder: Path) -> None:
     assert (folder / "config.json").is_file()
 
 
 ERRORS = {
     "absent": (shutil.rmtree, {}, "neither a folder with a model nor one that the hub gives"),
     "cut short": (cut_weights, {}, "model.safetensors is damaged"),
+    "list": (make_config_a_list, {}, "config.json is damaged"),
+    "NaN": (poison, {}, "roberta.embeddings.LayerNorm.weight holds NaN"),
     "headless": (take_head, {}, "set new_head = true"),
     "encoder": (take_encoder_weight, {"new_head": True}, "lacks weights of its encoder"),
     "rotary": (make_rotary, {}, "rotary positions"),
-    "extended": (mark_as_extended, {}, "extend its-base to the length you want, or pretrain this one first"),
-    "shorter": (shut_down, {"num_positions": NUM_POSITIONS}, "has 16 positions already"),
-    "too long": (shut_down, {"num_positions": NUM_POSITIONS**2 + 1}, "can be stretched to 256 at the most"),
-    "alpha": (shut_down, {"alpha": 0.5}, "alpha must be"),
-    "unknown key": (shut_down, {"num_position": 3}, "did you mean num_positions?"),
+    "extended": (mark_as_extended, {}, "extend its-base to"),
+    "shorter": (keep, {"num_positions": NUM_POSITIONS}, "num_positions = 16"),
+    "too long": (keep, {"num_positions": NUM_POSITIONS**2 + 1}, "extend to 256 at most"),
+    "alpha": (keep, {"alpha": 0.5}, "alpha must be"),
+    "unknown key": (keep, {"num_position": 3}, "unknown key recipe.num_position,"),
 }
 
 
@@ -158,10 +176,10 @@ def test_users_error_is_one_line_and_leaves_nothing(name: str, copy: Path, tmp_p
 def test_failing_check_is_one_line_and_leaves_nothing(
     world: World, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extension, "largest_change", lambda *_: 0.25)
+    monkeypatch.setattr(extension, "largest_difference", lambda *_: 0.25)
     code, said, warned = run_here(ExtendConfig, extend, settings(world.base, tmp_path / "out" / "long"))
     assert (code, said) == (2, "")
-    assert "differ from the base model's by 2.50e-01" in warned
+    assert "2.50e-01" in warned
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -170,14 +188,21 @@ def test_trained_long_model_is_extended_again(world: World, tmp_path: Path, run_
     code, said, _ = run_here(ExtendConfig, extend, settings(trained, tmp_path / "longer", num_positions=90))
     assert code == 0
     assert f"positions: {LONG_POSITIONS} -> 90" in said
-    assert json.loads((tmp_path / "longer" / "longmlm.json").read_text())["base_positions"] == LONG_POSITIONS
+    assert read_provenance(tmp_path / "longer").extension.base_positions == LONG_POSITIONS
 
 
-def test_command_ends_on_an_error_with_one_line_and_code_2(world: World, tmp_path: Path, run_there: Run) -> None:
+def test_no_library_writes_to_the_terminal(world: World, tmp_path: Path, run_there: Run) -> None:
+    code, said, warned = run_there("extend", settings(world.base, tmp_path / "long"))
+    assert (code, warned) == (0, "")
+    assert said.startswith(f"positions: {NUM_POSITIONS} -> ")
+
+
+def test_command_exits_on_an_error_with_one_line_and_code_2(world: World, tmp_path: Path, run_there: Run) -> None:
     output = tmp_path / "mine"
     output.mkdir()
     (output / "kept").write_text("kept")
     code, said, warned = run_there("extend", settings(world.base, output))
     assert (code, said) == (2, "")
-    assert warned == f"error: {output} exists already: remove it or name another folder\n"
+    assert warned.startswith(f"error: {output} already exists")
+    assert warned.count("\n") == 1
     assert [path.name for path in output.iterdir()] == ["kept"]

@@ -1,6 +1,6 @@
-"""Training with a fault in one process, as a script for the launcher: faulty.py FAULT RANK STEP FILE.toml.
+"""Training with a fault on one rank, as a script for the launcher: faulty.py FAULT RANK STEP FILE.toml.
 
-The rank -1 stands for every process.
+The rank -1 stands for every rank.
 """
 
 import os
@@ -12,57 +12,74 @@ import time
 import torch
 
 from longmlm import cli
-from longmlm.training import checkpoint, loop
-from longmlm.training import saver as saving
+from longmlm.evaluation import run_evaluation
+from longmlm.training import loop, saver
+from longmlm.training.run_folder import list_checkpoints
 
-LARGEST_FILE = 16_384  # bytes: lines and states of generators fit, weights do not
+LARGEST_FILE = 16_384  # bytes: metrics and generator states fit, weights do not
 
 
 def main() -> None:
-    """Lets the fault happen in the process RANK at the beginning of the update after STEP."""
+    """Makes the fault happen on RANK at the beginning of the update after STEP."""
     fault, rank, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     sys.argv = [sys.argv[0], *sys.argv[4:]]
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and os.environ["RANK"] == "0":
-        time.sleep(3)  # the others find in the launcher's store what the process 0 that ended had left there
+        time.sleep(3)  # the other ranks find in the launcher's store what the previous rank 0 left there
     update = loop.one_update
 
-    def faulty(run, batches, state):
+    def faulty(task, run, batches, state):
         if rank in (-1, run.accelerator.process_index) and state.step == step:
             happen(fault, run)
-        return update(run, batches, state)
+        return update(task, run, batches, state)
 
     loop.one_update = faulty
     cli.main("pretrain")
 
 
-def until_saved(run) -> None:
+def wait_for_a_checkpoint(run) -> None:
     """Waits for the first checkpoint, which a thread of this process writes."""
-    while not checkpoint.folders(run.folder):
+    while not list_checkpoints(run.folder):
         time.sleep(0.05)
 
 
+def terminate_in_next_evaluation() -> None:
+    """Sends SIGTERM to this process when the evaluation that follows has shown a few rows to the model."""
+    whole, rows = run_evaluation.whole, []
+
+    def terminating(row):
+        rows.append(row)
+        if len(rows) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return whole(row)
+
+    run_evaluation.whole = terminating
+
+
 def happen(fault: str, run) -> None:
+    model = run.backend.objective.model
     match fault:
         case "hang":
             time.sleep(600)
         case "hang-save":
-            saving.take = lambda _: time.sleep(600)
+            saver.take_snapshot = lambda *_: time.sleep(600)
         case "stop":
-            until_saved(run)
+            wait_for_a_checkpoint(run)
             os.kill(os.getpid(), signal.SIGSTOP)
         case "terminate":
             os.kill(os.getpid(), signal.SIGTERM)
+        case "terminate-in-evaluation":
+            terminate_in_next_evaluation()
         case "die" if not (run.folder / "died").exists():
             (run.folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         case "full":
-            until_saved(run)
+            wait_for_a_checkpoint(run)
             resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
         case "nan":
             with torch.no_grad():
-                next(run.inner.model.parameters())[5:].fill_(float("nan"))
+                next(model.parameters())[5:].fill_(float("nan"))
         case "nan-gradient":
-            next(run.inner.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+            next(model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
 
 
 if __name__ == "__main__":

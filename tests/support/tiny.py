@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,27 +30,29 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.evaluation import Evaluation
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import measure
 from longmlm.evaluation.views import whole
-from longmlm.folders import MANIFEST, write_json
-from longmlm.model.extension import Provenance, write_extension
-from longmlm.model.loading import PROVENANCE, load_model, read_provenance
+from longmlm.folders import MANIFEST
+from longmlm.model.extension import write_extension
+from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.release import proof as export
 from longmlm.release import reload
-from longmlm.reports.evaluation import content_sha256
-from longmlm.runtime.launch import launch as runtime
+from longmlm.runtime import launch
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
 
-DEMO = Path(__file__).parents[1] / "assets" / "text" / "demo.jsonl"
+DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
 NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
 NUM_POSITIONS, LONG_POSITIONS = 16, 40
 SPECIAL = {
@@ -171,32 +173,32 @@ def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "text.jsonl"
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in demo_texts()), encoding="utf-8")
-    config = PrepareConfig(
-        output=str(folder / f"rows-{row_length}"),
-        recipe=PrepareRecipe(
-            tokenizer=str(tokenizer),
-            row_length=row_length,
-            sources=(Source(files=(str(text),)),),
-            held_out_fraction=0.25,
-        ),
-    )
-    prepare_rows(config, load_vocabulary(str(tokenizer)))
-    return Path(config.output)
+    sources = (Source(files=(str(text),)),)
+    recipe = PrepareRecipe(tokenizer=str(tokenizer), row_length=row_length, sources=sources, held_out_fraction=0.25)
+    rows = folder / f"rows-{row_length}"
+    prepare_rows(recipe, load_vocabulary(str(tokenizer)), rows)
+    return rows
 
 
 def tiny_long(folder: Path, base: Path, num_positions: int = LONG_POSITIONS) -> Path:
     """Extends the base model into `folder` as the stage does, and returns the folder."""
     loaded = load_model(str(base))
-    about = Provenance(str(base), None, NUM_POSITIONS, num_positions, "hierarchical", 0.4, 0)
-    write_extension(loaded, about, folder)
+    write_extension(loaded, tiny_extension(base, num_positions), folder)
     return folder
+
+
+def tiny_extension(base: Path | str, num_positions: int = LONG_POSITIONS, **more: object) -> Extension:
+    """Returns how the base model is extended, with the default settings unless others are given."""
+    source, sizes = ModelSource(name=str(base)), {"base_positions": NUM_POSITIONS, "num_positions": num_positions}
+    return Extension(**{"base": source, **sizes, "initialisation": "hierarchical", "alpha": 0.4, "seed": 0, **more})
 
 
 def mark_trained(folder: Path, num_steps: int = 3) -> Path:
     """Notes in longmlm.json that the long model was trained at its length, and returns the folder."""
-    about = read_provenance(str(folder))
-    trained = {"row_length": about["num_positions"], "steps": num_steps, "tokens": 1_000, "accuracy": 12.5}
-    write_json(folder / PROVENANCE, {**about, "trained": trained})
+    about = read_provenance(folder)
+    length = about.extension.num_positions
+    trained = TrainingRecord(row_length=length, steps=num_steps, tokens=1_000, accuracy=12.5)
+    artifact.write(folder / Provenance.FILE, replace(about, trained=trained))
     (folder / MANIFEST).unlink(missing_ok=True)
     return folder
 
@@ -214,11 +216,14 @@ def accuracy_of(folder: Path, rows: Path) -> float:
     return measure(MlmObjective(loaded.model), frozen, whole, LONG_POSITIONS, Accelerator(cpu=True)).whole.accuracy
 
 
-def sign(folder: Path, **values: object) -> None:
-    """Changes an evaluation as if it had been measured so."""
-    path = folder / "evaluation.json"
-    content = json.loads(path.read_text()) | values
-    path.write_text(json.dumps(content | {"sha256": content_sha256(content)}))
+def forge(folder: Path, view: str, **values: object) -> Evaluation:
+    """Changes the accuracy of a view on whole rows as if it had been measured so, and returns the evaluation."""
+    path = folder / Evaluation.FILE
+    evaluation = artifact.read(Evaluation, path)
+    measured = replace(evaluation.measured[view], whole=replace(evaluation.measured[view].whole, **values))
+    forged = replace(evaluation, measured=evaluation.measured | {view: measured}).signed()
+    artifact.write(path, forged)
+    return forged
 
 
 def favour(folder: Path, token_id: int) -> Path:
@@ -235,7 +240,7 @@ def commonest_and_absent(rows: Path, vocabulary: Vocabulary) -> tuple[int, int]:
     """Returns the token that stands most often in the held-out rows, and one that never does, neither a special one."""
     held_out = open_rows(rows, "held_out")
     counts = np.bincount(
-        np.concatenate([held_out.tokens(row_id) for row_id in range(len(held_out))]), minlength=vocabulary.size
+        np.concatenate([held_out[row_id].input_ids for row_id in range(len(held_out))]), minlength=vocabulary.size
     )
     drawable = vocabulary.maskable.drawable
     commonest, rarest = (int(drawable[choose(counts[drawable])]) for choose in (np.argmax, np.argmin))
@@ -303,7 +308,7 @@ def one_thread() -> Iterator[None]:
     """Lets torch use one thread, which is as many as tiny models can feed."""
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "_fair_share_of_cores", lambda: 1)
+        patch.setattr(launch, "_fair_share_of_cores", lambda: 1)
         torch.set_num_threads(1)
         yield
     torch.set_num_threads(before)

@@ -1,4 +1,4 @@
-"""A run computes in one precision from end to end, whichever machine goes on with it."""
+"""A run computes in one precision from the first step to the last, whichever machine resumes it."""
 
 import json
 from dataclasses import replace
@@ -8,55 +8,53 @@ import pytest
 
 from longmlm.errors import CheckpointError
 from longmlm.folders import MANIFEST, seal
-from longmlm.training import checkpoint, precision
-from longmlm.training.checkpoint import folder_of
-from tests.training.test_run import assert_same_model, losses, stop_after
+from longmlm.training import resume
+from longmlm.training.run_folder import checkpoint_folder, read_state
+from tests.support.training import assert_same_model, losses, stop_after, with_recipe
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Lets `auto` mean bf16 here, or fp32."""
+    """Makes `auto` mean bf16 on this machine, or fp32."""
 
-    def is_one(has_bf16: bool) -> None:
-        here = "bf16" if has_bf16 else "no"
-        monkeypatch.setattr(precision, "resolved_precision", lambda asked: here if asked == "auto" else asked)
+    def set_up(has_bf16: bool) -> None:
+        available = "bf16" if has_bf16 else "no"
+        monkeypatch.setattr(resume, "resolved_precision", lambda name: available if name == "auto" else name)
 
-    return is_one
+    return set_up
 
 
 @pytest.fixture
 def half(settings, train, monkeypatch):
-    """Trains half of a run in the precision asked for, and returns its settings."""
+    """Trains half of a run in a precision, and returns its settings."""
 
-    def begun(asked: str):
-        config = asking(settings, asked)
+    def start(requested: str):
+        config = with_recipe(settings, precision=requested)
         with monkeypatch.context() as patched:
             stop_after(patched, 6)
             with pytest.raises(SystemExit):
                 train(config)
         return config
 
-    return begun
+    return start
 
 
-def asking(settings, asked: str):
-    return replace(settings, recipe=replace(settings.recipe, precision=asked))
+def precision_of(run: Path, step: int = 12) -> str | None:
+    return read_state(checkpoint_folder(run, step)).precision
 
 
-def computed_in(run: Path, step: int = 12) -> str | None:
-    return checkpoint.trained_precision(folder_of(run, step))
-
-
-def forget_precision(folder: Path) -> None:
-    """Makes the checkpoint one of the time when longmlm.json did not tell it."""
+def remove_precision(folder: Path) -> None:
+    """Makes the checkpoint one of the time when no file recorded it."""
+    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     about = json.loads((folder / "longmlm.json").read_text(encoding="utf-8"))
-    del about["trained"]["precision"]
+    state["precision"] = about["trained"]["precision"] = None
+    (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
     (folder / "longmlm.json").write_text(json.dumps(about), encoding="utf-8")
     (folder / MANIFEST).unlink()
-    seal(folder.rename(folder.with_name("aside")), folder)
+    seal(folder.rename(folder.with_name("scratch")), folder)
 
 
-def test_a_run_begun_in_fp32_goes_on_in_it_where_auto_means_bf16_and_says_so(
+def test_a_run_started_in_fp32_continues_in_it_where_auto_means_bf16_and_says_so(
     settings, train, half, machine, tmp_path, capsys
 ):
     whole = train(replace(settings, run=str(tmp_path / "whole")))
@@ -65,47 +63,46 @@ def test_a_run_begun_in_fp32_goes_on_in_it_where_auto_means_bf16_and_says_so(
     machine(has_bf16=True)
     capsys.readouterr()
     run = train(config)
-    assert f"{run} was begun in fp32 and goes on in it, though this machine has bf16\n" in capsys.readouterr().out
-    assert computed_in(run) == "no"
+    assert f"{checkpoint_folder(run, 4)} was trained in fp32" in capsys.readouterr().out
+    assert precision_of(run) == "no"
     assert_same_model(whole, run, 12)
     assert losses(whole) == losses(run)
 
 
-def test_a_run_begun_in_bf16_is_refused_where_there_is_none_and_goes_on_where_there_is(train, half, machine, capsys):
+def test_a_run_started_in_bf16_continues_where_there_is_some_and_is_refused_elsewhere(train, half, machine, capsys):
     machine(has_bf16=True)
     config = half("auto")
     machine(has_bf16=False)
-    saved = folder_of(Path(config.run), 4)
-    said = f"was begun in bf16, .* go on where there is bf16, or .* start.checkpoint = '{saved}' and recipe.precision ="
+    saved = checkpoint_folder(Path(config.run), 4)
     for is_dry in (True, False):
-        with pytest.raises(CheckpointError, match=said):
+        with pytest.raises(CheckpointError, match=f"bf16.* start.checkpoint = '{saved}' and recipe.precision ="):
             train(replace(config, dry_run=is_dry))
     machine(has_bf16=True)
     capsys.readouterr()
-    assert computed_in(train(config)) == "bf16"
-    assert "was begun in" not in capsys.readouterr().out
+    assert precision_of(train(config)) == "bf16"
+    assert "was trained in" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("asked", "again"), [("auto", "no"), ("no", "auto")])
-def test_auto_and_the_precision_that_it_means_are_the_same_recipe(train, half, machine, asked, again):
+@pytest.mark.parametrize(("before", "now"), [("auto", "no"), ("no", "auto")])
+def test_auto_and_the_precision_that_it_means_are_the_same_recipe(train, half, machine, before, now):
     machine(has_bf16=False)
-    config = half(asked)
-    machine(has_bf16=again == "auto")
-    assert computed_in(train(asking(config, again))) == "no"
+    config = half(before)
+    machine(has_bf16=now == "auto")
+    assert precision_of(train(with_recipe(config, precision=now))) == "no"
 
 
 def test_another_precision_than_auto_meant_is_another_recipe(train, half, machine):
     machine(has_bf16=False)
     config = half("auto")
     with pytest.raises(CheckpointError, match=r"recipe\.precision was no, is bf16"):
-        train(asking(config, "bf16"))
+        train(with_recipe(config, precision="bf16"))
 
 
-def test_a_checkpoint_that_does_not_tell_its_precision_is_taken_by_its_word(train, half, machine):
+def test_a_checkpoint_without_its_precision_is_compared_by_the_recipe(train, half, machine):
     machine(has_bf16=False)
     config = half("auto")
-    forget_precision(folder_of(Path(config.run), 4))
+    remove_precision(checkpoint_folder(Path(config.run), 4))
     with pytest.raises(CheckpointError, match=r"recipe\.precision was auto, is no"):
-        train(asking(config, "no"))
+        train(with_recipe(config, precision="no"))
     machine(has_bf16=True)
-    assert computed_in(train(config)) == "bf16"
+    assert precision_of(train(config)) == "bf16"

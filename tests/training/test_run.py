@@ -1,3 +1,5 @@
+"""Runs in this process: resuming, stopping, evaluating and saving, and what a run folder holds afterwards."""
+
 import json
 import math
 import os
@@ -8,228 +10,228 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from longmlm.artifacts.metrics import MetricsFile
 from longmlm.batches.sampling import global_batch
 from longmlm.batches.steps import rows_per_step
 from longmlm.data.rows import open_rows
-from longmlm.errors import CheckpointError, DataError, TrainingError
+from longmlm.errors import CheckpointError, DataError, FolderError, TrainingError
+from longmlm.evaluation import run_evaluation
+from longmlm.folders import MANIFEST, seal
 from longmlm.model.loading import read_provenance
+from longmlm.processes import exclusive_lock, exit_on_sigterm
 from longmlm.settings.pretrain import Start
-from longmlm.training import checkpoint, loop, tracking
-from longmlm.training.checkpoint import folder_of
+from longmlm.training import loop
+from longmlm.training.run_folder import (
+    best_checkpoint,
+    check_still_newest,
+    checkpoint_folder,
+    newest_verified,
+    prune,
+    read_state,
+)
+from tests.support.training import (
+    assert_same_model,
+    evaluation_lines,
+    losses,
+    state_at,
+    stop_after,
+    training_lines,
+    weights_at,
+    with_recipe,
+    with_runtime,
+)
 
 
-def losses(run: Path) -> list[float]:
-    return [line["loss"] for line in tracking.read(run) if "loss" in line]
+@pytest.fixture
+def uninterrupted(settings, train, tmp_path) -> Path:
+    """The run that nothing disturbs."""
+    return train(replace(settings, run=str(tmp_path / "uninterrupted")))
 
 
-def assert_same_model(one: Path, other: Path, step: int) -> None:
-    left, right = (load_file(folder_of(run, step) / "model.safetensors") for run in (one, other))
-    assert left.keys() == right.keys() and len(left) > 20
-    assert all(torch.equal(left[key], right[key]) for key in left)
-    left, right = (torch.load(folder_of(run, step) / "optimizer.pt", weights_only=True) for run in (one, other))
-    assert all(torch.equal(left["state"][key]["exp_avg"], right["state"][key]["exp_avg"]) for key in left["state"])
+def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(uninterrupted, half_trained, train):
+    assert newest_verified(Path(half_trained.run)).folder == checkpoint_folder(Path(half_trained.run), 4)
+    resumed = train(half_trained)
+    assert half_trained.recipe.dropout is None
+    assert_same_model(uninterrupted, resumed, 12)
+    assert losses(uninterrupted) == losses(resumed)
+    assert len(losses(resumed)) == 12
+    num_rows = len(open_rows(Path(half_trained.rows), "train"))
+    assert state_at(resumed, 8).cursor % num_rows > 0  # in the middle of an epoch
+    before = {path: path.stat().st_mtime_ns for path in resumed.rglob("*") if "step-" in str(path)}
+    train(half_trained)
+    assert before and before == {path: path.stat().st_mtime_ns for path in before}
 
 
-def stop_after(monkeypatch, step: int, error: type[BaseException] = SystemExit) -> None:
-    """Makes the run die at the beginning of the update after `step`."""
-    update = loop.one_update
-
-    def dying(run, batches, state):
-        if state.step == step:
-            raise error
-        return update(run, batches, state)
-
-    monkeypatch.setattr(loop, "one_update", dying)
+def test_a_resume_needs_neither_the_start_nor_the_same_runtime(uninterrupted, half_trained, train):
+    moved = replace(half_trained, start=Start(checkpoint="./moved"))
+    resumed = train(with_runtime(moved, save_every_steps=3, num_loader_workers=1))
+    assert_same_model(uninterrupted, resumed, 12)
 
 
-def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(settings, train, tmp_path, monkeypatch):
-    whole = train(replace(settings, run=str(tmp_path / "whole")))
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(settings)
-    assert checkpoint.newest_verified(Path(settings.run)).folder == folder_of(Path(settings.run), 4)
-    resumed = train(settings)
-
-    assert settings.recipe.dropout is None
-    assert_same_model(whole, resumed, 12)
-    assert losses(whole) == losses(resumed)
-    assert len(losses(whole)) == 12
-
-
-def test_resumed_in_the_middle_of_an_epoch(settings, train):
-    run = train(settings)
-    state, _ = checkpoint.read_state(folder_of(run, 8))
-    num_rows = json.loads((Path(settings.rows) / "manifest.json").read_text())["report"]["train"]["rows"]
-    assert state.cursor % num_rows > 0
-
-
-def test_dropout_is_on_and_differs_from_run_to_run_by_seed(settings, train, tmp_path):
-    one = train(settings)
-    recipe = replace(settings.recipe, dropout=0.0)
-    other = train(replace(settings, run=str(tmp_path / "other"), recipe=recipe))
-    assert losses(one) != losses(other)
-
-
-def test_a_flipped_byte_makes_a_checkpoint_skipped_and_named(settings, train, tmp_path, capsys):
-    whole = train(replace(settings, run=str(tmp_path / "whole")))
-    run = train(settings)
-    damaged = folder_of(run, 12) / "optimizer.pt"
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
-
-    sound = checkpoint.newest_verified(run)
-    assert sound.folder == folder_of(run, 8)
-    assert "step-00000012" in sound.skipped[0] and "optimizer.pt" in sound.skipped[0]
-    capsys.readouterr()
-    train(settings)
-    assert "step-00000012 is skipped" in capsys.readouterr().out
-    assert_same_model(whole, run, 12)
-
-
-def test_a_half_written_checkpoint_is_ignored(settings, train):
-    run = train(settings)
-    half = run / "checkpoints" / "step-00000016.partial"
-    half.mkdir()
-    (half / "model.safetensors").write_bytes(b"half")
-    unsealed = run / "checkpoints" / "step-00000016"
-    unsealed.mkdir()
-    sound = checkpoint.newest_verified(run)
-    assert sound.folder == folder_of(run, 12)
-    assert len(sound.skipped) == 1 and "step-00000016" in sound.skipped[0]
+def test_dropout_is_on_unless_the_recipe_sets_it_to_zero(settings, uninterrupted, train):
+    assert losses(uninterrupted) != losses(train(with_recipe(settings, dropout=0.0)))
 
 
 def test_micro_batches_make_the_same_training_as_one_big_batch(settings, train, tmp_path):
-    settings = replace(settings, recipe=replace(settings.recipe, dropout=0.0))
+    settings = with_recipe(settings, dropout=0.0)
     runs = [
-        train(
-            replace(
-                settings, run=str(tmp_path / str(rows)), runtime=replace(settings.runtime, rows_per_micro_batch=rows)
-            )
-        )
+        train(replace(with_runtime(settings, rows_per_micro_batch=rows), run=str(tmp_path / str(rows))))
         for rows in (1, 3, 64)
     ]
     for run in runs[1:]:
         assert losses(run) == pytest.approx(losses(runs[0]), rel=1e-5)
-    left, right = (load_file(folder_of(run, 12) / "model.safetensors") for run in runs[::2])
+    left, right = (weights_at(run, 12) for run in runs[::2])
     assert max(float((left[key] - right[key]).abs().max()) for key in left) < 1e-4
     assert losses(runs[0])[-1] < losses(runs[0])[0]
 
 
-def test_sigterm_saves_and_the_same_command_goes_on_to_the_same_end(settings, train, tmp_path, monkeypatch, capsys):
-    whole = train(replace(settings, run=str(tmp_path / "whole")))
+def test_a_stop_signal_is_heeded_after_the_update_and_the_same_command_completes_the_run(
+    settings, uninterrupted, train, monkeypatch, capsys
+):
     update = loop.one_update
 
-    def interrupted(run, batches, state):
+    def interrupted(task, run, batches, state):
         if state.step == 5:
             os.kill(os.getpid(), signal.SIGTERM)
-        return update(run, batches, state)
+        return update(task, run, batches, state)
 
     with monkeypatch.context() as patched:
         patched.setattr(loop, "one_update", interrupted)
         run = train(settings)
     assert "stopped by SIGTERM after step 6" in capsys.readouterr().out
-    assert checkpoint.newest_verified(run).folder == folder_of(run, 6)
+    assert newest_verified(run).folder == checkpoint_folder(run, 6)
     train(settings)
-    assert_same_model(whole, run, 12)
-    assert losses(run) == losses(whole)
+    assert_same_model(uninterrupted, run, 12)
+    assert losses(run) == losses(uninterrupted)
 
 
-def test_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(settings, train, monkeypatch):
+@pytest.mark.parametrize("step", [8, 12])
+def test_a_stop_signal_in_an_evaluation_abandons_it_and_the_resumed_run_makes_up_for_it(
+    settings, uninterrupted, train, monkeypatch, capsys, step
+):
+    whole, rows = run_evaluation.whole, []
+    row_of_signal = 20 * step // 4 + 3  # of 20 rows in each evaluation, the first at step 0
+
+    def interrupted(row):
+        rows.append(row)
+        if len(rows) == row_of_signal:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return whole(row)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_evaluation, "whole", interrupted)
+        run = train(settings)
+    assert len(rows) == row_of_signal
+    assert f"stopped by SIGTERM after step {step}" in capsys.readouterr().out
+    assert newest_verified(run).folder == checkpoint_folder(run, step)
+    assert (state_at(run, step).step, state_at(run, step).accuracy_here) == (step, None)
+    train(settings)
+    assert_same_model(uninterrupted, run, 12)
+    assert losses(run) == losses(uninterrupted)
+    assert evaluation_lines(run) == evaluation_lines(uninterrupted)
+    assert state_at(run, step).accuracy_here == state_at(uninterrupted, step).accuracy_here
+
+
+def test_sigterm_before_the_first_step_leaves_no_checkpoint_and_the_same_command_starts_again(
+    settings, uninterrupted, train, monkeypatch, capsys
+):
+    with monkeypatch.context() as patched, exit_on_sigterm():
+        patched.setattr(run_evaluation, "whole", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as stop:
+            train(settings)
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    run = Path(settings.run)
+    assert newest_verified(run).folder is None
+    assert_same_model(uninterrupted, train(settings), 12)
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(settings, train, monkeypatch):
     update = loop.one_update
 
-    def spoiled(run, batches, state):
+    def spoiled(task, run, batches, state):
         if state.step == 9:
             with torch.no_grad():
-                run.inner.model.lm_head.bias[7] = math.nan
-        return update(run, batches, state)
+                run.backend.objective.model.lm_head.bias[7] = math.nan
+        return update(task, run, batches, state)
 
     monkeypatch.setattr(loop, "one_update", spoiled)
-    with pytest.raises(TrainingError, match="not finite in step 10"):
+    with pytest.raises(TrainingError, match="step 10"):
         train(settings)
-    assert checkpoint.newest_verified(Path(settings.run)).folder == folder_of(Path(settings.run), 8)
-    named = json.loads((Path(settings.run) / "non-finite-step-00000010-process-0.json").read_text())
+    run = Path(settings.run)
+    assert newest_verified(run).folder == checkpoint_folder(run, 8)
+    named = json.loads((run / "non-finite-step-00000010-process-0.json").read_text())
     rows = open_rows(Path(settings.rows), "train")
     num_rows = rows_per_step(settings.recipe.batch_tokens, rows, num_processes=1)
     expected = global_batch(9 * num_rows, num_rows, len(rows), settings.recipe.seed).row_ids.tolist()
     assert (named["step"], named["row_ids"]) == (10, expected)
-    state = load_file(folder_of(Path(settings.run), 8) / "model.safetensors")
-    assert all(torch.isfinite(tensor).all() for tensor in state.values())
-    assert not folder_of(Path(settings.run), 12).exists()
+    assert all(torch.isfinite(tensor).all() for tensor in weights_at(run, 8).values())
 
 
-def test_a_run_that_died_before_its_first_checkpoint_starts_over_with_a_clean_record(settings, train, monkeypatch):
+def test_a_run_that_died_before_its_first_checkpoint_starts_over_with_clean_metrics(settings, train, monkeypatch):
     with monkeypatch.context() as patched:
         stop_after(patched, 3)
         with pytest.raises(SystemExit):
             train(settings)
-    assert len(tracking.read(Path(settings.run))) == 1 + 3
+    assert len(MetricsFile(Path(settings.run)).lines()) == 1 + 3
     run = train(settings)
-    lines = tracking.read(run)
-    assert [line["step"] for line in lines if "held_out" in line] == [0, 4, 8, 12]
-    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    assert [line.step for line in evaluation_lines(run)] == [0, 4, 8, 12]
+    assert [line.step for line in training_lines(run)] == list(range(1, 13))
 
 
 def test_another_recipe_on_resume_is_refused_with_what_differs(settings, train):
     train(settings)
-    with pytest.raises(CheckpointError, match=r"recipe.learning_rate was 0.001, is 0.1"):
-        train(replace(settings, recipe=replace(settings.recipe, learning_rate=0.1)))
+    with pytest.raises(CheckpointError, match=r"recipe\.learning_rate was 0\.001, is 0\.1"):
+        train(with_recipe(settings, learning_rate=0.1))
 
 
 def test_the_number_of_steps_may_change_while_the_rate_is_constant(settings, train, tmp_path):
-    recipe = replace(settings.recipe, schedule="constant-then-decay", decay_steps=4)
-    whole = train(replace(settings, run=str(tmp_path / "whole"), recipe=replace(recipe, num_steps=16)))
-    run = train(replace(settings, recipe=recipe))
-    with pytest.raises(CheckpointError, match="num_steps"):
-        train(replace(settings, recipe=replace(recipe, num_steps=16)))
-    shutil.rmtree(folder_of(run, 12))
-    train(replace(settings, recipe=replace(recipe, num_steps=16)))
-    assert_same_model(whole, run, 16)
-
-
-def test_runtime_settings_may_change_on_resume(settings, train, tmp_path, monkeypatch):
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(settings)
-    run = train(replace(settings, runtime=replace(settings.runtime, save_every_steps=3, num_loader_workers=1)))
-    whole = train(replace(settings, run=str(tmp_path / "whole")))
-    assert_same_model(whole, run, 12)
-
-
-def test_a_finished_run_started_again_changes_nothing(settings, train):
+    settings = with_recipe(settings, schedule="constant-then-decay", decay_steps=4)
+    longer = with_recipe(settings, num_steps=16)
+    uninterrupted = train(replace(longer, run=str(tmp_path / "uninterrupted")))
     run = train(settings)
-    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if "step-" in str(path)}
-    train(settings)
-    assert before
-    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*") if "step-" in str(path)}
+    with pytest.raises(CheckpointError, match="num_steps"):
+        train(longer)
+    shutil.rmtree(checkpoint_folder(run, 12))
+    train(longer)
+    assert_same_model(uninterrupted, run, 16)
 
 
-def test_old_checkpoints_go_and_the_best_stays(settings, train, monkeypatch):
-    order = iter([10.0, 90.0, 20.0, 30.0, 40.0, 50.0, 60.0])
-    real = loop.measure
+def test_old_checkpoints_are_removed_and_the_best_is_kept(settings, train, monkeypatch):
+    accuracies = iter([10.0, 90.0, 20.0, 30.0, 40.0, 50.0, 60.0])
+    real = run_evaluation.measure
 
     def scripted(*arguments):
         measured = real(*arguments)
-        return replace(measured, whole=replace(measured.whole, accuracy=next(order)))
+        return replace(measured, whole=replace(measured.whole, accuracy=next(accuracies)))
 
-    monkeypatch.setattr(loop, "measure", scripted)
-    config = replace(settings, runtime=replace(settings.runtime, evaluate_every_steps=2, save_every_steps=2))
-    run = train(config)
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
-        "step-00000002",
-        "step-00000010",
-        "step-00000012",
-    ]
-    assert checkpoint.best(run) == folder_of(run, 2)
+    monkeypatch.setattr(run_evaluation, "measure", scripted)
+    run = train(with_runtime(settings, evaluate_every_steps=2, save_every_steps=2))
+    assert sorted(folder.name[-2:] for folder in (run / "checkpoints").iterdir()) == ["02", "10", "12"]
+    assert best_checkpoint(run) == checkpoint_folder(run, 2)
 
 
-def test_rows_of_another_tokenizer_are_refused(settings, train, ground, tmp_path):
-    folder = tmp_path / "tokenizer"
-    shutil.copytree(ground / "tokenizer", folder)
+def test_pruning_never_removes_the_checkpoint_just_saved_for_damaged_ones_after_it(settings, train):
+    run = train(settings)
+    assert [checkpoint_folder(run, step).exists() for step in (4, 8, 12)] == [False, True, True]
+    (checkpoint_folder(run, 12) / "optimizer.pt").write_bytes(b"damaged")
+    for step in (15, 20):
+        checkpoint_folder(run, step).mkdir()
+    saved = checkpoint_folder(run, 8)
+    assert saved not in prune(run, saved, 2)
+    assert newest_verified(run).folder == saved
+
+
+def test_a_second_launch_on_one_run_folder_is_refused(settings, train):
+    with exclusive_lock(Path(settings.run)), pytest.raises(FolderError, match="another process"):
+        train(settings)
+    assert MetricsFile(Path(settings.run)).lines() == []
+    assert train(settings).is_dir()
+
+
+def test_rows_of_another_tokenizer_are_refused(settings, train, inputs, tmp_path):
+    folder = Path(shutil.copytree(inputs / "tokenizer", tmp_path / "tokenizer"))
     content = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = content["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
@@ -238,53 +240,90 @@ def test_rows_of_another_tokenizer_are_refused(settings, train, ground, tmp_path
         train(replace(settings, start=replace(settings.start, tokenizer=str(folder))))
 
 
-def test_rows_from_a_hub_are_remembered_by_their_commit(settings, train, ground, tmp_path):
-    rows = Path(shutil.copytree(ground / "rows", tmp_path / "rows"))
-    manifest = json.loads((rows / "manifest.json").read_text())
-    manifest["plan"]["sources"] = [{"dataset": "owner/name", "split": "train", "commit": "c0ffee"}]
-    (rows / "manifest.json").write_text(json.dumps(manifest))
-    run = train(replace(settings, rows=str(rows), recipe=replace(settings.recipe, num_steps=4)))
-    trained = read_provenance(str(folder_of(run, 4)))["trained"]
-    assert (trained["dataset_commits"], trained["files_sha256"]) == (["c0ffee"], [])
+def test_a_batch_of_half_a_row_becomes_a_row_and_a_line_says_so(settings, train, capsys):
+    train(with_recipe(settings, batch_tokens=17, num_steps=2))
+    assert "batch_tokens = 17, but a global batch is 1 rows of" in capsys.readouterr().out
+    train(replace(settings, run=f"{settings.run}-256"))
+    assert "batch_tokens" not in capsys.readouterr().out
 
 
-def test_a_checkpoint_that_another_process_wrote_meanwhile_is_not_passed_over(settings, train):
+def test_a_checkpoint_that_another_process_has_written_meanwhile_is_not_ignored(settings, train):
     run = train(settings)
-    newest, older = folder_of(run, 12), folder_of(run, 8)
-    checkpoint.check_still_newest(run, newest)
-    checkpoint.check_still_newest(run.parent / "new", None)
-    for stale in (None, older, folder_of(run, 2)):
-        with pytest.raises(CheckpointError, match="give the same command again"):
-            checkpoint.check_still_newest(run, stale)
+    newest, older = checkpoint_folder(run, 12), checkpoint_folder(run, 8)
+    check_still_newest(run, newest)
+    check_still_newest(run.parent / "new", None)
+    for stale in (None, older, checkpoint_folder(run, 2)):
+        with pytest.raises(CheckpointError, match="another process"):
+            check_still_newest(run, stale)
     (newest / "optimizer.pt").write_bytes(b"damaged")
-    checkpoint.check_still_newest(run, older)
+    check_still_newest(run, older)
 
 
-def test_a_local_base_model_that_is_gone_leaves_base_cut_unmeasured_and_says_so(settings, train, tmp_path, capsys):
+def test_a_local_base_model_that_is_absent_leaves_base_cut_unmeasured_with_a_line(settings, train, tmp_path, capsys):
     first = train(settings)
-    start = Path(shutil.copytree(folder_of(first, 12), tmp_path / "released"))
+    start = Path(shutil.copytree(checkpoint_folder(first, 12), tmp_path / "released"))
     about = read_provenance(str(start)) | {"base": "mybase", "base_revision": None, "base_positions": 16}
     (start / "longmlm.json").write_text(json.dumps(about))
     (start / "manifest.json").unlink()
     run = train(replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start))))
-    assert "mybase is not on this machine: base_cut is not measured" in capsys.readouterr().out
-    assert checkpoint.read_state(folder_of(run, 12))[0].base_cut is None
+    assert "mybase is not on this machine" in capsys.readouterr().out
+    assert state_at(run, 12).base_cut is None
 
 
-def test_the_record_holds_accuracy_by_block_and_nothing_finer(settings, train):
-    evaluations = [line["held_out"] for line in tracking.read(train(settings)) if "held_out" in line]
+def test_the_metrics_hold_accuracy_by_block_and_nothing_finer(settings, train):
+    run = train(settings)
+    evaluations = [line.held_out for line in evaluation_lines(run)]
     assert len(evaluations) == 4
-    for one in evaluations:
-        assert one.keys() == {"whole", "blocks"}
-        assert sum(block["num_selected"] for block in one["blocks"]) == one["whole"]["num_selected"] > 0
+    for held_out in evaluations:
+        assert not held_out.positions
+        assert sum(block.num_selected for block in held_out.blocks) == held_out.whole.num_selected > 0
 
 
-def test_a_run_may_begin_with_the_best_weights_of_another_and_nothing_else_of_it(settings, train, tmp_path):
+def test_a_run_may_start_from_the_best_weights_of_another_and_from_nothing_else_of_it(settings, train, tmp_path):
     first = train(settings)
-    begin = Start(checkpoint=str(first))
-    other = train(replace(settings, run=str(tmp_path / "other"), start=begin))
-    chosen = checkpoint.best(first)
-    assert read_provenance(str(folder_of(other, 12)))["started_from"] == str(chosen)
-    assert [line["step"] for line in tracking.read(other) if "loss" in line] == list(range(1, 13))
+    other = train(replace(settings, run=str(tmp_path / "other"), start=Start(checkpoint=str(first))))
+    chosen = best_checkpoint(first)
+    assert read_provenance(str(checkpoint_folder(other, 12)))["started_from"] == str(chosen)
+    assert [line.step for line in training_lines(other)] == list(range(1, 13))
     same = train(replace(settings, run=str(tmp_path / "same"), start=Start(checkpoint=str(chosen))))
     assert losses(other) == losses(same) != losses(first)
+
+
+def old_format(run: Path) -> None:
+    """Rewrites a run as the version before typed artifacts left it."""
+    for folder in (run / "checkpoints").iterdir():
+        saved = json.loads((folder / "state.json").read_text())
+        recipe = saved["recipe"]
+        held_out = {**recipe.pop("held_out"), "rows_per_batch": 16}
+        rows = {
+            "settings": {"row_length": 32},
+            "sources": [],
+            "tokenizer_fingerprint": "",
+            "sha256": saved["rows_sha256"],
+        }
+        depends_on = {"recipe": recipe, "start": {"checkpoint": "moved"}, "rows": rows, "held_out": held_out}
+        (folder / "state.json").write_text(json.dumps({"state": saved["state"], "depends_on": depends_on}))
+        (folder / MANIFEST).unlink()
+        seal(folder.rename(folder.with_name("scratch")), folder)
+    stamps = ("format", "longmlm", "commit", "kind", "mfu")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    old = [{key: value for key, value in line.items() if key not in stamps} for line in lines]
+    for line in old:
+        if "held_out" in line:
+            line["held_out"]["blocks"].append(dict.fromkeys(("accuracy", "standard_error", "loss"), math.nan))
+            line["held_out"]["blocks"][-1]["num_selected"] = 0
+            del line["held_out"]["positions"], line["examples"]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+
+
+def test_a_run_of_the_version_before_typed_artifacts_resumes_bit_for_bit(uninterrupted, half_trained, train):
+    run = Path(half_trained.run)
+    old_format(run)
+    saved = read_state(checkpoint_folder(run, 4))
+    assert (saved.precision, saved.recipe) == ("no", half_trained.recipe)
+    assert evaluation_lines(run)[0].held_out.blocks[-1].accuracy is None
+    with pytest.raises(CheckpointError, match=r"recipe\.held_out\.mask_seed was 1789, is 3"):
+        train(with_recipe(half_trained, held_out=replace(half_trained.recipe.held_out, mask_seed=3)))
+    train(half_trained)
+    assert_same_model(uninterrupted, run, 12)
+    assert losses(uninterrupted) == losses(run)

@@ -75,15 +75,12 @@ def test_optimizer_takes_its_constants_from_the_recipe():
     assert isinstance(new_optimizer(nn.Linear(2, 2), recipe), torch.optim.AdamW)
 
 
-def test_recovery_is_noted_once_when_the_base_is_reached():
-    state = TrainState(base_cut=50.0)
-    below = state.after_update(4, 100, 1.0).after_evaluation(49.9)
+def test_the_first_recovery_stays_on_record():
+    below = TrainState(base_cut=50.0).after_update(4, 100, 1.0).after_evaluation(49.9, is_recovered=False)
     assert below.recovered_at_step is None
-    reached = below.after_update(4, 90, 1.0).after_evaluation(50.0)
+    reached = below.after_update(4, 90, 1.0).after_evaluation(50.0, is_recovered=True)
     assert (reached.recovered_at_step, reached.recovered_at_tokens) == (2, 190)
-    later = reached.after_update(4, 100, 1.0).after_evaluation(60.0)
-    assert (later.recovered_at_step, later.cursor, later.evaluated_at_step) == (2, 12, 3)
-
-
-def test_nothing_is_recovered_without_a_base():
-    assert TrainState().after_evaluation(99.0).recovered_at_step is None
+    later = reached.after_update(4, 100, 1.0)
+    assert later.accuracy_here is None
+    later = later.after_evaluation(60.0, is_recovered=True)
+    assert (later.recovered_at_step, later.cursor, later.accuracy_here) == (2, 12, 60.0)

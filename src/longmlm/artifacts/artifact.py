@@ -12,7 +12,7 @@ newer format is always refused.
 import functools
 import json
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -78,13 +78,13 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
     import pydantic
 
     try:
-        content = json.loads(text)
+        content = json.loads(text, parse_constant=lambda _: None)  # NaN: early versions wrote it for None
     except ValueError as error:
         raise ArtifactError(f"{name} is damaged: it is no JSON") from error
     if not isinstance(content, dict):
         raise ArtifactError(f"{name} is damaged: it holds no JSON object")
     try:
-        return _adapter(kind).validate_json(json.dumps(_upgraded(kind, content)), strict=True)
+        return _adapter(kind).validate_json(json.dumps(upgraded(kind, content)), strict=True)
     except pydantic.ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
@@ -104,14 +104,15 @@ def read(kind: type[Kind], path: Path) -> Kind:
 
 
 def write(path: Path, artifact: Artifact) -> None:
-    """Writes the artifact so that a reader sees the old file or the new one, never a part of it."""
-    write_json(path, dump(artifact))
+    """Writes the artifact, stamped anew, so that a reader sees the old file or the new one, never a part of it."""
+    write_json(path, dump(replace(artifact, longmlm=version(), commit=commit())))
 
 
-def _upgraded(kind: type[Kind], content: dict[str, Any]) -> dict[str, Any]:
+def upgraded(kind: type[Kind], content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the content of an artifact in the current format; raises ArtifactError for that of a newer one."""
     current, found = kind.__dataclass_fields__["format"].default, content.get("format", 0)
-    if not isinstance(found, int) or found > current:
-        raise ArtifactError(f"it has format {found}, this longmlm reads up to {current}: install a newer longmlm")
+    if type(found) is not int or found > current:
+        raise ArtifactError(f"its format is {found!r}, this longmlm reads up to {current}: install a newer longmlm")
     if found == current:
         return content
     stamp = {"format": current, "longmlm": str(content.get("longmlm", "unknown")), "commit": content.get("commit")}

@@ -3,20 +3,24 @@
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from longmlm.artifacts.accuracy import FilledMask, Measured, upgraded_example
-from longmlm.artifacts.artifact import Artifact, dump
+from longmlm.artifacts.artifact import Artifact, dump, load, read, upgraded
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError
 from longmlm.settings.held_out import HeldOut
 
 ViewName = Literal["base_cut", "base_windows", "long_before", "long_after", "long_after_cut"]
+VIEW_NAMES: tuple[ViewName, ...] = get_args(ViewName)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSources:
     """Where rows and models lie, and the hashes by which a release knows that the evaluation is about them."""
+
+    __pydantic_config__ = {"extra": "forbid"}
 
     rows: str
     rows_sha256: str
@@ -49,20 +53,26 @@ class Evaluation(Artifact):
     examples: tuple[FilledMask, ...] = ()
     sha256: str = ""
 
+    def accuracy(self, view: ViewName) -> float | None:
+        """Returns the accuracy on whole rows in percent; None where the view or any selected token is missing."""
+        return self.measured[view].whole.accuracy if view in self.measured else None
+
+    @property
+    def latest_view(self) -> ViewName:
+        """The view of the whole row by the latest long model: long_after, or long_before until it is trained."""
+        return "long_after" if "long_after" in self.measured else "long_before"
+
     @property
     def is_recovered(self) -> bool | None:
         """Whether long_after >= base_cut, as the numbers stand; None before training."""
-        after, base = self._accuracy("long_after"), self._accuracy("base_cut")
+        after, base = self.accuracy("long_after"), self.accuracy("base_cut")
         return None if after is None or base is None else after >= base
 
     @property
     def context_gain(self) -> float | None:
         """Percentage points that context beyond base_positions is worth: long_after - base_windows."""
-        after, windows = self._accuracy("long_after"), self._accuracy("base_windows")
+        after, windows = self.accuracy("long_after"), self.accuracy("base_windows")
         return None if after is None or windows is None else after - windows
-
-    def _accuracy(self, view: ViewName) -> float | None:
-        return self.measured[view].whole.accuracy if view in self.measured else None
 
     def signed(self) -> Self:
         """Returns the evaluation with the hash of its content, by which a reader knows that nobody changed it."""
@@ -70,28 +80,39 @@ class Evaluation(Artifact):
 
     def content_sha256(self) -> str:
         """Returns the SHA-256 of everything but `sha256` itself."""
-        content = {key: value for key, value in dump(self).items() if key != "sha256"}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return _sha256_of(dump(self))
 
     @classmethod
     def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns content of before format 1; raises ArtifactError where it does not say how it was measured."""
+        """Returns content of before format 1; raises ArtifactError where it was changed or lacks settings."""
         sources = dict(content["sources"])
         if "precision" not in sources or "held_out" not in content or "sha256" not in content:
             raise ArtifactError("it was written by an earlier version of longmlm: run the evaluate stage again")
-        if content["sha256"] != _sha256_of_format_0(content):
-            raise ArtifactError("its content was changed after it was written: run the evaluate stage again")
-        return {
+        if content["sha256"] != _sha256_of(content):
+            raise ArtifactError("it was changed after it was written: run the evaluate stage again")
+        converted = {
             **{key: content[key] for key in ("row_length", "position_starts", "num_rows", "measured")},
+            "format": 1,
+            "longmlm": "unknown",
+            "commit": None,
             "base_positions": content["block"],
             "held_out": {key: value for key, value in content["held_out"].items() if key != "rows_per_batch"},
             "precision": sources.pop("precision"),
             "sources": sources,
-            "curve": [{"format": 1, **EvaluationMetrics.upgrade(line)} for line in content["curve"]],
+            "curve": [upgraded(EvaluationMetrics, line) for line in content["curve"]],
             "examples": [upgraded_example(example) for example in content["examples"]],
         }
+        return dump(load(cls, json.dumps(converted), cls.FILE).signed())
 
 
-def _sha256_of_format_0(content: dict[str, Any]) -> str:
+def read_evaluation(path: Path) -> Evaluation:
+    """Returns the evaluation in a file; raises ArtifactError also for one that was changed after it was written."""
+    evaluation = read(Evaluation, path)
+    if evaluation.sha256 != evaluation.content_sha256():
+        raise ArtifactError(f"{path} was changed after it was written: run the evaluate stage again")
+    return evaluation
+
+
+def _sha256_of(content: dict[str, Any]) -> str:
     hashed = {key: value for key, value in content.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()

@@ -1,10 +1,11 @@
 """metrics.jsonl: the record of a run, one line per logged step and one per evaluation."""
 
 import json
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from longmlm.artifacts.accuracy import FilledMask, Measured, upgraded_example
 from longmlm.artifacts.artifact import Artifact, dump, load
@@ -47,13 +48,22 @@ class EvaluationMetrics(Artifact):
     base_cut: float | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
-    examples: tuple[FilledMask, ...] = field(default=())
+    examples: tuple[FilledMask, ...] = ()
 
     @classmethod
     def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns a line of before format 1, which had no kind."""
+        """Returns a line of before format 1, which had no kind, and NaN where no token was selected."""
+        held_out = content["held_out"]
+        measured = {
+            "whole": _without_nan(held_out["whole"]),
+            "blocks": [_without_nan(block) for block in held_out["blocks"]],
+        }
         examples = [upgraded_example(example) for example in content.get("examples", ())]
-        return {"kind": "evaluation", **content, "examples": examples}
+        return {"kind": "evaluation", **content, "held_out": measured, "examples": examples}
+
+
+def _without_nan(accuracy: dict[str, float | None]) -> dict[str, float | None]:
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in accuracy.items()}
 
 
 Metrics = TrainingMetrics | EvaluationMetrics
@@ -61,8 +71,6 @@ Metrics = TrainingMetrics | EvaluationMetrics
 
 class MetricsFile:
     """The metrics of a run folder: appended to by training, read by reports and trackers."""
-
-    FILE: ClassVar[str] = METRICS_FILE
 
     def __init__(self, run: Path) -> None:
         self.path = run / METRICS_FILE
@@ -75,6 +83,10 @@ class MetricsFile:
     def lines(self) -> list[Metrics]:
         """Returns the lines written so far; a last line that a crash cut short is left out."""
         return [line for _, line in self._parsed()]
+
+    def evaluations(self) -> tuple[EvaluationMetrics, ...]:
+        """Returns the evaluations, without their examples."""
+        return tuple(replace(line, examples=()) for line in self.lines() if isinstance(line, EvaluationMetrics))
 
     def truncate(self, step: int) -> None:
         """Drops the lines beyond `step`, which a resumed run will write again; others are kept as they are."""

@@ -1,9 +1,10 @@
-"""longmlm.json: where a model beside it comes from, how it was extended, and what it was trained on."""
+"""longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
+from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import Artifact
 from longmlm.settings.extend import Initialisation, PositionMode
 from longmlm.settings.held_out import HeldOut
@@ -13,6 +14,8 @@ from longmlm.settings.held_out import HeldOut
 class ModelSource:
     """A model by its folder or hub name; `revision` is the commit of a model on the hub."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     name: str
     revision: str | None = None
 
@@ -21,10 +24,16 @@ class ModelSource:
         """The hub name, or the last part of a local folder's path."""
         return self.name if self.revision else Path(self.name).name
 
+    def published(self) -> Self:
+        """Returns the source as a release names it."""
+        return replace(self, name=self.public_name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """How a base model of `base_positions` usable positions was extended to `num_positions`."""
+    """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     base: ModelSource
     base_positions: int
@@ -40,14 +49,16 @@ class TrainingRecord:
     """What a model was trained on, and its held-out accuracy in percent at that step, if it was evaluated there.
 
     `precision`, `held_out` and `rows_sha256` say how the accuracy was measured; runs of early versions lack them.
-    `exported_accuracy` is that of the released files themselves.
+    `rows` names rows on a hub. `exported_accuracy` is that of the released files themselves.
     """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     row_length: int
     steps: int
     tokens: int
     accuracy: float | None = None
-    precision: str | None = None
+    precision: Literal["no", "bf16"] | None = None
     held_out: HeldOut | None = None
     rows: str | None = None
     rows_sha256: str | None = None
@@ -67,6 +78,25 @@ class Provenance(Artifact):
     trained: TrainingRecord | None = None
     trained_before: tuple[TrainingRecord, ...] = ()
 
+    @property
+    def source(self) -> ModelSource | None:
+        """The base model; for a model that was not extended, the one that its training started from."""
+        return self.extension.base if self.extension else self.started_from
+
+    def of_run(self, start: ModelSource) -> Self:
+        """Returns the history of a run that starts from the model at `start`, whose own history this is."""
+        before = (*self.trained_before, *((self.trained,) if self.trained else ()))
+        return replace(self, started_from=start, trained=None, trained_before=before)
+
+    def exported(self, accuracy: float) -> Self:
+        """Returns the history with the accuracy of the released files themselves."""
+        return replace(self, trained=self.trained and replace(self.trained, exported_accuracy=accuracy))
+
+    def published(self) -> Self:
+        """Returns the history as a release tells it: a local folder is named by the last part of its path."""
+        extension = self.extension and replace(self.extension, base=self.extension.base.published())
+        return replace(self, extension=extension, started_from=self.started_from and self.started_from.published())
+
     @classmethod
     def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
         """Returns content of before format 1, in which all keys stood side by side."""
@@ -82,6 +112,15 @@ class Provenance(Artifact):
             "trained": content.get("trained") and _upgraded(content["trained"]),
             "trained_before": [_upgraded(record) for record in content.get("trained_before", ())],
         }
+
+
+def read_provenance(folder: str | Path) -> Provenance:
+    """Returns the history of the model in a local folder; an empty one if the folder has no longmlm.json.
+
+    Raises ArtifactError for a file that cannot be read.
+    """
+    path = Path(folder) / Provenance.FILE
+    return artifact.read(Provenance, path) if path.exists() else Provenance()
 
 
 def _upgraded(record: dict[str, Any]) -> dict[str, Any]:

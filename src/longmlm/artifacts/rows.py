@@ -17,6 +17,8 @@ SPLITS: tuple[Split, ...] = ("train", "held_out")
 class SourceFile:
     """A file that rows were made of."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     path: str
     sha256: str
 
@@ -25,7 +27,10 @@ class SourceFile:
 class SourceRecord:
     """A source of rows: its files with their hashes, or a data set of the hub at a commit."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     text_field: str = "text"
+    delimiter: str | None = None
     language: str = "en"
     dataset: str | None = None
     subset: str | None = None
@@ -45,9 +50,11 @@ class SourceRecord:
 class RowsPlan:
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
-    `tokenizer_fingerprint` covers the whole tokenizer backend; rows of format 1 only have `vocabulary_sha256`, which
-    covers its vocabulary and special ids.
+    `tokenizer_fingerprint` covers the whole tokenizer backend. Rows of format 1 have `vocabulary_sha256` instead, which
+    covers the vocabulary and the ids of the special tokens only.
     """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     tokenizer: str
     row_length: int
@@ -56,7 +63,17 @@ class RowsPlan:
     slice_bytes: int
     sources: tuple[SourceRecord, ...]
     tokenizer_fingerprint: str | None
-    vocabulary_sha256: str
+    vocabulary_sha256: str | None = None
+
+    @property
+    def files_sha256(self) -> tuple[str, ...]:
+        """The hashes of all source files."""
+        return tuple(file.sha256 for source in self.sources for file in source.files)
+
+    @property
+    def dataset_commits(self) -> tuple[str, ...]:
+        """The commits of the sources on the hub."""
+        return tuple(source.commit for source in self.sources if source.commit)
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
@@ -66,11 +83,14 @@ class RowsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport:
-    """What one split is made of. The histograms are absent in manifests of early versions.
+    """What one split is made of. What may be absent is absent in manifests of early versions.
 
+    `copies` counts documents with the text of an earlier one. `tokens_per_source` has an entry for each source.
     `document_lengths[k]` counts documents of 2^k to 2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above
     k/20, up to (k+1)/20, is filled.
     """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     documents: int
     sentences: int
@@ -79,6 +99,7 @@ class SplitReport:
     separators: int
     cut_sentences: int
     fill_rate: float
+    copies: int | None = None
     tokens_per_source: tuple[int, ...] | None = None
     document_lengths: tuple[int, ...] | None = None
     fills: tuple[int, ...] | None = None
@@ -87,6 +108,8 @@ class SplitReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingReport:
     """What the rows are made of, how many records were set aside for which reason, and the speed of the last run."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     train: SplitReport
     held_out: SplitReport
@@ -105,7 +128,7 @@ class RowsManifest(Artifact):
 
     FILE: ClassVar[str] = "manifest.json"
 
-    format: int = 2
+    format: int = 3
     kind: Literal["rows"] = "rows"
     plan: RowsPlan
     report: PackingReport
@@ -119,16 +142,57 @@ class RowsManifest(Artifact):
 
     @classmethod
     def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns content of format 1, whose tokenizer fingerprint covered vocabulary and special ids only."""
-        plan = content["plan"]
-        about = {"tokenizer_fingerprint": None, "vocabulary_sha256": plan["tokenizer_fingerprint"]}
-        upgraded = {**plan["settings"], "sources": plan["sources"], **about}
-        return {**{key: content[key] for key in ("kind", "report", "files")}, "plan": upgraded}
+        """Returns content of format 1, whose fingerprint is that of the vocabulary, or of format 2."""
+        plan, kept = content["plan"], {key: content[key] for key in ("kind", "report", "files")}
+        fingerprint = plan["tokenizer_fingerprint"]
+        known = {"tokenizer_fingerprint": fingerprint}
+        if content["format"] == 1:
+            known = {"tokenizer_fingerprint": None, "vocabulary_sha256": fingerprint}
+        return {**kept, "plan": {**plan["settings"], "sources": plan["sources"], **known}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStamp:
+    """A source file as it was when it was hashed."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    path: str
+    sha256: str
+    bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPlan(Artifact):
+    """plan.json of unfinished rows: slices are kept for a run with the same plan, and files not touched since."""
+
+    FILE: ClassVar[str] = "plan.json"
+
+    plan: RowsPlan
+    files: tuple[FileStamp, ...]
+
+    def is_same_work(self, other: "WorkPlan") -> bool:
+        """Returns whether finished slices of one serve the other."""
+        return (self.plan, self.files) == (other.plan, other.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceReport(Artifact):
+    """What one slice gave, written last: a slice that has a report is finished."""
+
+    train: SplitReport
+    held_out: SplitReport
+    set_aside: dict[str, int]
+
+    def of(self, split: Split) -> SplitReport:
+        """Returns the report of one split."""
+        return self.train if split == "train" else self.held_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside(Artifact):
-    """A record that is no document: where it stands, why, and the number of its source."""
+    """A record that is not a document: where it is, why, and the number of its source."""
 
     origin: str
     reason: str

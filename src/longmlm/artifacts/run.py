@@ -16,6 +16,8 @@ class TrainState:
     latest evaluation, made at `evaluated_at_step`. `base_cut` is absent where there is no base model.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}
+
     step: int = 0
     cursor: int = 0
     tokens: int = 0
@@ -36,16 +38,16 @@ class TrainState:
             training_seconds=self.training_seconds + seconds,
         )
 
-    def after_evaluation(self, accuracy: float) -> Self:
-        """Returns the state with the accuracy at this step; the first one at or above base_cut is the recovery."""
+    def after_evaluation(self, accuracy: float | None, is_recovered: bool) -> Self:
+        """Returns the state with the accuracy at this step; the first step that is recovered stays on record."""
         evaluated = replace(self, accuracy=accuracy, evaluated_at_step=self.step)
-        if self.recovered_at_step is None and self.base_cut is not None and accuracy >= self.base_cut:
+        if is_recovered and self.recovered_at_step is None:
             return replace(evaluated, recovered_at_step=self.step, recovered_at_tokens=self.tokens)
         return evaluated
 
     @property
     def accuracy_here(self) -> float | None:
-        """The held-out accuracy at this very step; None unless the step was evaluated."""
+        """The held-out accuracy at this step; None unless the step was evaluated."""
         return self.accuracy if self.evaluated_at_step == self.step else None
 
 

@@ -1,7 +1,7 @@
-"""Masked rows to a batch of tensors."""
+"""Collation: masked rows become one batch of tensors."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import numpy as np
@@ -12,12 +12,16 @@ from torch import Tensor
 from longmlm.batches.masking import MaskedRow
 
 
+def _none() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class MlmBatch:
-    """Rows as the model sees them; `selected` are places in the flattened batch, `labels` what stood there.
+    """Rows as the model sees them; `selected` and `document_starts` are indices into the flattened `input_ids`.
 
-    `attention_mask` is absent when every row is full, which keeps the flash kernel. `row_ids` tells where the rows
-    come from.
+    `labels` holds the original tokens at `selected`, `document_sources` the source of each document's part.
+    `attention_mask` is absent when every row is full, which keeps the flash kernel. `row_ids` identify the rows.
     """
 
     input_ids: Int64[Tensor, "rows length"]
@@ -25,33 +29,56 @@ class MlmBatch:
     selected: Int64[Tensor, " selected"]
     labels: Int64[Tensor, " selected"]
     row_ids: tuple[int, ...] = ()
+    document_starts: Int64[Tensor, " documents"] = field(default_factory=_none)
+    document_sources: Int64[Tensor, " documents"] = field(default_factory=_none)
+
+    @property
+    def num_targets(self) -> int:
+        """The number of selected tokens."""
+        return len(self.labels)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens without padding."""
+        return self.input_ids.numel() if self.attention_mask is None else int(self.attention_mask.sum())
 
     def to(self, device: torch.device) -> Self:
         """Returns the batch on `device`."""
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
-        """Returns the batch in page-locked memory, from which copies to a GPU overlap with work."""
+        """Returns the batch in page-locked memory, from which copies to a GPU overlap with computation."""
         return self._mapped(lambda tensor: tensor.pin_memory())
 
     def _mapped(self, move: Callable[[Tensor], Tensor]) -> Self:
-        mask = None if self.attention_mask is None else move(self.attention_mask)
-        moved = {name: move(getattr(self, name)) for name in ("input_ids", "selected", "labels")}
-        return replace(self, attention_mask=mask, **moved)
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return replace(self, **{name: move(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
-def collate(rows: Sequence[MaskedRow], pad: int, row_ids: Sequence[int] = ()) -> MlmBatch:
-    """Returns masked rows as one batch, shorter ones padded on the right to the longest."""
-    lengths = np.array([len(row.input_ids) for row in rows])
+def collate(masked: Sequence[MaskedRow], pad: int, row_ids: Sequence[int] = ()) -> MlmBatch:
+    """Returns masked rows as one batch, padded on the right to the longest."""
+    rows = [one.row for one in masked]
+    lengths = np.array([len(row) for row in rows])
     longest = int(lengths.max())
     input_ids = np.full((len(rows), longest), pad, dtype=np.int64)
-    for place, row in enumerate(rows):
-        input_ids[place, : len(row.input_ids)] = row.input_ids
+    for line, row in zip(input_ids, rows, strict=True):
+        line[: len(row)] = row.input_ids
     is_full = bool((lengths == longest).all())
     return MlmBatch(
         torch.from_numpy(input_ids),
         None if is_full else torch.from_numpy(np.arange(longest) < lengths[:, None]),
-        torch.from_numpy(np.concatenate([place * longest + row.selected for place, row in enumerate(rows)])),
-        torch.from_numpy(np.concatenate([row.labels for row in rows])),
+        _flattened([one.selected for one in masked], longest),
+        _joined([one.labels for one in masked]),
         tuple(int(row_id) for row_id in row_ids),
+        _flattened([row.document_starts for row in rows], longest),
+        _joined([row.document_sources for row in rows]),
     )
+
+
+def _flattened(positions: Sequence[np.ndarray], length: int) -> Int64[Tensor, " n"]:
+    """Returns positions in rows as indices into the flattened batch."""
+    return _joined([number * length + of_row for number, of_row in enumerate(positions)])
+
+
+def _joined(columns: Sequence[np.ndarray]) -> Int64[Tensor, " n"]:
+    return torch.from_numpy(np.concatenate(columns).astype(np.int64, copy=False))

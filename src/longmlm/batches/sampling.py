@@ -1,4 +1,14 @@
-"""A step to the rows of its global batch: a pure function of seed and cursor, whatever the number of processes."""
+"""The rows of each global batch: a pure function of seed and cursor, whatever the number of processes.
+
+Each epoch is a permutation of the rows that is computed, not stored. With 5 rows and seed 0, the indices are permuted
+as 4-bit numbers by a network that the epoch selects, and a result above 4 is permuted again until it is a row:
+
+    epoch 0: 0 -> 9 -> 7 -> 10 -> 0,  1 -> 13 -> 6 -> 14 -> 4,  2 -> 1,  3 -> 11 -> 3,  4 -> 8 -> 15 -> 2
+    so the order of epoch 0 is rows 0 4 1 3 2; that of epoch 1 is rows 2 1 4 0 3
+
+The cursor counts the rows that the whole run has consumed. A global batch of 3 rows at cursor 3 takes rows 3 and 2 of
+epoch 0 and row 2 of epoch 1: it straddles two epochs, and no row is dropped.
+"""
 
 from dataclasses import dataclass
 
@@ -10,17 +20,17 @@ NUM_ROUNDS = 6
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Rows to train on, and how often each has come up before."""
+    """Rows to train on, each with its epoch: how often the row was drawn before."""
 
     row_ids: Int64[np.ndarray, " rows"]
     epochs: Int64[np.ndarray, " rows"]
 
 
 def permuted(index: Int64[np.ndarray, " rows"], size: int, seed: int, epoch: int) -> Int64[np.ndarray, " rows"]:
-    """Returns where the permutation of 0..size-1 that (seed, epoch) chooses sends each index.
+    """Returns the images of the indices under the permutation of 0..size-1 that (seed, epoch) selects.
 
-    A balanced Feistel network on the next even number of bits, walked until it falls below `size` (Black and Rogaway
-    2002), with splitmix64 as its round function: any element in constant time, no index file.
+    A balanced Feistel network on the next even number of bits, with splitmix64 as its round function, cycle-walked
+    until the result is below `size` (Black and Rogaway 2002): constant time per element and no index file.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     keys = _round_keys(seed, epoch)
@@ -51,21 +61,20 @@ def _round_keys(seed: int, epoch: int) -> UInt64[np.ndarray, " k"]:
 
 
 def global_batch(cursor: int, num_rows: int, dataset_rows: int, seed: int) -> Draw:
-    """Returns the `num_rows` rows that follow the first `cursor` rows of the run; a batch may straddle epochs."""
-    place = np.arange(cursor, cursor + num_rows, dtype=np.int64)
-    epochs, index = np.divmod(place, dataset_rows)
+    """Returns the `num_rows` rows that follow the first `cursor` rows of the run."""
+    epochs, index = np.divmod(np.arange(cursor, cursor + num_rows, dtype=np.int64), dataset_rows)
     row_ids = np.empty(num_rows, dtype=np.int64)
     for epoch in np.unique(epochs).tolist():
-        here = epochs == epoch
-        row_ids[here] = permuted(index[here], dataset_rows, seed, epoch)
+        in_epoch = epochs == epoch
+        row_ids[in_epoch] = permuted(index[in_epoch], dataset_rows, seed, epoch)
     return Draw(row_ids, epochs)
 
 
 def micro_batches(draw: Draw, rank: int, num_processes: int, rows_per_micro_batch: int) -> list[Draw]:
-    """Returns a process' share of a global batch in micro-batches of about `rows_per_micro_batch` rows.
+    """Returns a rank's share of a global batch in micro-batches of about `rows_per_micro_batch` rows.
 
-    Every process gets the same number of micro-batches, none empty; where the rows do not divide evenly some hold a
-    row more or less. The global batch must hold a row for each process.
+    Every rank gets the same number of micro-batches, none empty; where the rows do not divide evenly, some have one
+    row more or less. The global batch must have at least one row for each rank.
     """
     num_rows = len(draw.row_ids)
     begin, end = num_rows * rank // num_processes, num_rows * (rank + 1) // num_processes

@@ -1,4 +1,9 @@
-"""The micro-batches of each step: sampling, masking and collating for one rank."""
+"""The micro-batches of each step: sampling, masking and collation for one rank.
+
+A global batch of 13 rows on 2 ranks, with 3 rows per micro-batch: rank 0 takes rows 0 to 5, rank 1 rows 6 to 12. The
+larger share needs 3 micro-batches, so both ranks run 3, of 2 2 2 and of 3 2 2 rows: ranks that run in lockstep must
+call the model equally often.
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +20,7 @@ from longmlm.settings.masking import Masking
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What decides the batches of a run, whatever runs it."""
+    """All that the global batches depend on, apart from the rows."""
 
     seed: int
     rows_per_step: int
@@ -25,35 +30,35 @@ class Recipe:
 
 
 def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int | None = None) -> None:
-    """Raises DataError when rows were made by another tokenizer, or are longer than `num_positions`."""
+    """Raises DataError when rows were made with another tokenizer, or are longer than `num_positions`."""
     if not rows.is_made_by(vocabulary):
         raise DataError(
-            f"the rows were made by another tokenizer than that of {vocabulary.name}: prepare them with its own"
+            f"the rows were made with another tokenizer than that of {vocabulary.name}: prepare rows with its tokenizer"
         )
     if num_positions is not None and rows.row_length > num_positions:
         raise DataError(
-            f"the rows have {rows.row_length} tokens, {vocabulary.name} reads {num_positions}: extend it first, or "
+            f"the rows have {rows.row_length} tokens and {vocabulary.name} reads {num_positions}: extend it first, or "
             "prepare shorter rows"
         )
 
 
 def rows_per_step(batch_tokens: int, rows: Rows, num_processes: int) -> int:
-    """Returns the rows whose mean number of tokens makes a global batch of `batch_tokens`.
+    """Returns how many rows make a global batch of `batch_tokens`, by their mean number of tokens.
 
-    Raises TrainingError when that leaves a process without a row.
+    Raises TrainingError when there would be fewer rows than processes.
     """
     num_rows = round(batch_tokens / (rows.row_length * rows.mean_fill))
     if num_rows < num_processes:
         raise TrainingError(
             f"batch_tokens = {batch_tokens} gives {num_rows} rows of {rows.row_length} for {num_processes} processes: "
-            f"set it to {num_processes * rows.row_length} at least"
+            f"set it to at least {num_processes * rows.row_length}"
         )
     return num_rows
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatches(Dataset[tuple[MlmBatch, ...]]):
-    """Map-style data set from a step's number (from 0) to this process' micro-batches of that step."""
+    """Map-style data set of this rank's micro-batches, indexed by the cursor: the rows consumed before a step."""
 
     rows: Rows
     recipe: Recipe
@@ -61,16 +66,20 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
     num_processes: int
     rows_per_micro_batch: int
 
-    def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
-        recipe = self.recipe
-        draw = global_batch(index * recipe.rows_per_step, recipe.rows_per_step, len(self.rows), recipe.seed)
-        shares = micro_batches(draw, self.rank, self.num_processes, self.rows_per_micro_batch)
-        return tuple(self._masked(share) for share in shares)
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of a global batch."""
+        return self.recipe.rows_per_step
 
-    def _masked(self, draw: Draw) -> MlmBatch:
+    def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
+        draw = global_batch(index, self.recipe.rows_per_step, len(self.rows), self.recipe.seed)
+        shares = micro_batches(draw, self.rank, self.num_processes, self.rows_per_micro_batch)
+        return tuple(self._batch(share) for share in shares)
+
+    def _batch(self, draw: Draw) -> MlmBatch:
         recipe = self.recipe
         masked = [
-            mask_row(self.rows.tokens(row_id), recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)
+            mask_row(self.rows[row_id], recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)
             for row_id, epoch in zip(draw.row_ids.tolist(), draw.epochs.tolist(), strict=True)
         ]
         return collate(masked, recipe.pad, draw.row_ids.tolist())

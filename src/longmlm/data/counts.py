@@ -1,96 +1,95 @@
-"""What went into rows, counted while it passes, slice by slice, and added up."""
+"""Counts of what goes into rows: taken while a slice is packed, then added up over slices."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-from jaxtyping import UInt32
-
-from longmlm.data.packing import Row, TokenizedDocument
-from longmlm.data.rows import SPLITS
+from longmlm.artifacts.rows import SplitReport
+from longmlm.data.encoding import Tokens
+from longmlm.data.packing import TokenizedDocument
+from longmlm.data.row import Row
 
 NUM_FILLS = 20
+FILLING = ("tokens", "separators", "rows")
 
 
 @dataclass(slots=True)
 class Counts:
-    """What went into the rows of one split.
+    """The running counts of one split of a slice; the histograms are SplitReport's lists by index."""
 
-    `tokens_per_source` has a place for each source; `document_lengths[k]` counts documents of 2^k to 2^(k+1) - 1
-    tokens; `fills[k]` counts rows of which a share above k/20, up to (k+1)/20, is filled.
-    """
-
+    row_length: int
     documents: int = 0
     sentences: int = 0
     tokens: int = 0
     rows: int = 0
     separators: int = 0
     cut_sentences: int = 0
-    tokens_per_source: list[int] = field(default_factory=list)
-    document_lengths: list[int] = field(default_factory=list)
-    fills: list[int] = field(default_factory=lambda: [0] * NUM_FILLS)
+    tokens_per_source: Counter[int] = field(default_factory=Counter)
+    document_lengths: Counter[int] = field(default_factory=Counter)
+    fills: Counter[int] = field(default_factory=Counter)
 
-    def __add__(self, other: "Counts") -> "Counts":
-        both: dict[str, Any] = {}
-        for name in (item.name for item in fields(self)):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            both[name] = _sums(mine, theirs) if isinstance(mine, list) else mine + theirs
-        return Counts(**both)
-
-    def counted(self, document: TokenizedDocument, capacity: int) -> Iterator[UInt32[np.ndarray, " tokens"]]:
-        """Yields the document's sentences and counts them; one of more than `capacity` tokens is going to be cut."""
-        before = self.tokens
-        self.documents += 1
+    def count_sentences(self, document: TokenizedDocument) -> Iterator[Tokens]:
+        """Yields the document's sentences, and counts them and the document."""
+        length = 0
         for sentence in document.sentences:
             self.sentences += 1
-            self.tokens += len(sentence)
-            self.cut_sentences += len(sentence) > capacity
+            length += len(sentence)
+            self.cut_sentences += len(sentence) > self.row_length - 2
             yield sentence
-        length = self.tokens - before
-        self.tokens_per_source = _sums(self.tokens_per_source, [0] * document.source + [length])
+        self.documents += 1
+        self.tokens += length
+        self.tokens_per_source[document.source] += length
         if length:
-            self.document_lengths = _sums(self.document_lengths, [0] * (length.bit_length() - 1) + [1])
+            self.document_lengths[length.bit_length() - 1] += 1
 
-    def count_row(self, row: Row, row_length: int) -> None:
-        """Counts a row that is going to be written."""
+    def count_row(self, row: Row) -> None:
+        """Counts a row."""
         self.rows += 1
         self.separators += len(row.document_starts) - 1
-        self.fills[(NUM_FILLS * len(row.input_ids) - 1) // row_length] += 1
+        self.fills[(NUM_FILLS * len(row) - 1) // self.row_length] += 1
+
+    def report(self, num_sources: int) -> SplitReport:
+        """Returns the counts so far; copies are only known over all slices."""
+        return SplitReport(
+            documents=self.documents,
+            sentences=self.sentences,
+            tokens=self.tokens,
+            rows=self.rows,
+            separators=self.separators,
+            cut_sentences=self.cut_sentences,
+            fill_rate=_fill_rate(self.tokens, self.separators, self.rows, self.row_length),
+            tokens_per_source=_entries(self.tokens_per_source, num_sources),
+            document_lengths=_entries(self.document_lengths),
+            fills=_entries(self.fills, NUM_FILLS),
+        )
 
 
-def _sums(left: Iterable[int], right: Iterable[int]) -> list[int]:
-    return [one + other for one, other in zip_longest(left, right, fillvalue=0)]
+def added(reports: Sequence[SplitReport], row_length: int, copies: int) -> SplitReport:
+    """Returns the counts of all slices of a split together."""
+    tokens, separators, rows = (sum(getattr(report, name) for report in reports) for name in FILLING)
+    return SplitReport(
+        documents=sum(report.documents for report in reports),
+        sentences=sum(report.sentences for report in reports),
+        tokens=tokens,
+        rows=rows,
+        separators=separators,
+        cut_sentences=sum(report.cut_sentences for report in reports),
+        fill_rate=_fill_rate(tokens, separators, rows, row_length),
+        copies=copies,
+        tokens_per_source=_sums(report.tokens_per_source or () for report in reports),
+        document_lengths=_sums(report.document_lengths or () for report in reports),
+        fills=_sums(report.fills or () for report in reports),
+    )
 
 
-def merged(reports: Path, row_length: int, num_sources: int) -> dict[str, Any]:
-    """Returns what all slices counted, added up by split."""
-    counts = {split: Counts(tokens_per_source=[0] * num_sources) for split in SPLITS}
-    for path in sorted(reports.glob("slice-*.json")):
-        of_slice = json.loads(path.read_text(encoding="utf-8"))
-        for split in SPLITS:
-            counts[split] += Counts(**of_slice[split])
-    report: dict[str, Any] = {}
-    for split, count in counts.items():
-        filled = count.tokens + count.separators + 2 * count.rows
-        report[split] = {**asdict(count), "fill_rate": filled / max(1, count.rows * row_length)}
-    return report
+def _fill_rate(tokens: int, separators: int, rows: int, row_length: int) -> float:
+    return (tokens + separators + 2 * rows) / max(1, rows * row_length)
 
 
-def tokens_of(reports: Path, ranks: Sequence[int]) -> int:
-    """Returns how many tokens the slices of these numbers gave."""
-    slices = [json.loads((reports / f"slice-{rank:05d}.json").read_text(encoding="utf-8")) for rank in ranks]
-    return sum(of_slice[split]["tokens"] for of_slice in slices for split in SPLITS)
+def _entries(histogram: Counter[int], least: int = 0) -> tuple[int, ...]:
+    return tuple(histogram[number] for number in range(max(least, max(histogram, default=-1) + 1)))
 
 
-def reasons_in(set_aside: Path) -> dict[str, int]:
-    """Returns how many records were set aside for which reason."""
-    reasons: Counter[str] = Counter()
-    for path in set_aside.glob("slice-*.jsonl"):
-        with path.open(encoding="utf-8") as lines:
-            reasons.update(json.loads(line)["reason"] for line in lines)
-    return dict(sorted(reasons.items()))
+def _sums(histograms: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(sum(counts) for counts in zip_longest(*histograms, fillvalue=0))

@@ -1,33 +1,25 @@
-"""Tokenized documents to rows of one length, made of whole sentences.
+"""FULL-SENTENCES packing: tokenized documents become rows of whole sentences.
 
-With room for 10 tokens a row, sentences of 5 4 1 7 20 3 1 2 tokens give [5 4 1] [7] [10 of 20] [10 of 20] [3 1 2].
+With room for 10 tokens in a row, sentences of 5 4 1 7 20 3 1 2 tokens give [5 4 1] [7] [10 of 20] [10 of 20] [3 1 2].
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Int32, UInt16, UInt32
 
+from longmlm.data.encoding import Tokens
+from longmlm.data.row import Row
 from longmlm.data.vocabulary import SpecialTokens
 from longmlm.settings.prepare import PackingMode
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedDocument:
-    """The tokens of each sentence of a document that has any, in order, as they are asked for."""
+    """The tokens of each sentence of a document, in order and none empty, encoded as they are consumed."""
 
-    sentences: Iterable[UInt32[np.ndarray, "_"]]
+    sentences: Iterable[Tokens]
     source: int
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row with its special tokens, and where in it (and from which source) each document's part begins."""
-
-    input_ids: UInt32[np.ndarray, " tokens"]
-    document_starts: Int32[np.ndarray, " parts"]
-    document_sources: UInt16[np.ndarray, " parts"]
 
 
 @dataclass(slots=True)
@@ -42,7 +34,7 @@ class OpenRow:
     sources: list[int] = field(default_factory=list)
 
     def has_room(self, num_tokens: int, opens_document: bool) -> bool:
-        """Tells whether the tokens fit, with the separator that a document takes before it inside a row."""
+        """Returns whether the tokens fit, with the separator that comes before a document inside a row."""
         separator = 1 if opens_document and self.length else 0
         return self.length + separator + num_tokens <= self.capacity
 
@@ -58,7 +50,7 @@ class OpenRow:
         self.length += len(tokens)
 
     def close(self) -> Row:
-        """Returns the row between its special tokens and begins an empty one."""
+        """Returns the row between its special tokens, and starts an empty one."""
         frame = [np.array([token_id], dtype=np.uint32) for token_id in (self.special.cls, self.special.sep)]
         row = Row(
             np.concatenate([frame[0], *self.pieces, frame[1]]),
@@ -75,8 +67,8 @@ def pack(
     """Yields rows of at most `row_length` tokens: whole sentences, in order, until the next would not fit.
 
     FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2): a row may cross documents, one separator between them.
-    A sentence longer than a row closes the open one, fills rows by cuts, and what is left of it opens the next.
-    With doc-sentences each document closes its last row.
+    A sentence longer than a row closes the open row and is cut into full rows; its remainder opens the next row.
+    With doc-sentences, the end of a document closes its last row.
     """
     row = OpenRow(row_length - 2, special)
     for document in documents:
@@ -86,7 +78,7 @@ def pack(
 
 
 def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) -> Iterator[Row]:
-    """Fills the open row and others with the document's sentences, and yields those that are full."""
+    """Appends the document's sentences to the open row, and yields each row that becomes full."""
     opens_document = True
     for sentence in document.sentences:
         if row.length and not row.has_room(len(sentence), opens_document):

@@ -1,94 +1,96 @@
-"""Files to records: what stands in each .txt, .jsonl, .csv, .parquet and Arrow file, and where it may be cut."""
+"""Records of .txt, .jsonl, .csv, .parquet and Arrow files, and where these files may be cut into slices."""
 
-import csv
-import io
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longmlm.data.files import CHUNK_BYTES, kind_of, open_bytes, size_of
-from longmlm.data.texts import LongText, Text, json_of, text_of
+from longmlm.data.delimited import DelimitedReader
+from longmlm.data.files import CHUNK_BYTES, START, Frame, Span, kind_of, measure, open_bytes
+from longmlm.data.lines import Lines, lines_of
+from longmlm.data.texts import BYTE_ORDER_MARK, LongText, Text, Unreadable, json_of, text_or_reason
 from longmlm.errors import DataError
+from longmlm.settings.prepare import Source
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BATCH_BYTES = 8_000_000
 BATCH_RECORDS = 1_000
-CSV_FIELD_CHARACTERS = 1 << 25
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A record that holds no text, and why."""
-
-    reason: str
+DELIMITERS = (",", ";", "\t", "|")
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long a file is, in bytes or in records, with the bytes of text to each; a whole file is never cut."""
+    """The length of a file in bytes or records, and the bytes of text in each of these units.
+
+    A file with `is_document` is never cut. `frames` are where a compressed file can be read from.
+    """
 
     length: int
     unit_bytes: float = 1.0
-    whole: bool = False
+    is_document: bool = False
+    frames: tuple[Frame, ...] = (START,)
+
+    def last_frame(self, start: int) -> Frame:
+        """Returns the last frame that begins before the unit `start`."""
+        return self.frames[max(0, bisect_left(self.frames, start, key=attrgetter("offset")) - 1)]
 
 
 Record = tuple[int, Text | Unreadable]
 
 
-def extent_of(path: Path, field: str) -> Extent:
-    """Returns how long the file is, by what its records are counted; raises DataError for one that lacks the column."""
+def extent_of(path: Path, source: Source) -> Extent:
+    """Returns the length of a file; raises DataError if it is damaged or has no column of text."""
     match kind_of(path):
         case ".parquet":
-            return _parquet_extent(path, field)
+            return _parquet_extent(path, source.text_field)
         case ".arrow":
-            return _arrow_extent(path, field)
-        case ".csv":
-            _header(path, field)
-            return Extent(size_of(path))
+            table = _arrow_table(path, source.text_field)
+            return Extent(len(table), max(1, table.column(source.text_field).nbytes) / max(1, len(table)))
         case kind:
-            return Extent(size_of(path), whole=kind == ".txt")
+            if kind == ".csv":
+                _header(path, source)
+            length, frames = measure(path)
+            return Extent(length, is_document=kind == ".txt", frames=frames)
 
 
-def borders_of(path: Path) -> Iterator[int] | None:
-    """Yields where the records of a CSV file begin, the only places to cut it; None for files cut at any place."""
-    return (begin for begin, _ in _csv_rows(path, 0)) if kind_of(path) == ".csv" else None
+def borders_of(path: Path, length: int, source: Source) -> Iterator[int] | None:
+    """Yields where the records of a .csv file begin, where alone it may be cut; None for a file cut at any offset."""
+    return _csv_borders(path, length, source.delimiter or ",") if kind_of(path) == ".csv" else None
 
 
-def records_of(path: Path, start: int, end: int, field: str) -> Iterator[Record]:
-    """Yields every record that begins at start <= place < end, blank lines left out, with its place."""
+def records_of(span: Span, source: Source) -> Iterator[Record]:
+    """Yields the offset and the text of every record of a span; blank lines are no records."""
+    path = Path(span.path)
     match kind_of(path):
         case ".parquet":
-            return _parquet_records(path, start, end, field)
+            return _parquet_records(path, span, source.text_field)
         case ".arrow":
-            return _column_records(_arrow_table(path, field).slice(start, end - start).column(field).chunks, start)
+            rows = _arrow_table(path, source.text_field).slice(span.start, span.end - span.start)
+            return _column_records(rows.column(source.text_field).chunks, span.start)
         case ".csv":
-            return _csv_records(path, start, end, field)
+            return _csv_records(path, span, source)
         case ".jsonl":
-            return _json_records(path, start, end, field)
+            return _json_records(span, source.text_field)
         case _:
-            return _whole_file(path)
+            return _file_record(path)
 
 
-def _whole_file(path: Path) -> Iterator[Record]:
+def _file_record(path: Path) -> Iterator[Record]:
     with open_bytes(path) as stream:
-        yield 0, _text(stream.read())
+        yield 0, text_or_reason(stream.read())
 
 
-def _json_records(path: Path, start: int, end: int, field: str) -> Iterator[Record]:
-    with open_bytes(path, max(0, start - 1)) as stream:
-        offset = start
-        if offset:
-            offset += len(stream.readline()) - 1
-        while offset < end and (line := stream.readline()):
-            size = len(line)
-            if not line.isspace() and (size > CHUNK_BYTES or line.strip() != BYTE_ORDER_MARK):
-                yield offset, _json_text(line, field)
-            offset += size
-            del line  # before the next is read, because it may be long
+def _json_records(span: Span, field: str) -> Iterator[Record]:
+    with lines_of(span) as lines:
+        while lines.offset < span.end and (line := lines.read()):
+            begin = lines.offset - len(line)
+            if not line.isspace() and (len(line) > CHUNK_BYTES or line.strip() != BYTE_ORDER_MARK):
+                yield begin, _json_text(line, field)
+            del line  # it may be long: release it before the next one is read
 
 
 def _json_text(line: bytes, field: str) -> Text | Unreadable:
@@ -97,141 +99,112 @@ def _json_text(line: bytes, field: str) -> Text | Unreadable:
     except UnicodeDecodeError:
         return Unreadable("bad UTF-8")
     except ValueError:
-        return Unreadable("bad UTF-8" if isinstance(_text(line), Unreadable) else "broken JSON")
+        return Unreadable("bad UTF-8" if isinstance(text_or_reason(line), Unreadable) else "broken JSON")
     if not isinstance(value, dict) or field not in value:
         return Unreadable(f"no field {field!r}")
-    return value[field] if isinstance(value[field], str | LongText) else Unreadable(f"field {field!r} is no text")
+    return value[field] if isinstance(value[field], str | LongText) else Unreadable(f"field {field!r} is not text")
 
 
-def _text(raw: bytes) -> Text | Unreadable:
-    try:
-        return text_of(raw.removeprefix(BYTE_ORDER_MARK))
-    except UnicodeDecodeError:
-        return Unreadable("bad UTF-8")
+def _header(path: Path, source: Source) -> list[str]:
+    delimiter = source.delimiter or ","
+    with open_bytes(path) as stream:
+        _, names = next(DelimitedReader(Lines(stream), delimiter).records(CHUNK_BYTES), (0, []))
+    if names is None:
+        raise DataError(
+            f"{path}: its first record is not a header, a line of names: it breaks the rules of quoting, or its lines "
+            "end in CR alone"
+        )
+    others = [other for other in DELIMITERS if other != delimiter and names and other in names[0]]
+    if len(names) == 1 and others and source.text_field not in names:
+        raise DataError(
+            f"{path} has one column, {names[0]!r}: if its fields are separated by {others[0]!r}, set the source's "
+            f"delimiter to that"
+        )
+    _check_column(path, source.text_field, names)
+    return names
 
 
-class _Lines:
-    """The lines of a stream, which knows at which byte the next one begins."""
-
-    def __init__(self, stream: io.BufferedIOBase, offset: int) -> None:
-        self.stream, self.offset = stream, offset
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        line = self.stream.readline()
-        if not line:
-            raise StopIteration
-        text = (line if self.offset else line.removeprefix(BYTE_ORDER_MARK)).decode(errors="surrogateescape")
-        self.offset += len(line)
-        return text
+def _csv_borders(path: Path, length: int, delimiter: str) -> Iterator[int]:
+    with open_bytes(path) as stream:
+        for begin, _ in DelimitedReader(Lines(stream), delimiter).records(length):
+            yield begin
 
 
-def _csv_rows(path: Path, start: int) -> Iterator[tuple[int, list[str] | None]]:
-    """Yields the fields of each record from `start` on, the header at 0; None for one that breaks the rules."""
-    csv.field_size_limit(CSV_FIELD_CHARACTERS)
-    with open_bytes(path, start) as stream:
-        lines = _Lines(stream, start)
-        rows = csv.reader(lines, strict=True)
-        while True:
-            begin = lines.offset
-            try:
-                fields = next(rows)
-            except StopIteration:
-                return
-            except csv.Error:
-                yield begin, None
+def _csv_records(path: Path, span: Span, source: Source) -> Iterator[Record]:
+    names = _header(path, source)
+    column = names.index(source.text_field)
+    with lines_of(span) as lines:
+        records = DelimitedReader(lines, source.delimiter or ",", len(names)).records(span.end)
+        if not span.start:
+            next(records)
+        for begin, fields in records:
+            if fields is None or len(fields) != len(names):
+                yield begin, Unreadable("broken CSV")
             else:
-                if fields:
-                    yield begin, fields
-
-
-def _header(path: Path, field: str) -> list[str]:
-    header = next((fields for _, fields in _csv_rows(path, 0)), None) or []
-    return _checked_columns(path, field, header)
-
-
-def _csv_records(path: Path, start: int, end: int, field: str) -> Iterator[Record]:
-    header = _header(path, field)
-    rows = _csv_rows(path, start)
-    if not start:
-        next(rows)
-    for begin, fields in rows:
-        if begin >= end:
-            return
-        if fields is None or len(fields) != len(header):
-            yield begin, Unreadable("broken CSV")
-        else:
-            yield begin, _text(fields[header.index(field)].encode(errors="surrogateescape"))
+                yield begin, text_or_reason(fields[column].encode(errors="surrogateescape"))
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _undamaged(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise DataError(f"{path} is damaged, or no Parquet file ({error}): fetch it again, or leave it out") from error
+        raise DataError(
+            f"{path} is damaged or not a Parquet file ({error}): download it again or leave it out"
+        ) from error
 
 
 def _parquet_extent(path: Path, field: str) -> Extent:
-    with _readable(path), pq.ParquetFile(path) as file:
-        _checked_type(path, field, file.schema_arrow)
+    with _undamaged(path), pq.ParquetFile(path) as file:
+        _check_text_column(path, field, file.schema_arrow)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+        columns = [group.column(index) for group in groups for index in range(group.num_columns)]
     num_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
     num_records = sum(group.num_rows for group in groups)
     return Extent(num_records, max(1, num_bytes) / max(1, num_records))
 
 
-def _parquet_records(path: Path, start: int, end: int, field: str) -> Iterator[Record]:
+def _parquet_records(path: Path, span: Span, field: str) -> Iterator[Record]:
     batch_records = max(1, min(BATCH_RECORDS, int(BATCH_BYTES / _parquet_extent(path, field).unit_bytes)))
-    with _readable(path), pq.ParquetFile(path, buffer_size=CHUNK_BYTES) as file:
+    with _undamaged(path), pq.ParquetFile(path, buffer_size=CHUNK_BYTES) as file:
         begin = 0
         for number in range(file.metadata.num_row_groups):
             following = begin + file.metadata.row_group(number).num_rows
-            if begin < end and start < following:
+            if begin < span.end and span.start < following:
                 for batch in file.iter_batches(batch_records, row_groups=[number], columns=[field]):
-                    first, last = max(start - begin, 0), min(end - begin, len(batch))
+                    first, last = max(span.start - begin, 0), min(span.end - begin, len(batch))
                     yield from _column_records([batch.column(0)[first : max(first, last)]], begin + first)
                     begin += len(batch)
-                    if begin >= end:
+                    if begin >= span.end:
                         return
             begin = following
 
 
 def _arrow_table(path: Path, field: str) -> pa.Table:
     table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-    _checked_type(path, field, table.schema)
+    _check_text_column(path, field, table.schema)
     return table
 
 
-def _arrow_extent(path: Path, field: str) -> Extent:
-    table = _arrow_table(path, field)
-    return Extent(len(table), max(1, table.column(field).nbytes) / max(1, len(table)))
-
-
 def _column_records(arrays: Iterable[pa.Array], start: int) -> Iterator[Record]:
-    """Yields the values of a column of text, whose first one stands at `start`."""
+    """Yields the values of a column of text; the first one is record `start`."""
     for array in arrays:
         for value in array.cast(pa.large_string()).cast(pa.large_binary()):
             raw = value.as_buffer() if value.is_valid else None
-            yield start, Unreadable("null") if raw is None else _text(raw.to_pybytes())
+            yield start, Unreadable("null") if raw is None else text_or_reason(raw.to_pybytes())
             start += 1
 
 
-def _checked_type(path: Path, field: str, schema: pa.Schema) -> None:
-    _checked_columns(path, field, schema.names)
+def _check_text_column(path: Path, field: str, schema: pa.Schema) -> None:
+    _check_column(path, field, schema.names)
     kind = schema.field(field).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise DataError(f"{path}: column {field!r} holds {kind}, no text: name another one in text_field")
+        raise DataError(f"{path}: column {field!r} holds {kind}, not text: set text_field to another one")
 
 
-def _checked_columns(path: Path, field: str, names: list[str]) -> list[str]:
+def _check_column(path: Path, field: str, names: list[str]) -> None:
     if field not in names:
-        there = ", ".join(names) or "none"
-        raise DataError(f"{path} has no column {field!r}: name one in text_field; there are {there}")
-    return names
+        raise DataError(f"{path} has no column {field!r}: set text_field to one of {', '.join(names) or '(none)'}")

@@ -1,73 +1,72 @@
-"""Packed rows to Arrow shards under a manifest, and back, memory-mapped."""
+"""Packed rows on disk: Arrow shards below a manifest, written row by row and read memory-mapped."""
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import cast
 
-import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
-from jaxtyping import Int64
 
-from longmlm.data.packing import Row
+from longmlm.artifacts import artifact
+from longmlm.artifacts.rows import RowsManifest, Split
+from longmlm.data.row import Row
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.folders import PARTIAL, read_manifest, sync, verify
 
-FORMAT = 2
-VOCABULARY_ONLY = 1  # the format of earlier rows, whose plan tells the vocabulary's hash instead of the tokenizer's
-FORMATS = (VOCABULARY_ONLY, FORMAT)
 ROWS_PER_RECORD_BATCH = 512
-
-Split = Literal["train", "held_out"]
-SPLITS: tuple[Split, ...] = ("train", "held_out")
+COLUMNS = [column.name for column in fields(Row)]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The packed rows of one split, read from memory-mapped shards as they are asked for."""
+    """The packed rows of one split, read from memory-mapped shards on access."""
 
     table: Dataset
-    manifest: dict[str, Any]
+    manifest: RowsManifest
     split: Split
 
     def __len__(self) -> int:
         return len(self.table)
 
-    def tokens(self, row_id: int) -> Int64[np.ndarray, " tokens"]:
-        """Returns a row's tokens, special ones included."""
-        return self.table[int(row_id)]["input_ids"]
+    def __getitem__(self, row_id: int) -> Row:
+        return Row(**self.table[int(row_id)])
 
     @property
     def row_length(self) -> int:
-        """Tokens that a full row has; the last row of a slice may have fewer."""
-        return self.manifest["row_length"]
+        """Tokens of a full row; the last row of a slice may have fewer."""
+        return self.manifest.plan.row_length
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the SHA-256 of every shard, of both splits: the same for the same rows."""
-        shards = sorted((name, about["sha256"]) for name, about in self.manifest["files"].items() if _is_shard(name))
-        return hashlib.sha256(repr(shards).encode()).hexdigest()
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The plan that the rows follow from, and their `sha256`: all that a run on them depends on."""
-        return {**self.manifest["plan"], "sha256": self.sha256}
-
-    def is_made_by(self, vocabulary: Vocabulary) -> bool:
-        """Tells whether the tokenizer of these rows was that of `vocabulary`, as far as their format records it."""
-        is_earlier = self.manifest["format"] == VOCABULARY_ONLY
-        expected = vocabulary.vocabulary_sha256 if is_earlier else vocabulary.fingerprint
-        return self.manifest["plan"]["tokenizer_fingerprint"] == expected
+        """What identifies the rows of both splits: the manifest's hash over all shards."""
+        return self.manifest.sha256
 
     @property
     def mean_fill(self) -> float:
         """Mean share of `row_length` that the rows of this split fill."""
-        return self.manifest["report"][self.split]["fill_rate"]
+        return self.manifest.report.of(self.split).fill_rate
+
+    def is_made_by(self, vocabulary: Vocabulary) -> bool:
+        """Returns whether these rows were made with this tokenizer, as far as their format records it."""
+        plan = self.manifest.plan
+        if plan.tokenizer_fingerprint is None:
+            return plan.vocabulary_sha256 == vocabulary.vocabulary_sha256
+        return plan.tokenizer_fingerprint == vocabulary.fingerprint
+
+
+def read_rows_manifest(folder: Path) -> RowsManifest:
+    """Returns the manifest of a folder of rows.
+
+    Raises FolderError for an incomplete folder, DataError for one that holds something else, ArtifactError for a
+    manifest that is damaged or of a newer format.
+    """
+    if read_manifest(folder).get("kind") != "rows":
+        raise DataError(f"{folder} holds no packed rows: make them with longmlm prepare")
+    return artifact.read(RowsManifest, folder / RowsManifest.FILE)
 
 
 def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
@@ -75,25 +74,30 @@ def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
 
     Raises FolderError for a folder that is incomplete or damaged, DataError for one that holds no rows.
     """
-    manifest = verify(folder, f"{split}/") if verified else read_manifest(folder)
-    if manifest.get("kind") != "rows" or manifest.get("format") not in FORMATS:
-        raise DataError(
-            f"{folder} holds no packed rows of format {VOCABULARY_ONLY} or {FORMAT}: make them with pipelines.prepare"
-        )
-    shards = sorted(folder / name for name in manifest["files"] if name.startswith(f"{split}/"))
+    manifest = read_rows_manifest(folder)
+    if verified:
+        verify(folder, f"{split}/")
+    shards = sorted(folder / name for name in manifest.files if name.startswith(f"{split}/"))
     if not shards:
         raise DataError(f"{folder} holds no {split} rows")
     table = cast(Dataset, concatenate_datasets([Dataset.from_file(str(shard)) for shard in shards]))
-    ids = cast(Dataset, table.select_columns(["input_ids"]).with_format("numpy"))
-    return Rows(ids, manifest, split)
+    return Rows(cast(Dataset, table.select_columns(COLUMNS).with_format("numpy")), manifest, split)
 
 
-def _is_shard(name: str) -> bool:
-    return name.startswith(tuple(f"{split}/" for split in SPLITS))
+def shard_schema(vocabulary_size: int) -> pa.Schema:
+    """Returns the columns of a shard, token ids in the smallest type that holds the vocabulary."""
+    id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
+    return pa.schema(
+        {
+            "input_ids": pa.list_(id_type),
+            "document_starts": pa.list_(pa.int32()),
+            "document_sources": pa.list_(pa.uint16()),
+        }
+    )
 
 
 def write_shard(path: Path, rows: Iterable[Row], vocabulary_size: int) -> int:
-    """Writes rows as an Arrow stream that `datasets` memory-maps, ids in the smallest fitting type; returns how many.
+    """Writes rows as an Arrow stream that `datasets` memory-maps, and returns their number.
 
     The file appears under its name when it is complete.
     """
@@ -104,7 +108,7 @@ def write_shard(path: Path, rows: Iterable[Row], vocabulary_size: int) -> int:
 
 
 class Shard:
-    """An Arrow stream of rows that is being written, a record batch at a time."""
+    """An Arrow stream of rows that is being written, one record batch at a time."""
 
     def __init__(self, writer: pa.ipc.RecordBatchStreamWriter, schema: pa.Schema) -> None:
         self.writer, self.schema = writer, schema
@@ -118,7 +122,7 @@ class Shard:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the rows that wait for a record batch to be full."""
+        """Writes the rows that wait for their record batch to fill up."""
         if self._waiting:
             columns = {name: [getattr(row, name) for row in self._waiting] for name in self.schema.names}
             self.writer.write_batch(pa.record_batch(columns, schema=self.schema))
@@ -127,23 +131,16 @@ class Shard:
 
 @contextmanager
 def open_shard(path: Path, vocabulary_size: int) -> Iterator[Shard]:
-    """Yields the shard to write rows into; its file appears under its name when the block ends well."""
-    id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
-    schema = pa.schema(
-        {
-            "input_ids": pa.list_(id_type),
-            "document_starts": pa.list_(pa.int32()),
-            "document_sources": pa.list_(pa.uint16()),
-        }
-    )
-    aside = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
+    """Yields the shard to write rows into; its file appears under its name when the block succeeds."""
+    schema = shard_schema(vocabulary_size)
+    partial = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
     try:
-        with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             shard = Shard(writer, schema)
             yield shard
             shard.flush()
-        sync(aside)
-        aside.replace(path)
+        sync(partial)
+        partial.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise

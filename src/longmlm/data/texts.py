@@ -1,8 +1,9 @@
-"""Encoded bytes to text: a short one is a string, a long one stays encoded and is decoded piece by piece."""
+"""Texts of documents: a short one is a string, a long one stays encoded and is decoded piece by piece."""
 
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any
@@ -12,20 +13,21 @@ import orjson
 LONG_BYTES = 4_000_000
 PIECE_BYTES = 1 << 20
 CACHED_PIECES = 4
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UNBROKEN = re.compile(rb"(?![\x80-\xbf])")  # after the last byte of a character
-# An unclosed string is found too, without the quote: otherwise the search would begin anew at each escaped quote in it.
+# Matches an unclosed string too, without a closing quote: otherwise the search would restart at each escaped quote.
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
-# The longest escape, a pair of surrogates, takes 12 bytes: where 12 have no backslash, none is open at their end. The
-# other place is where an escape of no surrogate begins.
+# A cut must not fall inside an escape. The longest, a surrogate pair, takes 12 bytes, so after 12 bytes without a
+# backslash none is open; a cut is also possible just before an escape that is not a surrogate.
 UNESCAPED = re.compile(rb"[^\\]{12}(?![\x80-\xbf])|(?<!\\)(?=\\u[0-9a-cA-CeEfF])")
 LONG = "\x00long"
 
 
 class LongText:
-    """A text of many megabytes with a string's length and slices, of which a few pieces at a time are decoded."""
+    """A text of many megabytes with the length and the slices of a string; only a few pieces are decoded at a time."""
 
     def __init__(self, encoded: Sequence[memoryview], decode: Callable[[memoryview], str]) -> None:
-        """Decodes every piece once, so that what is no text raises ValueError here."""
+        """Decodes every piece once, so that bytes that are not text raise ValueError at once."""
         self._starts = [0, *accumulate(len(decode(piece)) for piece in encoded)]
         self._piece: Callable[[int], str] = lru_cache(CACHED_PIECES)(partial(_decoded, encoded, decode))
 
@@ -39,7 +41,7 @@ class LongText:
         return "".join([self._piece(number) for number in range(first, last)])[begin - shift : max(begin, end) - shift]
 
     def pieces(self) -> Iterator[str]:
-        """Yields strings that joined are the text."""
+        """Yields the text in consecutive strings."""
         return map(self._piece, range(len(self._starts) - 1))
 
 
@@ -51,32 +53,47 @@ Text = str | LongText
 
 
 def pieces_of(text: Text) -> Iterator[str]:
-    """Yields strings that joined are the text."""
+    """Yields the text in consecutive strings."""
     return iter([text]) if isinstance(text, str) else text.pieces()
 
 
 def text_of(raw: bytes) -> Text:
-    """Returns the text that `raw` encodes; raises UnicodeDecodeError when it is no UTF-8."""
+    """Returns the text that the bytes encode; raises UnicodeDecodeError if they are not UTF-8."""
     if len(raw) <= LONG_BYTES:
         return raw.decode()
     return LongText(list(_pieces(raw, 0, len(raw), UNBROKEN)), lambda piece: str(piece, "utf-8"))
 
 
-def json_of(line: bytes) -> Any:
-    """Returns the value of a JSON line, in which a long string is a LongText; raises ValueError when it is broken.
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record without a text, and the reason."""
 
-    Members with a long name are not found.
+    reason: str
+
+
+def text_or_reason(raw: bytes) -> Text | Unreadable:
+    """Returns the text that the bytes encode, without a byte order mark, or that they are not UTF-8."""
+    try:
+        return text_of(raw.removeprefix(BYTE_ORDER_MARK))
+    except UnicodeDecodeError:
+        return Unreadable("bad UTF-8")
+
+
+def json_of(line: bytes) -> Any:
+    """Returns the value of a JSON line, in which a long string is a LongText; raises ValueError if it is broken.
+
+    Members with a long name are left out.
     """
     if len(line) <= LONG_BYTES:
         return orjson.loads(line)
     text_of(line)
-    strings = (found.span() for found in STRING.finditer(line) if found[1])
+    strings = (match.span() for match in STRING.finditer(line) if match[1])
     spans = [(begin, end) for begin, end in strings if end - begin > PIECE_BYTES]
     ends = [0, *(end for _, end in spans)]
     begins = [*(begin for begin, _ in spans), len(line)]
     between = [line[end:begin] for end, begin in zip(ends, begins, strict=True)]
-    places = [orjson.dumps({LONG: number}) for number in range(len(spans))]
-    value = orjson.loads(b"".join(part for pair in zip(between, [*places, b""], strict=True) for part in pair))
+    markers = [orjson.dumps({LONG: number}) for number in range(len(spans))]
+    value = orjson.loads(b"".join(part for pair in zip(between, [*markers, b""], strict=True) for part in pair))
     texts = [LongText(list(_pieces(line, begin + 1, end - 1, UNESCAPED)), _unescaped) for begin, end in spans]
     if not isinstance(value, dict):
         return value
@@ -92,10 +109,10 @@ def _unescaped(piece: memoryview) -> str:
 
 
 def _pieces(raw: bytes, begin: int, end: int, border: re.Pattern[bytes]) -> Iterator[memoryview]:
-    """Yields raw[begin:end] in pieces of about PIECE_BYTES, which end where `border` does."""
+    """Yields raw[begin:end] in pieces of about PIECE_BYTES, each of which ends where `border` matches."""
     view = memoryview(raw)
     while begin < end:
-        found = border.search(raw, begin + PIECE_BYTES, end)
-        cut = found.end() if found else end
+        match = border.search(raw, begin + PIECE_BYTES, end)
+        cut = match.end() if match else end
         yield view[begin:cut]
         begin = cut

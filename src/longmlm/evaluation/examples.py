@@ -1,7 +1,6 @@
-"""Held-out rows and a model to examples: what it fills in near the end of long rows."""
+"""Examples of a model's predictions: what it fills in for masks near the end of long held-out rows."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from jaxtyping import Int64
 from transformers import PreTrainedTokenizerBase
 
+from longmlm.artifacts.accuracy import FilledMask
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import FrozenRows
@@ -16,24 +16,9 @@ from longmlm.model.mlm import MlmObjective
 
 LATE = 0.9
 NUM_GUESSES = 3
-NEAR_TOKENS = 60
+CONTEXT_TOKENS = 60
 CHARACTERS_BEFORE, CHARACTERS_AFTER = 120, 60
 LONGEST_WORD = 20
-
-
-@dataclass(frozen=True, slots=True)
-class FilledMask:
-    """A masked place of a row, the true text around it, what stood there, and the likeliest tokens with probabilities.
-
-    Texts keep their white space, so that `before + truth + after` reads on, and so does a guess in truth's place.
-    """
-
-    row_id: int
-    place: int
-    before: str
-    after: str
-    truth: str
-    guesses: tuple[tuple[str, float], ...]
 
 
 @torch.inference_mode()
@@ -44,72 +29,78 @@ def filled_masks(
     num_examples: int,
     device: torch.device,
 ) -> list[FilledMask]:
-    """Returns what the model fills in at the last masked place of rows that are nearly full, evenly spread.
+    """Returns the model's predictions at the last masked position of nearly full rows, evenly spread over all rows.
 
-    Each row is seen whole under its frozen mask. There are fewer examples where rows that serve are fewer. The model
-    is put back into the mode that it was in.
+    The model reads the whole row under its frozen mask. Where too few rows qualify, there are fewer examples. The
+    model's training mode is restored.
     """
     was_training = objective.training
     objective.eval()
-    found = []
-    for row_id, masked, place in _late_masks(frozen, num_examples):
-        tokens = frozen.rows.tokens(row_id)
-        one = MaskedRow(masked.input_ids, np.array([place]), tokens[[place]])
-        logits = objective.logits(collate([one], frozen.special.pad).to(device))[0]
+    examples = []
+    for row_id, masked, position in _late_masks(frozen, num_examples):
+        tokens = frozen.rows[row_id].input_ids
+        row = MaskedRow(masked.row, np.array([position]), tokens[[position]])
+        logits = objective.logits(collate([row], frozen.special.pad).to(device))[0]
         likeliest = logits.softmax(-1).topk(NUM_GUESSES)
         guesses = list(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True))
-        found.append(_in_words(row_id, place, _around(tokens, place, frozen), guesses, tokenizer))
+        examples.append(_decoded(row_id, position, _context(tokens, position, frozen), guesses, tokenizer))
     objective.train(was_training)
-    return found
+    return examples
 
 
 def _late_masks(frozen: FrozenRows, num_examples: int) -> Iterator[tuple[int, MaskedRow, int]]:
-    """Yields the first row of each of `num_examples` shares that is long and has a mask in its last tenth."""
+    """Yields the first long row with a mask in its last tenth from each of `num_examples` equal parts of the rows."""
     row_ids = frozen.row_ids
-    borders = [share * len(row_ids) // num_examples for share in range(num_examples + 1)]
-    for begin, end in pairwise(borders):
-        for row_id in row_ids[begin:end]:
+    borders = [part * len(row_ids) // num_examples for part in range(num_examples + 1)]
+    for start, end in pairwise(borders):
+        for row_id in row_ids[start:end]:
             masked = frozen.masked(row_id)
-            num_tokens = len(masked.input_ids)
-            places = masked.selected[masked.input_ids[masked.selected] == frozen.special.mask]
-            if num_tokens >= LATE * frozen.rows.row_length and len(places) and places[-1] >= LATE * num_tokens:
-                yield row_id, masked, int(places[-1])
+            num_tokens = len(masked.row)
+            positions = masked.selected[masked.row.input_ids[masked.selected] == frozen.special.mask]
+            is_late = len(positions) > 0 and positions[-1] >= LATE * num_tokens
+            if is_late and num_tokens >= LATE * frozen.rows.row_length:
+                yield row_id, masked, int(positions[-1])
                 break
 
 
-def _around(tokens: Int64[np.ndarray, " tokens"], place: int, frozen: FrozenRows) -> tuple[list[int], int, list[int]]:
-    """Returns the token between those near it in its document, and one more ahead, which settles white space."""
+def _context(
+    tokens: Int64[np.ndarray, " tokens"], position: int, frozen: FrozenRows
+) -> tuple[list[int], int, list[int]]:
+    """Returns the tokens before `position`, the token there and those after it, as far as its document reaches.
+
+    The very first one is not shown: it only decides about white space before the second.
+    """
     borders = np.flatnonzero(np.isin(tokens, (frozen.special.cls, frozen.special.sep)))
-    next_border = int(np.searchsorted(borders, place))
-    begin = max(int(borders[next_border - 1]), place - NEAR_TOKENS)
-    end = min(int(borders[next_border]), place + 1 + NEAR_TOKENS)
-    return tokens[begin:place].tolist(), int(tokens[place]), tokens[place + 1 : end].tolist()
+    next_border = int(np.searchsorted(borders, position))
+    start = max(int(borders[next_border - 1]), position - CONTEXT_TOKENS)
+    end = min(int(borders[next_border]), position + 1 + CONTEXT_TOKENS)
+    return tokens[start:position].tolist(), int(tokens[position]), tokens[position + 1 : end].tolist()
 
 
-def _in_words(
+def _decoded(
     row_id: int,
-    place: int,
-    around: tuple[list[int], int, list[int]],
+    position: int,
+    context: tuple[list[int], int, list[int]],
     guesses: Sequence[tuple[int, float]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> FilledMask:
-    head, true_id, tail = around
+    before, true_id, after = context
 
-    def decoded(token_ids: list[int]) -> str:
+    def decode(token_ids: list[int]) -> str:
         return str(tokenizer.decode(token_ids, clean_up_tokenization_spaces=False))
 
-    def following(earlier: list[int], token_ids: list[int]) -> str:
-        text, whole = decoded(earlier), decoded([*earlier, *token_ids])
-        return whole.removeprefix(text) if whole.startswith(text) else decoded(token_ids)
+    def continuation(earlier: list[int], token_ids: list[int]) -> str:
+        text, longer = decode(earlier), decode([*earlier, *token_ids])
+        return longer.removeprefix(text) if longer.startswith(text) else decode(token_ids)
 
-    before = _last_words(following(head[:1], head[1:]), CHARACTERS_BEFORE)
-    after = _last_words(following([*head, true_id], tail)[::-1], CHARACTERS_AFTER)[::-1]
-    named = tuple((following(head, [token_id]), probability) for token_id, probability in guesses)
-    return FilledMask(row_id, place, before, after, following(head, [true_id]), named)
+    text_before = _last_words(continuation(before[:1], before[1:]), CHARACTERS_BEFORE)
+    text_after = _last_words(continuation([*before, true_id], after)[::-1], CHARACTERS_AFTER)[::-1]
+    texts = tuple((continuation(before, [token_id]), probability) for token_id, probability in guesses)
+    return FilledMask(row_id, position, text_before, text_after, continuation(before, [true_id]), texts)
 
 
 def _last_words(text: str, num_characters: int) -> str:
-    """Returns the end of a text, from the beginning of a word where words are parted by spaces."""
+    """Returns the end of a text, starting at a word where the language separates words by spaces."""
     kept = text[-num_characters:]
-    half, space, rest = kept.partition(" ")
-    return rest if kept != text and space and len(half) < LONGEST_WORD else kept
+    partial_word, space, rest = kept.partition(" ")
+    return rest if kept != text and space and len(partial_word) < LONGEST_WORD else kept

@@ -1,4 +1,4 @@
-"""Held-out rows, each under one frozen mask."""
+"""Held-out rows, each with one frozen mask, so that every model predicts the same tokens."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,17 @@ class FrozenRows:
     """Held-out rows, each with the mask that it keeps for every model."""
 
     rows: Rows
-    config: HeldOut
+    settings: HeldOut
     vocabulary: Maskable
     special: SpecialTokens
     rows_per_batch: int = 16
 
     @property
     def row_ids(self) -> list[int]:
-        """The rows that are evaluated, evenly spread."""
-        count = min(len(self.rows), self.config.max_rows or len(self.rows))
-        return [place * len(self.rows) // count for place in range(count)]
+        """The rows to evaluate, evenly spread over the held-out split."""
+        num_rows = min(len(self.rows), self.settings.max_rows or len(self.rows))
+        return [index * len(self.rows) // num_rows for index in range(num_rows)]
 
     def masked(self, row_id: int) -> MaskedRow:
         """Returns a row under its frozen mask."""
-        tokens = self.rows.tokens(row_id)
-        return mask_row(tokens, self.vocabulary, self.config.masking, self.config.mask_seed, 0, row_id)
+        return mask_row(self.rows[row_id], self.vocabulary, self.settings.masking, self.settings.mask_seed, 0, row_id)

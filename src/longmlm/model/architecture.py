@@ -1,9 +1,8 @@
-"""A transformers model to its parts: the one place that knows where a family keeps what."""
+"""The parts of a masked language model: the one module that knows where each family keeps its modules."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, cast
+from typing import Any, Literal, assert_never, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from longmlm.errors import ModelError
 
+Family = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
 REFUSED = {
     "deberta": "relative positions",
     "deberta-v2": "relative positions",
@@ -24,29 +25,28 @@ REFUSED = {
     "eurobert": "rotary positions",
     "esm": "rotary or other positions",
     "fnet": "no attention to extend",
-    "longformer": "a windowed attention of its own",
-    "big_bird": "a windowed attention of its own",
+    "longformer": "its own windowed attention",
+    "big_bird": "its own windowed attention",
 }
-
-
-FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert")
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """The parts of a masked language model with learned absolute positions.
 
-    `layers` are applied `layer_repeats` times. `head` maps hidden states to logits, `head_transform` is its first
-    matrix. `position_offset` rows at the head of the position table are reserved and belong to no position.
+    `layers` are applied `layer_repeats` times. `decoder(head_transform(hidden))` are the logits; `head_matrix` is the
+    first linear layer of the transform. The first `position_offset` rows of the position table are reserved: no
+    position uses them.
     """
 
-    family: str
+    family: Family
     encoder: nn.Module
     embeddings: nn.Module
     layers: nn.Module
     layer_repeats: int
-    head: Callable[[Tensor], Tensor]
-    head_transform: nn.Linear
+    head_transform: Callable[[Tensor], Tensor]
+    head_matrix: nn.Linear
+    decoder: nn.Linear
     position_offset: int
 
     @property
@@ -55,79 +55,83 @@ class Architecture:
         return cast(nn.Embedding, self.embeddings.position_embeddings)
 
     @property
+    def usable_rows(self) -> Tensor:
+        """The rows of the position table that positions use, without their gradient."""
+        return self.position_table.weight.detach()[self.position_offset :]
+
+    @property
     def num_positions(self) -> int:
-        """Positions that a text can use."""
+        """Number of positions that a text can use."""
         return self.position_table.num_embeddings - self.position_offset
 
 
 def check_architecture(config: PretrainedConfig, name: str) -> None:
-    """Raises ModelError, with the reason, for a model that is no encoder with a learned absolute table."""
+    """Raises ModelError, with the reason, unless the model is an encoder with learned absolute positions."""
     family = config.model_type
     if family in REFUSED:
-        raise ModelError(f"{name} is a {family} model: it has {REFUSED[family]}, and no table of positions to stretch")
+        raise ModelError(f"{name} is a {family} model: it has {REFUSED[family]} and no position table to extend")
     if family not in FAMILIES:
         raise ModelError(
             f"{name} is a {family or 'nameless'} model: only {', '.join(FAMILIES[:-1])} and {FAMILIES[-1]} models can "
-            "be stretched"
+            "be extended"
         )
     if getattr(config, "sinusoidal_pos_embds", False):
-        raise ModelError(f"{name} has sinusoidal positions: only learned absolute ones can be stretched")
+        raise ModelError(f"{name} has sinusoidal positions: only learned absolute positions can be extended")
     if (kind := getattr(config, "position_embedding_type", None) or "absolute") != "absolute":
-        raise ModelError(f"{name} has {kind} positions: only learned absolute ones can be stretched")
+        raise ModelError(f"{name} has {kind} positions: only learned absolute positions can be extended")
     if getattr(config, "is_decoder", False):
         raise ModelError(
-            f"{name} is a decoder (is_decoder = true): its attention is causal, a masked language model's is not; take "
-            "an encoder, or set it to false if the weights are one's"
+            f"{name} is a decoder (is_decoder = true), whose attention is causal: take an encoder, or set is_decoder = "
+            "false in its config.json if these are an encoder's weights"
         )
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
-    """Returns the parts of a masked language model; raises ModelError for one that cannot be stretched."""
+    """Returns the parts of a masked language model; raises ModelError for a model that cannot be extended."""
     check_architecture(model.config, model.name_or_path or type(model).__name__)
-    return _parts(model)
+    return _parts(model, cast(Family, model.config.model_type))
 
 
-def _parts(model: Any) -> Architecture:
-    config, encoder, offset, repeats = model.config, model.base_model, 0, 1
-    layers: Any = None if config.model_type in ("albert", "distilbert") else encoder.encoder.layer
-    head: Callable[[Tensor], Tensor]
-    match config.model_type:
+def _parts(model: Any, family: Family) -> Architecture:  # Any: each family has attributes of its own
+    encoder, offset, repeats = model.base_model, 0, 1
+    layers: Any = None if family in ("albert", "distilbert") else encoder.encoder.layer
+    match family:
         case "roberta" | "xlm-roberta" | "camembert":
-            head, transform, offset = model.lm_head, model.lm_head.dense, encoder.embeddings.padding_idx + 1
+            head, offset = model.lm_head, encoder.embeddings.padding_idx + 1
+            matrix, decoder = head.dense, head.decoder
+            transform = nn.Sequential(matrix, nn.GELU(), head.layer_norm)
         case "bert":
-            head, transform = model.cls, model.cls.predictions.transform.dense
+            transform, decoder = model.cls.predictions.transform, model.cls.predictions.decoder
+            matrix = transform.dense
         case "albert":
-            head, transform, layers = model.predictions, model.predictions.dense, encoder.encoder.albert_layer_groups
-            repeats = config.num_hidden_layers // config.num_hidden_groups
+            head, layers = model.predictions, encoder.encoder.albert_layer_groups
+            matrix, decoder = head.dense, head.decoder
+            transform = nn.Sequential(matrix, head.activation, head.LayerNorm)
+            repeats = model.config.num_hidden_layers // model.config.num_hidden_groups
         case "electra":
-            transform = model.generator_predictions.dense
-            head = _in_turn(model.generator_predictions, model.generator_lm_head)
+            transform, decoder = model.generator_predictions, model.generator_lm_head
+            matrix = transform.dense
+        case "distilbert":
+            layers, matrix, decoder = encoder.transformer.layer, model.vocab_transform, model.vocab_projector
+            transform = nn.Sequential(matrix, model.activation, model.vocab_layer_norm)
         case _:
-            layers, transform = encoder.transformer.layer, model.vocab_transform
-            head = _in_turn(transform, model.activation, model.vocab_layer_norm, model.vocab_projector)
-    return Architecture(config.model_type, encoder, encoder.embeddings, layers, repeats, head, transform, offset)
-
-
-def _in_turn(*modules: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda hidden: reduce(lambda value, module: module(value), modules, hidden)
+            assert_never(family)
+    return Architecture(family, encoder, encoder.embeddings, layers, repeats, transform, matrix, decoder, offset)
 
 
 @torch.no_grad()
 def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
-    """Puts `table` (positions, width) in the place of the usable rows, and fits all that has the table's length.
+    """Replaces the usable rows of the position table by `table` (positions, width); reserved rows are kept.
 
-    Reserved rows are carried over. The buffers that the embeddings slice or gather by position, and the model's
-    config, follow.
+    The embeddings' buffers that are as long as the table, and the model's config, follow.
     """
     parts = architecture_of(model)
-    old = parts.position_table
+    old, embeddings = parts.position_table, parts.embeddings
     reserved = old.weight[: parts.position_offset]
     num_rows = len(table) + parts.position_offset
     new = nn.Embedding(num_rows, old.embedding_dim, padding_idx=old.padding_idx, device=old.weight.device)
     new.weight.copy_(torch.cat([reserved, table.to(old.weight)]))
-    new.to(old.weight.dtype)
-    embeddings = parts.embeddings
-    embeddings.position_embeddings = new
+    embeddings.position_embeddings = new.to(old.weight.dtype)
     positions = torch.arange(num_rows, device=old.weight.device).unsqueeze(0)
     embeddings.register_buffer("position_ids", positions, persistent=False)
     if hasattr(embeddings, "token_type_ids"):

@@ -1,8 +1,7 @@
-"""A model and the shape of its batches to FLOP, MFU and memory."""
+"""Estimates what training a model costs: FLOP per token, memory, disk."""
 
 import re
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import nn
@@ -10,7 +9,7 @@ from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of
 
-# dense bf16 FLOP/s with fp32 accumulation, from NVIDIA's data sheets; the first name that fits counts
+# dense bf16 FLOP/s with fp32 accumulation, from NVIDIA's data sheets; the first name that matches counts
 PEAKS = {
     "B200": 2250e12,
     "H100 PCIe": 756e12,
@@ -36,7 +35,7 @@ BYTES_PER_SAVED_PARAMETER = 12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What training costs: FLOP a token, and bytes that weights, gradients and optimizer, a row, a checkpoint take."""
+    """FLOP per token, and bytes: of weights, gradients and optimizer together, per row, and per checkpoint."""
 
     flop_per_token: float
     state_bytes: int
@@ -46,7 +45,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How a model is trained: tokens a row, share of them selected, bf16 or not, activations recomputed or not."""
+    """What training does: tokens per row, fraction of them selected, bf16 or fp32, activations recomputed or not."""
 
     row_length: int
     selected_fraction: float
@@ -57,13 +56,13 @@ class Work:
 def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     """Returns the cost of training the model.
 
-    FLOP as Kaplan et al. (2020) and Chowdhery et al. (2022, appendix B) count them: 6 a weight and token in matrices,
-    12 * length * width a layer for attention, nothing for recomputation; the head sees the selected tokens alone.
+    FLOP as Kaplan et al. (2020) and Chowdhery et al. (2022, appendix B) count them: 6 per matrix weight and token,
+    12 * length * width per layer for attention, none for recomputation. The head runs on selected tokens only.
     """
     parts = architecture_of(model)
     repeated = _matrices(parts.layers)
     once = _matrices(parts.encoder) - repeated
-    head = parts.head_transform.weight.numel() + cast(nn.Linear, model.get_output_embeddings()).weight.numel()
+    head = parts.head_matrix.weight.numel() + parts.decoder.weight.numel()
     attention = 12 * model.config.num_hidden_layers * work.row_length * model.config.hidden_size
     flop = 6 * (once + repeated * parts.layer_repeats + work.selected_fraction * head) + attention
     num_parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -76,7 +75,7 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
 
 
 def peak_flops() -> float | None:
-    """Returns the bf16 FLOP/s that this GPU can reach; none where it is not known."""
+    """Returns the peak bf16 FLOP/s of this GPU; None if it is unknown."""
     if not torch.cuda.is_available():
         return None
     name = torch.cuda.get_device_name()
@@ -86,22 +85,22 @@ def peak_flops() -> float | None:
 
 
 def _matrices(module: nn.Module) -> int:
-    return sum(one.weight.numel() for one in module.modules() if isinstance(one, nn.Linear))
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
 
 
 def _saved_bytes_per_token(model: PreTrainedModel, work: Work) -> float:
-    """Returns what autograd keeps of a token until the backward pass.
+    """Returns the bytes per token that autograd keeps for the backward pass.
 
-    Counted on RoBERTa, BERT and ALBERT layers with torch's saved_tensors_hooks: 27 bytes a unit of width and 4 a unit
-    of the feed-forward layer under bf16 autocast, 36 and 8 in fp32. Without a GPU attention with dropout keeps 12 more
-    for each pair of tokens and head. With activation checkpointing a layer keeps its input, one layer is whole.
+    Measured on RoBERTa, BERT and ALBERT layers with torch's saved_tensors_hooks: 27 bytes per unit of width and 4 per
+    unit of the feed-forward layer under bf16 autocast, 36 and 8 in fp32. On the CPU, attention with dropout keeps 12
+    more per pair of tokens and head. With activation checkpointing, layers keep their inputs, and one layer the rest.
     """
-    config, parts = model.config, architecture_of(model)
-    wide = max(one.out_features for one in parts.layers.modules() if isinstance(one, nn.Linear))
-    layer = 27 * config.hidden_size + 4 * wide if work.is_bf16 else 36 * config.hidden_size + 8 * wide
-    if not torch.cuda.is_available() and any(one.p for one in parts.layers.modules() if isinstance(one, nn.Dropout)):
+    config, layers = model.config, architecture_of(model).layers
+    feed_forward = max(part.out_features for part in layers.modules() if isinstance(part, nn.Linear))
+    layer = 27 * config.hidden_size + 4 * feed_forward if work.is_bf16 else 36 * config.hidden_size + 8 * feed_forward
+    if not torch.cuda.is_available() and any(part.p for part in layers.modules() if isinstance(part, nn.Dropout)):
         layer += 12 * work.row_length * config.num_attention_heads
-    layers = config.num_hidden_layers * layer
+    kept = config.num_hidden_layers * layer
     if work.is_checkpointed:
-        layers = config.num_hidden_layers * 4 * config.hidden_size + layer
-    return layers + 12 * work.selected_fraction * config.vocab_size
+        kept = config.num_hidden_layers * 4 * config.hidden_size + layer
+    return kept + 12 * work.selected_fraction * config.vocab_size

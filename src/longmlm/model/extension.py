@@ -1,118 +1,105 @@
-"""A loaded model to a longer one: table, buffers, config, tokenizer, and the proof that short inputs did not change."""
+"""Extends a loaded model to more positions, and proves that its logits on short inputs did not change."""
 
 import copy
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
-from longmlm.folders import new_folder, write_json
+from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.loading import PROVENANCE, LoadedModel, load_model
+from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.positions import extended_table
-from longmlm.settings.extend import Initialisation, PositionMode
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """What longmlm.json says of a long checkpoint; `trained` stays absent until pretraining.
-
-    `base_positions` is the n of the decomposition, `num_positions` the usable length; both leave reserved rows out.
-    """
-
-    base: str
-    base_revision: str | None
-    base_positions: int
-    num_positions: int
-    initialisation: Initialisation
-    alpha: float
-    seed: int
-    mode: PositionMode = "materialized"
-    trained: dict[str, Any] | None = None
+from longmlm.model.quiet import quiet_transformers
 
 
 @dataclass(frozen=True, slots=True)
 class ExtensionReport:
-    """What the extension did: root mean squares of the trained and the new rows, largest change on short inputs."""
+    """Root mean squares of trained and new position rows, and the largest difference of short inputs' logits."""
 
     trained_rows_rms: float
     new_rows_rms: float
-    largest_change: float
+    largest_difference: float
 
 
-def check_extendable(provenance: dict[str, Any], name: str) -> None:
-    """Raises PositionsError for a long model that was not trained at its length: its new rows are not trained ones."""
-    if "num_positions" not in provenance:
+def check_extendable(provenance: Provenance, name: str) -> None:
+    """Raises PositionsError for a long model that was not trained at its length: its new rows are untrained."""
+    extension, trained = provenance.extension, provenance.trained
+    if extension is None or (trained and trained.steps and trained.row_length == extension.num_positions):
         return
-    trained = provenance.get("trained") or {}
-    if trained.get("row_length") != provenance["num_positions"] or not trained.get("steps"):
-        raise PositionsError(
-            f"{name} was extended to {provenance['num_positions']} positions and not trained at that length since: "
-            f"extend {provenance['base']} to the length you want, or pretrain this one first"
-        )
+    raise PositionsError(
+        f"{name} was extended to {extension.num_positions} positions and has not been trained at that length: extend "
+        f"{extension.base.name} to the length you want, or pretrain this model first"
+    )
 
 
-def extended(loaded: LoadedModel, table: torch.Tensor) -> LoadedModel:
-    """Returns a copy of the model, with its tokenizer, whose positions are the rows of `table`."""
-    model = copy.deepcopy(loaded.model)
+def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
+    """Returns a copy of the model and its tokenizer whose usable position rows are `table`."""
+    model, tokenizer = copy.deepcopy(loaded.model), copy.deepcopy(loaded.tokenizer)
     replace_positions(model, table)
-    tokenizer = copy.deepcopy(loaded.tokenizer)
     tokenizer.model_max_length = len(table)
-    return LoadedModel(model, tokenizer, loaded.revision, loaded.notes)
+    return replace(loaded, model=model, tokenizer=tokenizer)
 
 
-def at_length(loaded: LoadedModel, provenance: Mapping[str, Any], num_positions: int) -> LoadedModel:
-    """Returns a trained long model, with its tokenizer, at another number of positions.
+def with_num_positions(loaded: LoadedModel, num_positions: int) -> LoadedModel:
+    """Returns a copy of a model trained in generated mode with another number of positions.
 
-    Raises PositionsError unless its positions were generated, and beyond n * n.
+    Raises PositionsError for any other model, and for more than n * n positions.
     """
-    if provenance.get("mode") != "generated":
+    extension = loaded.provenance.extension
+    if extension is None or extension.mode != "generated":
         raise PositionsError(
-            "num_positions can be set for a model trained in generated mode only: the positions of others are those "
+            "num_positions can only be set for a model trained in generated mode: any other model has the positions "
             "that were trained"
         )
-    parts = architecture_of(loaded.model)
-    base = parts.position_table.weight.detach()[parts.position_offset :][: provenance["base_positions"]]
-    if num_positions <= len(base):
-        return extended(loaded, base[:num_positions])
-    about = (provenance[key] for key in ("initialisation", "alpha", "seed"))
-    return extended(loaded, extended_table(base, num_positions, *about))
+    base = architecture_of(loaded.model).usable_rows[: extension.base_positions]
+    extension = replace(extension, num_positions=num_positions)
+    table = extended_table(base, extension) if num_positions > len(base) else base[:num_positions]
+    return replace(with_positions(loaded, table), provenance=replace(loaded.provenance, extension=extension))
 
 
-def write_extension(base: LoadedModel, provenance: Provenance, folder: Path) -> ExtensionReport:
-    """Writes the long model into `folder` and returns what changed; nothing is left when a check fails.
+def write_extension(base: LoadedModel, extension: Extension, folder: Path) -> ExtensionReport:
+    """Writes the long model into `folder` and returns what changed; nothing is left there if a check fails.
 
-    What was written is loaded again. Unless the initialisation changes the trained rows, its logits on inputs of up to
-    n tokens must be those of the base model, bit for bit; else ModelError is raised.
+    The written folder is loaded again. Its logits on inputs of up to n tokens must equal the base model's bit for bit,
+    unless the initialisation changes the trained rows. Raises ModelError if they do not, or if the base has NaNs.
     """
-    parts = architecture_of(base.model)
-    trained = parts.position_table.weight.detach()[parts.position_offset :]
-    table = extended_table(
-        trained, provenance.num_positions, provenance.initialisation, provenance.alpha, provenance.seed
-    )
-    long = extended(base, table)
+    _check_finite(base.model, extension.base.name)
+    trained = architecture_of(base.model).usable_rows
+    table = extended_table(trained, extension)
+    long = with_positions(base, table)
     with new_folder(folder) as partial:
-        long.model.save_pretrained(partial)
-        long.tokenizer.save_pretrained(partial)
-        write_json(partial / PROVENANCE, asdict(provenance))
-        change = largest_change(base.model, load_model(str(partial)).model)
-        if not change <= (math.inf if provenance.initialisation == "interpolate" else 0):
-            raise ModelError(f"the long model's logits on short inputs differ from the base model's by {change:.2e}")
-    return ExtensionReport(_rms(trained), _rms(table[len(trained) :]), change)
+        with quiet_transformers():
+            long.model.save_pretrained(partial)
+            long.tokenizer.save_pretrained(partial)
+        artifact.write(partial / Provenance.FILE, Provenance(extension=extension))
+        difference = largest_difference(base.model, load_model(str(partial)).model)
+        if not difference <= (math.inf if extension.initialisation == "interpolate" else 0):
+            raise ModelError(
+                f"the long model's logits on short inputs differ from those of the base model by {difference:.2e}"
+            )
+    return ExtensionReport(_rms(trained), _rms(table[len(trained) :]), difference)
 
 
-def _rms(rows: torch.Tensor) -> float:
+def _check_finite(model: PreTrainedModel, name: str) -> None:
+    damaged = (key for key, weight in model.state_dict().items() if not weight.isfinite().all())
+    if first := next(damaged, None):
+        raise ModelError(f"{name}: {first} holds NaN or infinite values: take an intact checkpoint")
+
+
+def _rms(rows: Tensor) -> float:
     return float(rows.square().mean().sqrt())
 
 
 @torch.no_grad()
-def largest_change(base: PreTrainedModel, long: PreTrainedModel) -> float:
-    """Returns the largest difference of the logits on random tokens, at several lengths up to n, padded too."""
+def largest_difference(base: PreTrainedModel, long: PreTrainedModel) -> float:
+    """Returns the largest difference of two models' logits on random inputs of several lengths up to n, some padded."""
     num_positions = architecture_of(base).num_positions
     generator = torch.Generator().manual_seed(0)
     pad = base.config.pad_token_id or 0
@@ -123,9 +110,9 @@ def largest_change(base: PreTrainedModel, long: PreTrainedModel) -> float:
         attention_mask = torch.ones_like(input_ids)
         attention_mask[1, max(1, length * 3 // 4) :] = 0
         input_ids[attention_mask == 0] = pad
-        answers = [
+        base_logits, long_logits = (
             model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits[attention_mask == 1]
             for model in (base, long)
-        ]
-        differences.append((answers[0] - answers[1]).abs().max())
-    return float(torch.stack(differences).max())  # not a number where one of them is none, which max() would lose
+        )
+        differences.append((base_logits - long_logits).abs().max())
+    return float(torch.stack(differences).max())  # torch's max keeps a NaN, Python's may lose it

@@ -1,4 +1,4 @@
-"""A model's folder to its files: each is found whole, and where it should be, before a library reads it."""
+"""Checks the files of a model's folder before a library reads them: each is intact and inside the folder."""
 
 import json
 from pathlib import Path
@@ -16,29 +16,30 @@ READ = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 
 def check_model_files(folder: Path) -> None:
-    """Raises ModelError, which names the file, when one that is to be read is torn, altered, absent or elsewhere."""
+    """Raises ModelError, with the file's name, if one that will be read is cut short, altered, missing or outside."""
     check_shard_index(folder)
     for path in (folder / name for name in JSON):
         if path.is_file():
-            _json(path)
-    for name in weight_files([path.name for path in folder.glob("*.safetensors")]):
+            _object(path)
+    for path in (folder / name for name in weight_files([path.name for path in folder.iterdir()])):
+        if path.suffix != ".safetensors":
+            continue
         try:
-            with safe_open(folder / name, framework="pt"):
+            with safe_open(path, framework="pt"):
                 pass
         except SafetensorError as error:
             raise ModelError(
-                f"{folder / name} is damaged ({error}): it was cut short, or is the pointer that git-lfs leaves; fetch "
-                "it again"
+                f"{path} is damaged ({error}): it was cut short, or is a git-lfs pointer; fetch it again"
             ) from error
-    _refuse_altered(folder)
+    _check_manifest(folder)
 
 
 def check_shard_index(folder: Path) -> None:
-    """Raises ModelError when an index in the folder names a file outside it, or one that is to be read and absent."""
+    """Raises ModelError if an index in the folder names a file outside it, or a missing file that would be read."""
     used = weight_files([path.name for path in folder.iterdir()])
     for index in folder.glob("*.index.json"):
         try:
-            shards = list(_json(index)["weight_map"].values())
+            shards = list(_object(index)["weight_map"].values())
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{index} is damaged: it maps no weights to files") from error
         if strange := [shard for shard in shards if Path(str(shard)).name != shard]:
@@ -49,6 +50,12 @@ def check_shard_index(folder: Path) -> None:
             raise ModelError(f"{folder / missing[0]} is missing, and {index.name} names it: fetch it again")
 
 
+def _object(path: Path) -> dict[str, Any]:  # Any: whatever transformers and others put into their files
+    if not isinstance(content := _json(path), dict):
+        raise ModelError(f"{path} is damaged: it holds no JSON object")
+    return content
+
+
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -56,8 +63,8 @@ def _json(path: Path) -> Any:
         raise ModelError(f"{path} is damaged: it is no JSON") from error
 
 
-def _refuse_altered(folder: Path) -> None:
-    """Raises ModelError for a file that is not what the folder's manifest says; a manifest of others says nothing."""
+def _check_manifest(folder: Path) -> None:
+    """Raises ModelError for a file that differs from the folder's manifest; other tools' manifests are ignored."""
     manifest = _json(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
     files = manifest.get("files") if isinstance(manifest, dict) else None
     for name, expected in files.items() if isinstance(files, dict) else ():
@@ -68,6 +75,6 @@ def _refuse_altered(folder: Path) -> None:
             raise ModelError(f"{path} is missing, and {MANIFEST} names it: fetch it again")
         if sha256_of(path) != expected["sha256"]:
             raise ModelError(
-                f"{path} is damaged: its content is not what {MANIFEST} says; fetch it again, or, where the change was "
-                f"meant, remove {MANIFEST}"
+                f"{path} is damaged: its content differs from {MANIFEST}; fetch it again, or remove {MANIFEST} if you "
+                "changed the file on purpose"
             )

@@ -1,19 +1,19 @@
-"""Base rows to all positions, in each forward pass: the generated mode."""
+"""Generated mode: only the base rows are parameters; each forward pass computes all positions from them."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from longmlm.artifacts.provenance import Extension
 from longmlm.model.architecture import architecture_of
 from longmlm.model.positions import hierarchical_table
 
 
 class GeneratedPositions(nn.Embedding):
-    """A position table of which only the reserved and the n base rows are parameters, `weight`."""
+    """A position table in which only the reserved and the n base rows are parameters, `weight`."""
 
     def __init__(self, rows: Float[Tensor, "rows width"], num_reserved: int, num_positions: int, alpha: float) -> None:
         super().__init__(rows.shape[0], rows.shape[1], _weight=rows.detach().clone())
@@ -21,29 +21,27 @@ class GeneratedPositions(nn.Embedding):
         self.num_embeddings = num_reserved + num_positions
 
     def table(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "positions width"]:
-        """Returns all rows that follow from `rows`, its own `weight` in training, which gradients reach."""
+        """Returns the reserved rows and all positions computed from `rows`, differentiably."""
         reserved, base = rows[: self.num_reserved], rows[self.num_reserved :]
         return torch.cat([reserved, hierarchical_table(base, self.num_embeddings - self.num_reserved, self.alpha)])
 
     def forward(self, input: Int[Tensor, "..."]) -> Float[Tensor, "... width"]:  # noqa: A002 (torch's name)
-        """Returns the rows of these places."""
+        """Returns the rows at these indices."""
         return nn.functional.embedding(input, self.table(self.weight))
 
 
-def rebuild_positions(model: PreTrainedModel, provenance: Mapping[str, Any]) -> None:
-    """Lets a stock long model whose longmlm.json says `generated` compute its positions from its first n rows."""
-    if provenance.get("mode") != "generated":
+def rebuild_positions(model: PreTrainedModel, extension: Extension | None) -> None:
+    """Makes a stock long model that was extended in generated mode compute its positions from its first n rows."""
+    if extension is None or extension.mode != "generated":
         return
     parts = architecture_of(model)
-    alpha = 0.0 if provenance["initialisation"] == "tile" else provenance["alpha"]
-    num_base = parts.position_offset + provenance["base_positions"]
-    parts.embeddings.position_embeddings = GeneratedPositions(
-        parts.position_table.weight[:num_base], parts.position_offset, parts.num_positions, alpha
-    )
+    alpha = 0.0 if extension.initialisation == "tile" else extension.alpha
+    rows = parts.position_table.weight[: parts.position_offset + extension.base_positions]
+    parts.embeddings.position_embeddings = GeneratedPositions(rows, parts.position_offset, parts.num_positions, alpha)
 
 
 def stock_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns a state dict of the model with every position a row: what plain transformers loads."""
+    """Returns the model's state dict as plain transformers loads it, with a row for every position."""
     state, table = dict(weights), architecture_of(model).position_table
     if not isinstance(table, GeneratedPositions):
         return state

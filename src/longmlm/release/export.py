@@ -1,4 +1,4 @@
-"""Export: a trained model as a stock transformers folder."""
+"""Export of a trained model as a stock transformers folder."""
 
 from pathlib import Path
 
@@ -7,17 +7,17 @@ from transformers import AutoModelForMaskedLM
 
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
+from longmlm.model.quiet import quiet_transformers
 from longmlm.settings.release import WeightType
 
 LARGEST_FILE = "50GB"
-
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_size: str | None = None) -> None:
     """Writes a fresh stock model with all the trained weights and a tied decoder, and the tokenizer.
 
-    Weights above `max_shard_size`, such as 5GB, are divided into files with an index.
+    Weights above `max_shard_size`, such as 5GB, are split into several files with an index.
     """
     num_positions = architecture_of(trained.model).num_positions
     stock = AutoModelForMaskedLM.from_config(trained.model.config)
@@ -25,6 +25,7 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_si
     stock.tie_weights()
     stock.to(TYPES[weights])
     stock.config.dtype = TYPES[weights]
-    stock.save_pretrained(folder, max_shard_size=max_shard_size or LARGEST_FILE)
+    with quiet_transformers():
+        stock.save_pretrained(folder, max_shard_size=max_shard_size or LARGEST_FILE)
     trained.tokenizer.model_max_length = num_positions
     trained.tokenizer.save_pretrained(folder)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longmlm.errors import ReleaseError, UnavailableError, UserError
-from longmlm.release.candidates import best_checkpoint, is_finished, refusal, step_of, unreadable_checkpoints
+from longmlm.release.candidates import is_finished, latest_best, refusal, step_of, unreadable_checkpoints
 
 POLL_SECONDS = 30.0
 
@@ -20,7 +20,7 @@ def follow(run: Path, allow_unrecovered: bool, publish_step: Callable[[Path], No
         raise ReleaseError(f"{run}: no such run folder: start pretrain.py first")
     published, reported = None, set[Path]()
     while True:
-        was_finished, best = is_finished(run), best_checkpoint(run)
+        was_finished, best = is_finished(run), latest_best(run)
         for folder in set(unreadable_checkpoints(run)) - reported:
             reported.add(folder)
             print(f"step {step_of(folder):,} is skipped: its state.json cannot be read", file=sys.stderr, flush=True)

@@ -1,196 +1,186 @@
-"""A released folder to the accuracy that it has, which must be the one that was reported."""
+"""Checks before a release: the evaluation is about this model, and the exported files reach the reported accuracy."""
 
-import json
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
+from longmlm.artifacts.accuracy import Accuracy
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.provenance import Provenance
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
 from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.measure import Accuracy, measure
+from longmlm.evaluation.measure import measure
 from longmlm.evaluation.views import whole
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
-from longmlm.reports.evaluation import EVALUATION, content_sha256
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
-from longmlm.settings.release import ReleaseConfig, WeightType
+from longmlm.settings.release import ReleaseRecipe, WeightType
 
-HANDFUL = 2  # hits
+ALWAYS_ALLOWED = 2  # predictions
 DEVIATIONS = 5.0
-OTHERS = {
+FLIP_RATES = {"fp32": 1e-4, "rounded": 1e-2}  # of the selected tokens; observed rates are lower
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a release is made of, by the names in EvaluationSources; the revision is absent for local models."""
+
+    after_sha256: str
+    rows_sha256: str
+    base: str
+    base_revision: str | None = None
+
+
+MISMATCHES = {
     "after_sha256": "other weights",
     "rows_sha256": "other rows",
     "base": "another base model",
     "base_revision": "another revision of the base model",
 }
-FLIPS = {"fp32": 1e-4, "rounded": 1e-2}  # of the selected tokens, more than were seen
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """An accuracy in percent, where it stands, and how it was measured, so that it can be measured again.
+class ReportedAccuracy:
+    """A reported accuracy in percent, the file that reports it, and how it was measured, to measure it again.
 
-    `num_selected` is absent where it was not noted.
+    `num_selected` is absent where the file does not state it.
     """
 
     accuracy: float
-    place: str
+    file: str
     held_out: HeldOut
     precision: str
     num_selected: int | None = None
 
 
-def read_evaluation(folder: str | None, expected: Mapping[str, str], is_long: bool, allowed: bool) -> dict[str, Any]:
-    """Returns evaluation.json of this model, empty for a model that was not extended.
-
-    Raises ReleaseError for a long model when there is none, when it is damaged or was measured on something else than
-    `expected` (after_sha256, rows_sha256, base), and, unless `allowed`, when the base's accuracy was not won back.
-    """
-    if folder is None:
-        if is_long:
-            raise ReleaseError("a long model is released with its evaluation: set evaluation to its folder")
-        return {}
-    path = Path(folder) / EVALUATION
-    evaluation = _content(path)
-    for key, value in expected.items():
-        if evaluation["sources"].get(key) != value:
-            raise ReleaseError(f"{path} was measured on {OTHERS[key]}: evaluate this model on these rows")
-    long_after, base_cut = (evaluation["measured"][name]["whole"]["accuracy"] for name in ("long_after", "base_cut"))
-    check_recovered(long_after, base_cut, allowed)
-    return evaluation
-
-
-def _content(path: Path) -> dict[str, Any]:
-    """Returns evaluation.json as it was written; raises ReleaseError for one that cannot serve."""
-    if not path.is_file():
-        raise ReleaseError(f"{path} does not exist: run pipelines.evaluate first")
-    try:
-        evaluation = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ReleaseError(f"{path} is damaged: it is no JSON") from error
-    if not isinstance(evaluation, dict) or not {"measured", "sources", "gains"} <= evaluation.keys():
-        raise ReleaseError(f"{path} is damaged: run pipelines.evaluate again")
-    if "long_after" not in evaluation["measured"]:
-        raise ReleaseError(f"{path} has no long_after: evaluate with long_after set")
-    if evaluation.get("sha256") != content_sha256(evaluation):
-        raise ReleaseError(f"{path} is not what pipelines.evaluate of this version wrote: run it again")
-    if not evaluation["measured"]["long_after"]["whole"]["num_selected"]:
-        raise ReleaseError(f"{path} measured nothing: hold out more documents, and evaluate again")
-    return evaluation
-
-
-def check_recovered(long_after: float, base_cut: float | None, allowed: bool) -> None:
-    """Raises ReleaseError, unless allowed, for a long model that tells fewer tokens than its base model."""
-    if base_cut is not None and long_after < base_cut and not allowed:
-        raise ReleaseError(
-            f"long_after {long_after:.2f} % is below base_cut {base_cut:.2f} %: train on, or set allow_unrecovered = "
-            "true, and the card will say so"
-        )
-
-
-def accuracy_to_tell(
-    folder: Path, rows: Rows, evaluation: Mapping[str, Any], provenance: Mapping[str, Any], config: ReleaseConfig
-) -> float | None:
-    """Returns the accuracy of the model in the folder, once it is known to be the reported one, and not lost.
-
-    None where none was reported, or not at the folder's length. Raises ReleaseError when it is another one, and,
-    unless allowed, when it is below that of the base model.
-    """
-    told = reported(evaluation, provenance, rows)
-    found = told and remeasured(folder, rows, told, config.recipe.weights)
-    if not found:
-        return None
-    if evaluation:
-        base_cut = evaluation["measured"]["base_cut"]["whole"]["accuracy"]
-        check_recovered(found.accuracy, base_cut, config.recipe.allow_unrecovered)
-    return found.accuracy
-
-
-def check_trained(provenance: Mapping[str, Any], name: str) -> None:
-    """Raises ReleaseError for a model of which longmlm.json does not say how it was trained, as the card must."""
-    if not provenance.get("trained"):
+def check_trained(provenance: Provenance, name: str) -> None:
+    """Raises ReleaseError for a model whose longmlm.json does not say how it was trained, as the card must."""
+    if provenance.trained is None:
         raise ReleaseError(f"{name} was not trained by longmlm: release a run folder or one of its checkpoints")
 
 
-def reported(evaluation: Mapping[str, Any], provenance: Mapping[str, Any], rows: Rows) -> Reported | None:
-    """Returns the accuracy that the card is going to tell: long_after, or without an evaluation that of the run.
+def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_allowed: bool) -> Evaluation | None:
+    """Returns the evaluation in a folder; None for a model that was not extended and has none.
 
-    None where there is neither. Raises ReleaseError when it is not known how it was measured, or on other rows.
+    Raises ReleaseError when a long model has none, when it was measured on something else than `identity`, and, unless
+    `is_allowed`, when the base model's accuracy was not recovered; ArtifactError when the file cannot be used.
+    """
+    if folder is None:
+        if is_extended:
+            raise ReleaseError("a long model is released with its evaluation: set evaluation to its folder")
+        return None
+    path = Path(folder) / Evaluation.FILE
+    if not path.is_file():
+        raise ReleaseError(f"{path} does not exist: run the evaluate stage first")
+    evaluation = read_evaluation(path)
+    if "long_after" not in evaluation.measured:
+        raise ReleaseError(f"{path} has no long_after: run the evaluate stage with long_after set")
+    if evaluation.accuracy("long_after") is None:
+        raise ReleaseError(f"{path} has no selected tokens: hold out more documents, and evaluate again")
+    for name in (field.name for field in fields(identity)):
+        if getattr(identity, name) not in (None, getattr(evaluation.sources, name)):
+            raise ReleaseError(f"{path} was measured on {MISMATCHES[name]}: evaluate this model on these rows")
+    check_recovered(evaluation.accuracy("long_after"), evaluation, is_allowed)
+    return evaluation
+
+
+def check_recovered(accuracy: float | None, evaluation: Evaluation, is_allowed: bool) -> None:
+    """Raises ReleaseError, unless allowed, when a long model's accuracy is below that of its base model."""
+    base_cut = evaluation.accuracy("base_cut")
+    if not is_allowed and accuracy is not None and base_cut is not None and accuracy < base_cut:
+        raise ReleaseError(
+            f"long_after {accuracy:.2f} % is below base_cut {base_cut:.2f} %: train on, or set "
+            "recipe.allow_unrecovered = true, and the card will say so"
+        )
+
+
+def exported_accuracy(
+    folder: Path, rows: Rows, evaluation: Evaluation | None, provenance: Provenance, recipe: ReleaseRecipe
+) -> float | None:
+    """Returns the accuracy of the model in the folder, after checking it against the reported one.
+
+    None where none was reported, or not at the folder's length. Raises ReleaseError when it differs by more than
+    rounding, and, unless the recipe allows it, when it is below that of the base model.
+    """
+    reported = reported_accuracy(evaluation, provenance, rows)
+    accuracy = remeasured(folder, rows, reported, recipe.weights) if reported else None
+    if evaluation:
+        check_recovered(accuracy, evaluation, recipe.allow_unrecovered)
+    return accuracy
+
+
+def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, rows: Rows) -> ReportedAccuracy | None:
+    """Returns the accuracy that the card will state: long_after, or without an evaluation that of the run.
+
+    None where there is neither. Raises ReleaseError when it was measured on other rows or in an unknown way.
     """
     if evaluation:
-        told = evaluation["measured"]["long_after"]["whole"]
-        about = {**evaluation, "precision": evaluation["sources"].get("precision")}
-        return _reported(told["accuracy"], EVALUATION, about, told["num_selected"])
-    trained = provenance["trained"]
-    if trained["accuracy"] is None:
+        after = evaluation.measured["long_after"].whole
+        assert after.accuracy is not None
+        how = (evaluation.held_out, evaluation.precision, after.num_selected)
+        return ReportedAccuracy(after.accuracy, Evaluation.FILE, *how)
+    trained = provenance.trained
+    if trained is None or trained.accuracy is None:
         return None
-    if trained.get("rows_sha256") not in (None, rows.sha256):
+    if trained.rows_sha256 not in (None, rows.sha256):
         raise ReleaseError("the run measured its accuracy on other rows: name those that it was trained with")
-    return _reported(trained["accuracy"], "longmlm.json", trained)
-
-
-def _reported(accuracy: float, place: str, about: Mapping[str, Any], num_selected: int | None = None) -> Reported:
-    try:
-        content: dict[str, Any] = {**about["held_out"], "masking": Masking(**about["held_out"]["masking"])}
-        held_out = HeldOut(**content)
-        return Reported(accuracy, place, held_out, {"no": "no", "bf16": "bf16"}[about["precision"]], num_selected)
-    except (KeyError, TypeError, ValueError) as error:
+    if trained.held_out is None or trained.precision is None:
         raise ReleaseError(
-            f"{place} does not say how its {accuracy:.2f} % were measured, so that they cannot be measured again: it "
-            "is older than this version: evaluate the model anew with pipelines.evaluate"
-        ) from error
+            f"{Provenance.FILE} does not say how its accuracy of {trained.accuracy:.2f} % was measured, so that it "
+            "cannot be verified: it was written by an earlier version of longmlm: run the evaluate stage on this model"
+        )
+    return ReportedAccuracy(trained.accuracy, Provenance.FILE, trained.held_out, trained.precision)
 
 
-def remeasured(folder: Path, rows: Rows, told: Reported, weights: WeightType) -> Accuracy | None:
+def remeasured(folder: Path, rows: Rows, reported: ReportedAccuracy, weights: WeightType) -> float | None:
     """Returns the accuracy of the model in the folder, loaded from there, on the rows and masks of the report.
 
-    It is computed in the report's precision where this machine has it, else in fp32; None for a model that was cut
-    shorter than the rows. Raises ReleaseError when more hits differ than rounding explains.
+    It is computed in the report's precision where this machine supports it, else in fp32. None for a model with fewer
+    positions than the rows have tokens. Raises ReleaseError when more predictions differ than rounding explains.
     """
     loaded = load_model(str(folder))
     if architecture_of(loaded.model).num_positions < rows.row_length:
         return None
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
-    frozen = FrozenRows(rows, told.held_out, vocabulary.maskable, vocabulary.special)
-    is_bf16 = told.precision == resolved_precision("auto") == "bf16"
+    frozen = FrozenRows(rows, reported.held_out, vocabulary.maskable, vocabulary.special)
+    is_bf16 = reported.precision == resolved_precision("auto") == "bf16"
     accelerator = launch()
     objective = MlmObjective(loaded.model.to(accelerator.device), is_bf16)
-    bar = "measured again" if sys.stderr.isatty() else ""
-    found = measure(objective, frozen, whole, rows.row_length, accelerator, bar).whole
-    if told.num_selected not in (None, found.num_selected):
+    name = "verify" if sys.stderr.isatty() else ""
+    measured = measure(objective, frozen, whole, rows.row_length, accelerator, name).whole
+    check_same_accuracy(measured, reported, is_rounded=weights != "fp32" or reported.precision != "no")
+    return measured.accuracy
+
+
+def check_same_accuracy(measured: Accuracy, reported: ReportedAccuracy, is_rounded: bool) -> None:
+    """Raises ReleaseError when the selected tokens are others, or more predictions differ than rounding explains."""
+    if reported.num_selected not in (None, measured.num_selected):
         raise ReleaseError(
-            f"{told.place} counts {told.num_selected:,} selected tokens, these rows have {found.num_selected:,} under "
-            "the same masks: evaluate the model on these rows"
+            f"{reported.file} counts {reported.num_selected:,} selected tokens, these rows have "
+            f"{measured.num_selected:,} under the same masks: evaluate the model on these rows"
         )
-    is_rounded = weights != "fp32" or told.precision != "no"
-    differing, allowed = hits_between(found, told), hits_allowed(found.num_selected, is_rounded)
-    if not differing <= allowed:
+    accuracy = math.nan if measured.accuracy is None else measured.accuracy
+    differing = abs(accuracy - reported.accuracy) / 100 * measured.num_selected
+    explained = most_flips(measured.num_selected, is_rounded)
+    if not differing <= explained:
         raise ReleaseError(
-            f"the exported folder tells {found.accuracy:.2f} % of {found.num_selected:,} held-out tokens, {told.place} "
-            f"reports {told.accuracy:.2f} %: {differing:,.0f} hits differ, rounding explains {allowed:,.0f}"
+            f"the exported model reaches {accuracy:.2f} % on {measured.num_selected:,} held-out tokens, "
+            f"{reported.file} reports {reported.accuracy:.2f} %: {differing:,.0f} predictions differ, rounding "
+            f"explains {explained:,.0f}: export again, or evaluate the model anew"
         )
-    return found
 
 
-def hits_between(found: Accuracy, told: Reported) -> float:
-    """Returns by how many hits two accuracies on the same tokens differ."""
-    return abs(found.accuracy - told.accuracy) / 100 * found.num_selected
+def most_flips(num_selected: int, is_rounded: bool) -> float:
+    """Returns by how many correct predictions a faithful copy may differ from the original.
 
-
-def hits_allowed(num_selected: int, is_rounded: bool) -> float:
-    """Returns by how many hits a faithful copy may differ.
-
-    Sums of floats in another order, and weights or sums in half precision, turn some of the likeliest tokens over, to
-    and fro alike: five standard deviations of that many coins, and a handful where tokens are few.
+    Sums in another order and weights in half precision flip some predictions, in either direction with the same
+    probability: five standard deviations of so many coin tosses are allowed, and two more where tokens are few.
     """
-    share = FLIPS["rounded" if is_rounded else "fp32"]
-    return HANDFUL + DEVIATIONS * math.sqrt(share * num_selected)
+    rate = FLIP_RATES["rounded" if is_rounded else "fp32"]
+    return ALWAYS_ALLOWED + DEVIATIONS * math.sqrt(rate * num_selected)

@@ -1,4 +1,4 @@
-"""An exported folder to the graph beside its weights that ONNX runtimes compute."""
+"""ONNX export of a released model: model.onnx, for runtimes without torch."""
 
 import logging
 import warnings
@@ -19,7 +19,7 @@ from longmlm.model.loading import load_model
 GRAPH = "model.onnx"
 INPUTS = ("input_ids", "attention_mask")
 EXTRA = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
-MOST_BYTES = 2**31 - 2**25  # of weights: a file of Protocol Buffers ends at 2 GiB, and the graph takes a few MB
+MOST_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB
 
 
 class _Logits(nn.Module):
@@ -32,28 +32,31 @@ class _Logits(nn.Module):
 
 
 def check_onnx_installed() -> None:
-    """Raises ReleaseError where what writes and reads ONNX is not installed."""
+    """Raises ReleaseError unless the packages that write and run ONNX are installed."""
     if missing := [name for name in EXTRA if not find_spec(name)]:
-        raise ReleaseError(f"onnx = true needs {missing[0]}, which is not installed: pip install 'longmlm[onnx]'")
+        raise ReleaseError(
+            f"recipe.onnx = true needs {missing[0]}, which is not installed: pip install 'longmlm[onnx]'"
+        )
 
 
 def write_graph(folder: Path) -> None:
-    """Writes model.onnx of the stock model in the folder, in fp32 whatever its weights are stored in.
+    """Writes model.onnx for the stock model in the folder, in fp32 whatever the type of its stored weights.
 
-    Inputs are those of INPUTS, (batch, length) of int64; the output is logits, (batch, length, vocabulary). It holds no
-    trace of this machine. Raises ReleaseError for a model that does not fit into one file, or cannot be traced.
+    Inputs are those of INPUTS, int64 of shape (batch, length); the output is logits, (batch, length, vocabulary). It
+    contains no paths of this machine. Raises ReleaseError for a model that is too large for one file, or cannot be
+    traced.
     """
     model = load_model(str(folder)).model.eval()
     num_bytes = sum(parameter.nbytes for parameter in model.parameters())
     if num_bytes > MOST_BYTES:
         raise ReleaseError(
-            f"{GRAPH} would have {num_bytes / 1e9:.1f} GB, and such a file ends at 2 GB: release without onnx"
+            f"{GRAPH} would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = false"
         )
     try:
         with _quiet():
             _program(model).save(folder / GRAPH, external_data=False)
     except Exception as error:  # the exporter raises types of its own
-        raise ReleaseError(f"{GRAPH} cannot be made of this model: {str(error).strip().splitlines()[0]}") from error
+        raise ReleaseError(f"{GRAPH} cannot be written for this model: {str(error).strip().splitlines()[0]}") from error
 
 
 def _program(model: PreTrainedModel) -> Any:
@@ -71,13 +74,13 @@ def _program(model: PreTrainedModel) -> Any:
         verbose=False,
     )
     assert program
-    ClearMetadataAndDocStringPass()(program.model)  # stack traces with the paths of this machine among it
+    ClearMetadataAndDocStringPass()(program.model)  # it includes stack traces with the paths of this machine
     return program
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences what the exporter says of itself: errors it raises."""
+    """Silences the exporter's log and warnings; errors are raised all the same."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""A released folder to the differences from a reference, with plain transformers: a script that knows no longmlm.
+"""Script that loads a released folder with plain transformers, without longmlm, and compares it with a reference.
 
 python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object.
 """
@@ -19,7 +19,7 @@ LOADING = re.compile(r'(model=|from_pretrained\(|cached_file\()"[^"]*"')
 
 @torch.no_grad()
 def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
-    """Returns the largest difference of logits, what loading found amiss, and what fill-mask makes of the text."""
+    """Returns the largest difference of logits, missing and unexpected weights, and fill-mask's answer on the text."""
     model, info = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     tensors = load_file(reference)
@@ -28,10 +28,10 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
         return model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits
 
     graph = Path(folder) / "model.onnx"
-    differing = largest_difference(logits_of, tensors)  # first: a pipeline takes the model to a GPU where there is one
+    difference = largest_difference(logits_of, tensors)  # first: a pipeline moves the model to a GPU if there is one
     answers = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)
     return {
-        "largest_difference": differing,
+        "largest_difference": difference,
         "onnx_difference": largest_difference(run_onnx(graph), tensors) if graph.is_file() else None,
         "missing": sorted(info["missing_keys"]),
         "unexpected": sorted(info["unexpected_keys"]),
@@ -46,7 +46,7 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
 def largest_difference(
     logits_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], tensors: Mapping[str, torch.Tensor]
 ) -> float:
-    """Returns by how much the logits of all unpadded tokens differ from the reference's; not a number if any is."""
+    """Returns the largest difference from the reference's logits over unpadded tokens; NaN if any logit is NaN."""
     differences = []
     for name in sorted(key.removesuffix(".input_ids") for key in tensors if key.endswith(".input_ids")):
         mask = tensors[f"{name}.attention_mask"]
@@ -56,7 +56,7 @@ def largest_difference(
 
 
 def run_onnx(graph: Path) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Returns what computes the logits of ids and mask with onnxruntime."""
+    """Returns a function from token ids and attention mask to logits, computed by onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
@@ -69,15 +69,15 @@ def run_onnx(graph: Path) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor
 
 
 def run_card(folder: Path) -> None:
-    """Runs the code of the folder's card, where there is one, on the folder itself."""
+    """Runs the Python code in the folder's card, if it has one, with the folder itself in place of the model's name."""
     card = folder / "README.md"
     if card.is_file():
         code = "\n".join(re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL))
-        exec(LOADING.sub(lambda call: f"{call[1]}{str(folder)!r}", code), {})  # noqa: S102 - what others will type
+        exec(LOADING.sub(lambda call: f"{call[1]}{str(folder)!r}", code), {})  # noqa: S102 - it is what users will run
 
 
 if __name__ == "__main__":
     folder, reference, text = sys.argv[1:]
-    found = compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
+    report = compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
     run_card(Path(folder))
-    print(json.dumps(found))
+    print(json.dumps(report))

@@ -1,11 +1,11 @@
-"""Series of numbers to pictures: PNG on white ground, and SVG that takes the colours and the width of its page."""
+"""Charts of series of numbers: PNG on a white ground, and SVG that takes the colours and the width of its page."""
 
 import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,21 +41,30 @@ Colour = Literal["ink", "faint", "line", "amber", "pale", "blue"]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values with the half-length of their error bars, where they have one; a level is one value without a place."""
+    """Values at x, with the half-length of their error bars if known; one value without x is a horizontal line."""
 
     name: str
     colour: Colour
-    places: Sequence[float]
+    x: Sequence[float]
     values: Sequence[float]
     errors: Sequence[float] | None = None
+
+    @property
+    def summary(self) -> str:
+        """The series in words: its only value, or the first and last one and the extremes."""
+        first, *others = self.values
+        if not others:
+            return f"{self.name} {first:.4g}"
+        extremes = f"(least {min(self.values):.4g}, most {max(self.values):.4g})"
+        return f"{self.name} from {first:.4g} to {others[-1]:.4g} {extremes}"
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series on axes whose titles tell the unit.
+    """Series on axes whose titles name the unit.
 
-    `ticks`, where given, name the places 0, 1, 2 ..., some of them where there is no room for all. `border` is a place
-    at which something ends, with its name.
+    `ticks`, if given, label x = 0, 1, 2 ..., some of them where there is no room for all. `border` is the x of a
+    vertical line, with its label.
     """
 
     title: str
@@ -65,26 +74,32 @@ class Chart:
     ticks: Sequence[str] = ()
     border: tuple[float, str] | None = None
 
+    @property
+    def description(self) -> str:
+        """The chart in words, for screen readers."""
+        summaries = "; ".join(series.summary for series in self.series if len(series.values))
+        return f"{self.title}. {self.axes_titles[1]} over {self.axes_titles[0]}: {summaries}."
+
 
 def write_png(chart: Chart, path: Path) -> None:
     """Writes the chart with its title."""
     import matplotlib as mpl
 
     with mpl.rc_context(LOOK):
-        figure = _drawn(chart, WIDE)
+        figure = _draw_chart(chart, WIDE)
         figure.suptitle(chart.title)
         figure.savefig(path, dpi=160, format="png")
 
 
 def svg(chart: Chart, size: tuple[float, float]) -> str:
-    """Returns the chart as an SVG element, the same for the same chart, whose colours are the variables of a page."""
+    """Returns the chart as an SVG element whose colours are CSS variables; equal charts give equal text."""
     import matplotlib as mpl
 
-    written = io.StringIO()
+    buffer = io.StringIO()
     with mpl.rc_context({**LOOK, "svg.hashsalt": f"{chart.title} {size}"}):
-        told = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        _drawn(chart, size).savefig(written, format="svg", transparent=True, metadata=told)
-    text = written.getvalue()
+        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        _draw_chart(chart, size).savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
+    text = buffer.getvalue()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r'^<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text)
     text = re.sub(r"<defs>\s*<style.*?</defs>\s*", "", text, flags=re.DOTALL)
@@ -96,7 +111,7 @@ def svg(chart: Chart, size: tuple[float, float]) -> str:
     return text
 
 
-def _drawn(chart: Chart, size: tuple[float, float]) -> "Figure":
+def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
@@ -104,20 +119,21 @@ def _drawn(chart: Chart, size: tuple[float, float]) -> "Figure":
     axes = figure.subplots()
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     if chart.ticks:
-        is_slanted = len(chart.ticks) > MOST_TICKS[size]
-        look: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
         every = -(-len(chart.ticks) // (2 * MOST_TICKS[size]))
-        named = [name if place % every == 0 else "" for place, name in enumerate(chart.ticks)]
-        axes.set_xticks(range(len(named)), named, **look)
-        axes.set_xlim(-0.6, len(named) - 0.4)
+        labels = [label if index % every == 0 else "" for index, label in enumerate(chart.ticks)]
+        if len(chart.ticks) > MOST_TICKS[size]:
+            axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right", rotation_mode="anchor")
+        else:
+            axes.set_xticks(range(len(labels)), labels)
+        axes.set_xlim(-0.6, len(labels) - 0.4)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS[size], integer=True))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     for number, series in enumerate(chart.series):
-        _draw(axes, chart, series, number)
+        _draw_series(axes, chart, series, number)
     if chart.border:
-        place, name = chart.border
-        axes.axvline(place, color=COLOURS["faint"], linestyle=":", linewidth=1.2, label=name)
+        x, label = chart.border
+        axes.axvline(x, color=COLOURS["faint"], linestyle=":", linewidth=1.2, label=label)
     axes.set(xlabel=chart.axes_titles[0], ylabel=chart.axes_titles[1])
     axes.grid(axis="y", color=COLOURS["line"], linewidth=0.8)
     axes.set_axisbelow(True)
@@ -127,25 +143,25 @@ def _drawn(chart: Chart, size: tuple[float, float]) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", chart: Chart, series: Series, number: int) -> None:
-    """Draws one series; points and bars of several stand side by side."""
-    colour: dict[str, Any] = {"color": COLOURS[series.colour], "label": series.name}
+def _draw_series(axes: "Axes", chart: Chart, series: Series, number: int) -> None:
+    """Draws one series; points and bars of several series are drawn side by side."""
+    colour, label, marker = COLOURS[series.colour], series.name, MARKERS[number % len(MARKERS)]
     values, errors = series.values, series.errors
-    if not series.places:
-        axes.axhline(values[0], linestyle=("--", "-.")[number % 2], linewidth=1.5, **colour)
+    if not series.x:
+        axes.axhline(values[0], linestyle=("--", "-.")[number % 2], linewidth=1.5, color=colour, label=label)
     elif chart.look == "lines":
-        marker = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4 if len(values) <= SPARSE else 2}
-        axes.plot(series.places, values, linewidth=1.6, **marker, **colour)
+        size = 4 if len(values) <= SPARSE else 2
+        axes.plot(series.x, values, linewidth=1.6, marker=marker, markersize=size, color=colour, label=label)
         if errors:
             low = [value - error for value, error in zip(values, errors, strict=True)]
             high = [value + error for value, error in zip(values, errors, strict=True)]
-            axes.fill_between(series.places, low, high, color=colour["color"], alpha=0.18, linewidth=0)
+            axes.fill_between(series.x, low, high, color=colour, alpha=0.18, linewidth=0)
     else:
         width = 0.8 / len(chart.series) if chart.look == "bars" else 0.09
         shift = width * (number - (len(chart.series) - 1) / 2)
-        places = [place + shift for place in series.places]
+        shifted = [x + shift for x in series.x]
         if chart.look == "bars":
-            axes.bar(places, values, 0.92 * width, **colour)
+            axes.bar(shifted, values, 0.92 * width, color=colour, label=label)
         else:
-            look = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5, "capsize": 3, "linewidth": 1.4}
-            axes.errorbar(places, values, yerr=errors, **look, **colour)
+            points = {"marker": marker, "color": colour, "label": label}
+            axes.errorbar(shifted, values, yerr=errors, markersize=5, capsize=3, linewidth=1.4, **points)

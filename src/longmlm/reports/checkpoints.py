@@ -1,44 +1,46 @@
-"""A run's checkpoints to a table of them."""
+"""The table of a run's checkpoints."""
 
 from pathlib import Path
 
-from longmlm.errors import CheckpointError, FolderError
+from longmlm.errors import ArtifactError, CheckpointError, FolderError
 from longmlm.reports.tables import Table
-from longmlm.training import checkpoint
+from longmlm.training.run_folder import evaluated_checkpoints, list_checkpoints, read_state, verify_checkpoint
+
+HEADER = ["checkpoint", "tokens", "accuracy in %", "MB", "verified", ""]
 
 
-def list_checkpoints(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
-    """Returns a line for each checkpoint, oldest first, and what is wrong with those that are not sound.
+def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
+    """Returns a line for each checkpoint, oldest first, and what is wrong with those that are damaged.
 
     Without `is_verified` the files are not read. Raises CheckpointError for a folder without checkpoints.
     """
-    folders = checkpoint.folders(run)
+    folders = list_checkpoints(run)
     if not folders:
-        raise CheckpointError(f"{run} holds no checkpoints: name the folder that pretrain.py wrote")
+        raise CheckpointError(f"{run} has no checkpoints: name the folder that the pretrain stage wrote")
     problems = {folder: _problem(folder) for folder in folders} if is_verified else {}
-    folders = [folder for folder in folders if folder.is_dir()]  # a run that goes on has removed some meanwhile
-    chosen = max((pair for pair in checkpoint.evaluated(run) if not problems.get(pair[1])), default=(0.0, None))[1]
+    folders = [folder for folder in folders if folder.is_dir()]  # a run in training may have removed some meanwhile
+    intact = (pair for pair in evaluated_checkpoints(run) if not problems.get(pair[1]))
+    best = max(intact, default=(0.0, None))[1]
     lines = []
     for folder in folders:
-        found = "unsound" if problems.get(folder) else "sound" if is_verified else ""
-        lines.append([folder.name, *_figures(folder), found, "best" if folder == chosen else ""])
-    header = ["checkpoint", "tokens", "accuracy in %", "MB", "verified", ""]
-    return Table(header, lines), [problems[folder] for folder in folders if problems.get(folder)]
+        status = "damaged" if problems.get(folder) else "intact" if is_verified else ""
+        lines.append([folder.name, *_numbers(folder), status, "best" if folder == best else ""])
+    return Table(HEADER, lines), [problems[folder] for folder in folders if problems.get(folder)]
 
 
-def _figures(folder: Path) -> list[str]:
+def _numbers(folder: Path) -> list[str]:
     try:
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        state, _ = checkpoint.read_state(folder)
-    except (OSError, ValueError, KeyError, TypeError):
+        state = read_state(folder).state
+    except (ArtifactError, OSError):
         return ["?", "?", "?"]
-    is_measured = state.accuracy is not None and state.evaluated_at_step == state.step
-    return [f"{state.tokens:,}", f"{state.accuracy:.2f}" if is_measured else "–", f"{size / 1e6:,.1f}"]
+    accuracy = "–" if state.accuracy_here is None else f"{state.accuracy_here:.2f}"
+    return [f"{state.tokens:,}", accuracy, f"{size / 1e6:,.1f}"]
 
 
 def _problem(folder: Path) -> str:
     try:
-        checkpoint.check_sound(folder)
+        verify_checkpoint(folder)
     except FolderError as error:
         return str(error)
     return ""

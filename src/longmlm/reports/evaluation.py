@@ -1,261 +1,219 @@
-"""Measurements to evaluation.json, a table, pictures and a page."""
+"""Report of an evaluation: its tables, its charts and its page, written with evaluation.json into one folder."""
 
-import hashlib
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from longmlm.evaluation.examples import FilledMask
-from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.measure import Measured, bin_starts
-from longmlm.folders import write_json
+from longmlm.artifacts import artifact
+from longmlm.artifacts.accuracy import Accuracy
+from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, ViewName
+from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
-from longmlm.reports.pages import Head, Passage, Section, Tile, page, write_page
+from longmlm.reports.pages import PAGE_FILE, Head, Passage, Section, Tile, page, write_page
 from longmlm.reports.tables import Table
 
-NAMES = ("base_cut", "base_windows", "long_before", "long_after", "long_after_cut")
-EXPLAINED = {
-    "base_cut": "base model, the start of the row, cut to its length",
-    "base_windows": "base model, the whole row in windows of its length",
+EXPLANATIONS: dict[ViewName, str] = {
+    "base_cut": "base model, start of the row, cut to the base model's length",
+    "base_windows": "base model, whole row, in windows of the base model's length",
     "long_before": "long model before training, whole row",
     "long_after": "long model after training, whole row",
-    "long_after_cut": "long model after training on what base_cut sees: what it has kept on short texts",
+    "long_after_cut": "long model after training, same input as base_cut: what it has kept on short texts",
 }
-DRAWN: dict[str, Colour] = {"base_cut": "ink", "base_windows": "amber", "long_before": "pale", "long_after": "blue"}
-EVALUATION = "evaluation.json"
-PICTURES = ("blocks.png", "recovery.png")
+TILES: dict[ViewName, str] = {
+    "long_after": "long model after training, whole rows",
+    "base_cut": "base model, rows cut to its length",
+    "base_windows": "base model, rows in windows",
+    "long_before": "long model before training, whole rows",
+}
+COLOURS: dict[ViewName, Colour] = {
+    "base_cut": "ink",
+    "base_windows": "amber",
+    "long_before": "pale",
+    "long_after": "blue",
+}
+BLOCKS_PICTURE, RECOVERY_PICTURE = "blocks.png", "recovery.png"
+PICTURES = (BLOCKS_PICTURE, RECOVERY_PICTURE)
+FILES = (Evaluation.FILE, PAGE_FILE, *PICTURES)
 
 
-def as_json(
-    measured: Mapping[str, Measured],
-    frozen: FrozenRows,
-    block: int,
-    sources: Mapping[str, str],
-    curve: Sequence[Any],
-    examples: Sequence[FilledMask],
-) -> dict[str, Any]:
-    """Returns the content of evaluation.json, `gains` in percent points.
+def check_output(folder: Path) -> None:
+    """Raises FolderError when `folder` holds anything else than an earlier evaluation."""
+    check_replaceable(folder, FILES)
 
-    `block` is the base model's length, `sources` tells where models and rows lie, `curve` are the run's evaluations,
-    `examples` are filled in by long_after, or by long_before where there is no other.
+
+def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None:
+    """Writes evaluation.json, the pictures and the page; an earlier result stays until this one is complete.
+
+    `made_by` is the command with its settings.
     """
-    gains = {}
-    if after := measured.get("long_after"):
-        gains = {
-            "recovered": after.whole.accuracy >= measured["base_cut"].whole.accuracy,
-            "context": _without_nan(after.whole.accuracy - measured["base_windows"].whole.accuracy),
-        }
-    return {
-        "row_length": frozen.rows.row_length,
-        "block": block,
-        "position_starts": bin_starts(block, frozen.rows.row_length),
-        "num_rows": len(frozen.row_ids),
-        "mask_seed": frozen.config.mask_seed,
-        "held_out": asdict(frozen.config),
-        "sources": dict(sources),
-        "measured": {name: _without_nan(asdict(one)) for name, one in measured.items()},
-        "gains": gains,
-        "curve": _without_nan(list(curve)),
-        "examples": [asdict(example) for example in examples],
-    }
+    charts = {BLOCKS_PICTURE: _blocks_chart(evaluation)}
+    if evaluation.curve:
+        charts[RECOVERY_PICTURE] = _recovery_chart(evaluation)
+    with replaced_folder(folder, FILES) as partial:
+        for name, chart in charts.items():
+            write_png(chart, partial / name)
+        write_page(evaluation_page(evaluation, made_by), partial / PAGE_FILE)
+        artifact.write(partial / Evaluation.FILE, evaluation)
 
 
-def write_evaluation(evaluation: Mapping[str, Any], folder: Path, made_by: str) -> None:
-    """Writes the pictures, index.html and, last, evaluation.json into `folder`; `made_by` stands at the page's foot.
-
-    An earlier result there is removed first.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (EVALUATION, "index.html", *PICTURES):
-        (folder / name).unlink(missing_ok=True)
-    charts = {"blocks.png": _blocks(evaluation)}
-    text = (
-        "Bars are two standard errors. The base model reads the first block; in windows it reads the others too, but "
-        "not what came before them."
-    )
+def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
+    """Returns the page about an evaluation."""
+    bars = "Bars are two standard errors. The base model reads the first block only; in windows it reads the others "
+    bars += "too, but not the text before each window."
+    explanations: dict[str, str] = {name: text for name, text in EXPLANATIONS.items() if name in evaluation.measured}
     sections = [
-        Section("Accuracy", _counted_in_words(evaluation), cells(evaluation)),
-        Section("What the columns are", "", _explained(evaluation)),
-        Section("By block of positions", text, charts["blocks.png"]),
-        Section("By position", "The same, finer. Shades are two standard errors.", _positions(evaluation)),
+        Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
+        Section("What the columns mean", "", explanations),
+        Section("By block of positions", bars, _blocks_chart(evaluation)),
+        Section("By position", "The same, finer. Shaded areas are two standard errors.", _positions_chart(evaluation)),
     ]
-    if evaluation["curve"]:
-        charts["recovery.png"] = recovery = _recovery(evaluation)
-        sections.append(Section("Recovery in training", _recovery_in_words(evaluation), recovery))
-    if evaluation["examples"]:
-        sections.append(
-            Section("Masks near the end of a long row", _examples_in_words(evaluation), _passages(evaluation))
-        )
-    sections.append(Section("What was read", "", {**evaluation["sources"], "mask seed": str(evaluation["mask_seed"])}))
-    for name, chart in charts.items():
-        write_png(chart, folder / name)
-    write_page(page(_head(evaluation), sections, made_by), folder / "index.html")
-    write_json(folder / EVALUATION, {**evaluation, "sha256": content_sha256(evaluation)})
+    if evaluation.curve:
+        sections.append(Section("Recovery in training", _recovery_text(evaluation), _recovery_chart(evaluation)))
+    if evaluation.examples:
+        passages = [
+            Passage(
+                f"row {example.row_id:,}, position {example.position:,} of {evaluation.row_length:,}",
+                example.before,
+                example.truth,
+                example.after,
+                example.guesses,
+            )
+            for example in evaluation.examples
+        ]
+        sections.append(Section("Masks near the end of a long row", _examples_text(evaluation), passages))
+    sources = evaluation.sources
+    facts = {
+        "rows": sources.rows,
+        "base model": sources.base,
+        "its revision": sources.base_revision,
+        "long model before training": sources.before,
+        "long model after training": sources.after,
+        "SHA-256 of its weights": sources.after_sha256,
+        "SHA-256 of the rows": sources.rows_sha256,
+        "precision": "fp32" if evaluation.precision == "no" else evaluation.precision,
+        "mask seed": str(evaluation.held_out.mask_seed),
+    }
+    sections.append(Section("Rows and models", "", {name: value for name, value in facts.items() if value}))
+    return page(_head(evaluation), sections, made_by)
 
 
-def content_sha256(evaluation: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of all that evaluation.json says besides it."""
-    content = {key: value for key, value in evaluation.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _without_nan(value: Any) -> Any:
-    """Returns the value with None for what was not measured, which JSON cannot say otherwise."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def cells(evaluation: Mapping[str, Any]) -> Table:
-    """Returns, of evaluation.json, a line for whole rows and one a block: percent with standard errors."""
-    measured = evaluation["measured"]
-    names = [name for name in NAMES if name in measured]
-    lines = [["whole row", *(_cell(measured[name]["whole"]) for name in names)]]
-    for number, place in enumerate(block_names(evaluation)):
-        lines.append([place, *(_cell(measured[name]["blocks"][number]) for name in names)])
+def accuracy_table(evaluation: Evaluation) -> Table:
+    """Returns a line for whole rows and one per block, a column per view: percent with standard errors."""
+    names = [name for name in VIEW_NAMES if name in evaluation.measured]
+    lines = [["whole row", *(_percent(evaluation.measured[name].whole) for name in names)]]
+    for number, positions in enumerate(_block_names(evaluation)):
+        lines.append([positions, *(_percent(evaluation.measured[name].blocks[number]) for name in names)])
     return Table(["accuracy in %", *names], lines)
 
 
-def block_names(evaluation: Mapping[str, Any]) -> list[str]:
-    """Returns the positions of each block, such as 0–127."""
-    block, row_length = evaluation["block"], evaluation["row_length"]
-    return [f"{first}–{min(first + block, row_length) - 1}" for first in range(0, row_length, block)]
+def explanation(evaluation: Evaluation) -> str:
+    """Returns what the columns of the table are, in two sentences."""
+    columns = "; ".join(f"{name}: {text}" for name, text in EXPLANATIONS.items() if name in evaluation.measured)
+    return f"{_caption(evaluation)} {columns}."
 
 
-def explanation(evaluation: Mapping[str, Any]) -> str:
-    """Returns what the table's columns are, in a sentence."""
-    explained = "; ".join(f"{name}: {what}" for name, what in _explained(evaluation).items())
-    return f"{_counted_in_words(evaluation)} {explained}."
+def _block_names(evaluation: Evaluation) -> list[str]:
+    starts = range(0, evaluation.row_length, evaluation.base_positions)
+    return [f"{start}–{min(start + evaluation.base_positions, evaluation.row_length) - 1}" for start in starts]
 
 
-def _explained(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    return {name: EXPLAINED[name] for name in NAMES if name in evaluation["measured"]}
+def _caption(evaluation: Evaluation) -> str:
+    num_selected = evaluation.measured["long_before"].whole.num_selected
+    return f"Masked-token accuracy on {num_selected:,} selected tokens, in percent, ± one standard error."
 
 
-def _counted_in_words(evaluation: Mapping[str, Any]) -> str:
-    count = evaluation["measured"]["long_before"]["whole"]["num_selected"]
-    return f"Percent of {count:,} selected tokens told right, ± one standard error."
+def _percent(accuracy: Accuracy) -> str:
+    return f"{accuracy.accuracy:.2f} ± {accuracy.standard_error:.2f}" if accuracy.num_selected else "–"
 
 
-def _cell(accuracy: Mapping[str, Any]) -> str:
-    return f"{accuracy['accuracy']:.2f} ± {accuracy['standard_error']:.2f}" if accuracy["num_selected"] else "–"
-
-
-def _head(evaluation: Mapping[str, Any]) -> Head:
-    measured, block, row_length = evaluation["measured"], evaluation["block"], evaluation["row_length"]
-    base = evaluation["sources"]["base"].rstrip("/").rsplit("/", 1)[-1]
-    names = {
-        "long_after": "long model after training, whole rows",
-        "base_cut": "base model, rows cut to its length",
-        "base_windows": "base model, rows in windows",
-        "long_before": "long model before training, whole rows",
-    }
-    tiles = [_tile(name, measured[key]["whole"]) for key, name in names.items() if key in measured]
-    if (context := evaluation["gains"].get("context")) is not None:
-        tiles.append(Tile("what the longer context is worth", f"{context:+.2f}".replace("-", "−"), "points"))
+def _head(evaluation: Evaluation) -> Head:
+    base = evaluation.sources.base.rstrip("/").rsplit("/", 1)[-1]
+    tiles = []
+    for view, name in TILES.items():
+        if view in evaluation.measured:
+            value, _, error = _percent(evaluation.measured[view].whole).partition(" ± ")
+            tiles.append(Tile(name, f"{value} %", f"± {error}") if error else Tile(name, value))
+    if (gain := evaluation.context_gain) is not None:
+        tiles.append(Tile("gain from the longer context", f"{gain:+.2f}".replace("-", "−"), "points"))
+    finding, is_good = _finding(evaluation)
     return Head(
-        f"{base}: from {block:,} to {row_length:,} positions",
-        f"How many masked tokens are told right, on {evaluation['num_rows']:,} held-out rows of {row_length:,} tokens, "
-        "each with one mask that is the same for every model.",
-        *_finding(evaluation),
+        f"{base}: from {evaluation.base_positions:,} to {evaluation.row_length:,} positions",
+        f"Masked-token accuracy on {evaluation.num_rows:,} held-out rows of {evaluation.row_length:,} tokens, each "
+        "under one mask that is the same for every model.",
+        finding,
+        is_good,
         tiles,
     )
 
 
-def _tile(name: str, accuracy: Mapping[str, Any]) -> Tile:
-    if not accuracy["num_selected"]:
-        return Tile(name, "–")
-    return Tile(name, f"{accuracy['accuracy']:.2f} %", f"± {accuracy['standard_error']:.2f}")
-
-
-def _finding(evaluation: Mapping[str, Any]) -> tuple[str, bool | None]:
-    measured, row_length = evaluation["measured"], evaluation["row_length"]
-    if "long_after" not in measured:
-        return "Not trained yet: this is what stretching alone gives.", None
-    after, base = (measured[name]["whole"]["accuracy"] for name in ("long_after", "base_cut"))
-    told = (
-        f"on whole rows of {row_length:,} tokens the long model tells {after:.2f} %, the base model {base:.2f} % on "
-        f"their first {evaluation['block']:,}"
+def _finding(evaluation: Evaluation) -> tuple[str, bool | None]:
+    after, base = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut")
+    if after is None or base is None:
+        return "Not trained yet: this is the accuracy that extension alone gives.", None
+    numbers = (
+        f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
+        f"{evaluation.row_length:,} tokens, the base model {base:.2f} % on their first {evaluation.base_positions:,}"
     )
-    if evaluation["gains"]["recovered"]:
-        return f"Recovered: {told}.", True
-    return f"Not recovered: {told}; {base - after:.2f} points are missing.", False
+    if evaluation.is_recovered:
+        return f"Recovered: {numbers}.", True
+    return f"Not recovered: {numbers}; {base - after:.2f} points are missing.", False
 
 
-def _series(evaluation: Mapping[str, Any], kind: str, places: Sequence[float]) -> list[Series]:
-    """Returns, of every model that is drawn, the accuracies at the places where there were tokens to tell."""
+def _series(evaluation: Evaluation, parts: Literal["blocks", "positions"], x: Sequence[float]) -> list[Series]:
+    """Returns the accuracies of each drawn view, at those x where tokens were selected."""
     series = []
-    for name in (name for name in DRAWN if name in evaluation["measured"]):
-        told = zip(places, evaluation["measured"][name][kind], strict=True)
-        if here := [(place, one) for place, one in told if one["num_selected"]]:
-            values = [one["accuracy"] for _, one in here]
-            errors = [2 * one["standard_error"] for _, one in here]
-            series.append(Series(name, DRAWN[name], [place for place, _ in here], values, errors))
+    for name in (name for name in COLOURS if name in evaluation.measured):
+        measured = zip(x, getattr(evaluation.measured[name], parts), strict=True)
+        if points := [(at, accuracy) for at, accuracy in measured if accuracy.num_selected]:
+            errors = [2 * accuracy.standard_error for _, accuracy in points]
+            values = [accuracy.accuracy for _, accuracy in points]
+            series.append(Series(name, COLOURS[name], [at for at, _ in points], values, errors))
     return series
 
 
-def _blocks(evaluation: Mapping[str, Any]) -> Chart:
-    names = block_names(evaluation)
-    series = _series(evaluation, "blocks", [float(place) for place in range(len(names))])
+def _blocks_chart(evaluation: Evaluation) -> Chart:
+    names = _block_names(evaluation)
+    series = _series(evaluation, "blocks", [float(number) for number in range(len(names))])
     titles = ("positions in the row (tokens)", "accuracy (%)")
     return Chart("Accuracy by block of positions", titles, series, "points", names)
 
 
-def _positions(evaluation: Mapping[str, Any]) -> Chart:
-    starts, block = evaluation["position_starts"], evaluation["block"]
-    ends = [*starts[1:], evaluation["row_length"]]
+def _positions_chart(evaluation: Evaluation) -> Chart:
+    starts = evaluation.position_starts
+    ends = [*starts[1:], evaluation.row_length]
     middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
     titles = ("position in the row (tokens)", "accuracy (%)")
-    border = (float(block), "end of the base model")
+    border = (float(evaluation.base_positions), "end of the base model")
     return Chart("Accuracy by position", titles, _series(evaluation, "positions", middles), border=border)
 
 
-def _recovery(evaluation: Mapping[str, Any]) -> Chart:
-    curve = evaluation["curve"]
-    points = [line["held_out"]["whole"] for line in curve]
-    values = [point["accuracy"] for point in points]
-    errors = [2 * point["standard_error"] for point in points]
-    series = [Series("long model, whole row", "blue", [float(line["step"]) for line in curve], values, errors)]
-    if (windows := evaluation["measured"]["base_windows"]["whole"]["accuracy"]) is not None:
-        series = [Series("base_windows", "amber", [], [windows]), *series]
-    if (base_cut := curve[-1]["base_cut"]) is not None:
+def _recovery_chart(evaluation: Evaluation) -> Chart:
+    points = [(float(line.step), line.held_out.whole) for line in evaluation.curve]
+    values = [accuracy.accuracy or 0.0 for _, accuracy in points]
+    errors = [2 * (accuracy.standard_error or 0.0) for _, accuracy in points]
+    series = [Series("long model, whole row", "blue", [step for step, _ in points], values, errors)]
+    if (base_windows := evaluation.accuracy("base_windows")) is not None:
+        series = [Series("base_windows", "amber", [], [base_windows]), *series]
+    if (base_cut := evaluation.curve[-1].base_cut) is not None:
         series = [Series("base_cut", "ink", [], [base_cut]), *series]
     return Chart("Recovery in training", ("step (optimizer updates)", "held-out accuracy (%)"), series)
 
 
-def _recovery_in_words(evaluation: Mapping[str, Any]) -> str:
-    last = evaluation["curve"][-1]
-    when = ""
-    if (step := last.get("recovered_at_step")) is not None:
-        when = f" The base model's accuracy was back at step {step:,}, after {last['recovered_at_tokens']:,} tokens."
+def _recovery_text(evaluation: Evaluation) -> str:
+    last, recovered = evaluation.curve[-1], ""
+    if last.recovered_at_step is not None:
+        tokens = f", after {last.recovered_at_tokens:,} tokens" if last.recovered_at_tokens is not None else ""
+        recovered = f" The long model reached the base model's accuracy at step {last.recovered_at_step:,}{tokens}."
     return (
-        "Accuracy on whole held-out rows while the long model is trained; the shade is two standard errors. Lines "
-        f"across are the base model's: base_cut as the run measured it on its rows, base_windows as in the table.{when}"
+        "Accuracy of the long model on whole held-out rows during training; the shaded area is two standard errors. "
+        "Horizontal lines are the base model: base_cut as the run measured it on its own held-out rows, base_windows "
+        f"as in the table.{recovered}"
     )
 
 
-def _examples_in_words(evaluation: Mapping[str, Any]) -> str:
-    measured, count = evaluation["measured"], len(evaluation["examples"])
-    name = "long_after" if "long_after" in measured else "long_before"
+def _examples_text(evaluation: Evaluation) -> str:
     return (
-        f"The last masked token of {count} rows spread over the held-out side, not picked, as {name} fills it in. "
-        "It read the whole row, in which other tokens were hidden as well; the marked one is what stood there."
+        f"Predictions of {evaluation.latest_view} at the last masked position of {len(evaluation.examples)} rows, "
+        "spread evenly over the held-out split and not hand-picked. The model read the whole row, in which other "
+        "tokens were masked as well; the marked word is the true one."
     )
-
-
-def _passages(evaluation: Mapping[str, Any]) -> list[Passage]:
-    return [
-        Passage(
-            f"row {one['row_id']:,}, position {one['place']:,} of {evaluation['row_length']:,}",
-            one["before"],
-            one["truth"],
-            one["after"],
-            one["guesses"],
-        )
-        for one in evaluation["examples"]
-    ]

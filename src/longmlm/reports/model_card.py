@@ -1,222 +1,153 @@
-"""What was measured to a model card."""
+"""The model card of a release: metadata for hubs, how to load the model, what was measured, how it was made."""
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from longmlm.reports.evaluation import cells, explanation
+from longmlm.artifacts.evaluation import Evaluation
+from longmlm.artifacts.provenance import Extension, Provenance, TrainingRecord
+from longmlm.artifacts.rows import RowsManifest
+from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accuracy_table, explanation
 from longmlm.reports.facts import Licence, Training, corpora, datasets
 from longmlm.reports.packing import packing_table
+from longmlm.reports.rendering import render
 from longmlm.reports.tables import Table, markdown_table
-from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.release import ReleaseCard
 
 NOT_RECOVERED = (
-    "**Not recovered: on whole rows this model tells fewer tokens than its base model on rows cut to its length.**"
+    "**Not recovered: on whole rows this model predicts fewer masked tokens correctly than its base model on rows cut "
+    "to the base model's length.**"
 )
 
 
-def model_card(
-    config: ReleaseConfig,
-    provenance: Mapping[str, Any],
-    evaluation: Mapping[str, Any],
-    rows: Mapping[str, Any],
-    training: Training,
-    licence: Licence,
-) -> str:
-    """Returns README.md: metadata, how to load, what was measured, how it was made; `rows` is their manifest."""
-    key = "base" if "base" in provenance else "started_from"
-    data = ModelCardData(
-        language=list(config.card.languages),
-        license=licence.identifier,
-        license_name=licence.name,
-        license_link=licence.link,
-        library_name="transformers",
-        pipeline_tag="fill-mask",
-        base_model=provenance[key] if provenance.get(f"{key}_revision") else None,
-        datasets=datasets(rows) or None,
-        tags=["masked-lm", "long-context"] if "base" in provenance else ["masked-lm"],
-        model_name=config.card.title,
-        eval_results=_results(config, evaluation, provenance) or None,
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What a model card says besides its author's text: `rows` is their manifest, `name` the released folder's."""
+
+    name: str
+    provenance: Provenance
+    evaluation: Evaluation | None
+    rows: RowsManifest
+    training: Training
+    licence: Licence
+    has_onnx: bool = False
+
+
+def model_card(card: ReleaseCard, facts: CardFacts) -> str:
+    """Returns README.md."""
+    provenance, evaluation, training = facts.provenance, facts.evaluation, facts.training
+    trained = provenance.trained
+    assert trained is not None  # checked by the release gate
+    exported = trained.exported_accuracy
+    reported = evaluation.accuracy("long_after") if evaluation else trained.accuracy
+    accuracy = reported if exported is None else exported
+    base_cut = evaluation.accuracy("base_cut") if evaluation else training.base_cut
+    settings = Table(["setting", "value"], list(training.settings.items()))
+    return render(
+        "model_card.md",
+        metadata=_metadata(card, facts, accuracy),
+        card=card,
+        history=_history(provenance, trained),
+        hub="",
+        name=facts.name,
+        revision_argument="",
+        lengths=_lengths(provenance.extension, trained),
+        has_onnx=facts.has_onnx,
+        evaluation=evaluation,
+        accuracy=accuracy,
+        exported_accuracy=exported,
+        base_cut=base_cut,
+        is_below_base=accuracy is not None and base_cut is not None and accuracy < base_cut,
+        is_extended=provenance.extension is not None,
+        not_recovered=NOT_RECOVERED,
+        explanation=evaluation and explanation(evaluation),
+        accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
+        blocks_picture=BLOCKS_PICTURE,
+        recovery_picture=RECOVERY_PICTURE,
+        duration=_duration(card, training),
+        settings_table=training.settings and markdown_table(settings),
+        corpora=card.data or corpora(facts.rows),
+        packing_table=markdown_table(packing_table(facts.rows.report)),
+        row_length=trained.row_length,
+        licence=facts.licence,
+        base_name=provenance.source and provenance.source.public_name,
     )
-    parts = [f"# {config.card.title}", config.card.description, _making(provenance), _usage(config, provenance)]
-    if evaluation:
-        parts.append(_measurements(evaluation, _exported(provenance)))
-    elif (accuracy := (provenance.get("trained") or {}).get("accuracy")) is not None:
-        exported = _exported(provenance)
-        parts.append(_one_figure(accuracy if exported is None else exported, training.base_cut, "base" in provenance))
-    parts += [_training(config, training), _data(config, rows), _limits(config, provenance)]
-    told = f", as its base model {public_name(provenance, key)}" if licence.is_of_base else ""
-    parts.append(f"## Licence\n\n{licence.name or licence.identifier}{told}")
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
 def addressed(card: str, hub: str, name: str, revision: str | None = None) -> str:
-    """Returns the card with the code that loads the model from the hub, "hf" or "ms", or else from a folder."""
-    card = re.sub(r"```python\n.*?```", lambda _: _code(hub, name, revision), card, count=1, flags=re.DOTALL)
-    return re.sub(r"```python\nimport onnx.*?```", lambda _: _onnx_code(hub, name, revision), card, flags=re.DOTALL)
+    """Returns the card with code that loads the model from the hub, "hf" or "ms", or else from a folder."""
+    target = {"hub": hub, "name": name, "revision_argument": f', revision="{revision}"' if revision else ""}
+    for template, code in (
+        ("load_onnx.md", r"```python\nimport onnx.*?```\n"),
+        ("load_model.md", r"```python\n.*?```\n"),
+    ):
+        text = render(template, **target)
+        card = re.sub(code, lambda _, text=text: text, card, count=1, flags=re.DOTALL)
+    return card
 
 
-def _code(hub: str, name: str, revision: str | None = None) -> str:
-    revised = f', revision="{revision}"' if revision else ""
-    lines = ["from transformers import pipeline", "", f'fill_mask = pipeline("fill-mask", model="{name}"{revised})']
-    if hub == "ms":
-        lines[:1] = ["from modelscope_hub import HubApi", *lines[:1]]
-        lines[-1:] = [
-            f'folder = HubApi().download_repo("{name}", "model"{revised})',
-            'fill_mask = pipeline("fill-mask", model=str(folder))',
-        ]
-    lines.append('print(fill_mask(f"This is {fill_mask.tokenizer.mask_token}.")[0]["token_str"])')
-    return "\n".join(["```python", *lines, "```"])
+def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> str:
+    """Returns the YAML that hubs read."""
+    source = facts.provenance.source
+    result = accuracy is not None and EvalResult(
+        task_type="fill-mask",
+        dataset_type="held-out-rows",
+        dataset_name=f"held-out documents of {', '.join(card.data) or 'the corpus'}",
+        metric_type="accuracy",
+        metric_name="masked-token accuracy (%)",
+        metric_value=round(accuracy, 2),
+    )
+    data = ModelCardData(
+        language=list(card.languages),
+        license=facts.licence.identifier,
+        license_name=facts.licence.name,
+        license_link=facts.licence.link,
+        library_name="transformers",
+        pipeline_tag="fill-mask",
+        base_model=source.name if source and source.revision else None,
+        datasets=datasets(facts.rows) or None,
+        tags=["masked-lm", "long-context"] if facts.provenance.extension else ["masked-lm"],
+        model_name=card.title,
+        eval_results=[result] if result else None,
+    )
+    return data.to_yaml()
 
 
-def _onnx_code(hub: str, name: str, revision: str | None = None) -> str:
-    revised = f', revision="{revision}"' if revision else ""
-    imports, fetch, place = [], [], f'"{name}"{revised}'
-    if hub == "ms":
-        imports, place = ["from modelscope_hub import HubApi"], "folder"
-        fetch = [f'folder = str(HubApi().download_repo("{name}", "model"{revised}))']
-    lines = [
-        "import onnxruntime",
-        *imports,
-        "from transformers import AutoTokenizer",
-        "from transformers.utils import cached_file",
-        "",
-        *fetch,
-        f"tokenizer = AutoTokenizer.from_pretrained({place})",
-        f'session = onnxruntime.InferenceSession(cached_file({place}, filename="model.onnx"))',
-        'inputs = dict(tokenizer([f"This is {tokenizer.mask_token}."], return_tensors="np"))',
-        'inputs.pop("token_type_ids", None)',
-        '[logits] = session.run(["logits"], inputs)',
-        'print(tokenizer.decode(logits[inputs["input_ids"] == tokenizer.mask_token_id][0].argmax()))',
-    ]
-    return "\n".join(["```python", *lines, "```"])
-
-
-def public_name(provenance: Mapping[str, Any], key: str) -> str:
-    """Returns a model of the hub, which has a revision, as it is, and of a local folder the last part of its path."""
-    model = provenance[key]
-    return model if provenance.get(f"{key}_revision") else Path(model).name
-
-
-def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what longmlm.json of a release says: without the places of local folders."""
-    named = {key: public_name(provenance, key) for key in ("base", "started_from") if provenance.get(key)}
-    return {**provenance, **named}
-
-
-def _results(config: ReleaseConfig, evaluation: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[EvalResult]:
-    trained, accuracy = provenance.get("trained") or {}, _exported(provenance)
-    if accuracy is None:
-        accuracy = evaluation["measured"]["long_after"]["whole"]["accuracy"] if evaluation else trained.get("accuracy")
-    if accuracy is None:
-        return []
-    return [
-        EvalResult(
-            task_type="fill-mask",
-            dataset_type="held-out-rows",
-            dataset_name=f"held-out documents of {', '.join(config.card.data) or 'the corpus'}",
-            metric_type="accuracy",
-            metric_name="masked-token accuracy (%)",
-            metric_value=round(accuracy, 2),
+def _history(provenance: Provenance, trained: TrainingRecord) -> str:
+    """Returns in a sentence how the model was made."""
+    extension, started = provenance.extension, provenance.started_from
+    steps = f"{trained.steps:,} steps, {trained.tokens:,} tokens"
+    for before in provenance.trained_before:
+        steps += f", after {before.steps:,} steps on {before.tokens:,} tokens in an earlier run"
+    on_rows = f"on rows of {trained.row_length} tokens: {steps}."
+    if extension:
+        return (
+            f"`{extension.base.public_name}` (revision {extension.base.revision or 'local'}), its "
+            f"{extension.base_positions} trained positions extended to {extension.num_positions} by longmlm "
+            f"({extension.initialisation}, alpha {extension.alpha}), then pretrained {on_rows}"
         )
-    ]
+    if started:
+        named = f"`{started.public_name}` (revision {started.revision or 'local'})"
+        return f"{named}, pretrained further with longmlm {on_rows}"
+    return f"Pretrained from scratch with longmlm {on_rows}"
 
 
-def _making(provenance: Mapping[str, Any]) -> str:
-    trained = provenance.get("trained") or {}
-    steps = f"{trained.get('steps', 0):,} steps, {trained.get('tokens', 0):,} tokens"
-    for before in provenance.get("trained_before", ()):
-        steps += f", after {before['steps']:,} steps on {before['tokens']:,} tokens in an earlier run"
-    on_rows = f"on rows of {trained.get('row_length')} tokens: {steps}."
-    if not {"base", "started_from"} & provenance.keys():
-        return f"Pretrained from scratch with longmlm {on_rows}"
-    if "base" not in provenance:
-        name, commit = public_name(provenance, "started_from"), provenance.get("started_from_revision") or "local"
-        return f"`{name}` (revision {commit}), pretrained further with longmlm {on_rows}"
-    return (
-        f"`{public_name(provenance, 'base')}` (revision {provenance['base_revision'] or 'local'}) with its table of "
-        f"{provenance['base_positions']} trained positions stretched to {provenance['num_positions']} by longmlm "
-        f"({provenance['initialisation']}, alpha {provenance['alpha']}), then pretrained {on_rows}"
-    )
-
-
-def _usage(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
-    trained = (provenance.get("trained") or {}).get("row_length")
-    length = provenance.get("num_positions", trained)
-    beyond = ""
-    if length != trained:
-        beyond = f" It was trained and measured on rows of {trained} tokens; at other lengths nothing was measured."
-        if length > trained and provenance.get("mode") == "generated":
-            beyond += (
-                " Its positions beyond that follow from the base rows by the formula, and no text has passed them."
-            )
-    return (
-        f"## Use\n\n{_code('', Path(config.output).name)}\n\n"
-        f"A stock transformers checkpoint: no remote code. It reads up to {length} tokens.{beyond}{_onnx(config)}"
-    )
-
-
-def _exported(provenance: Mapping[str, Any]) -> float | None:
-    """Returns the accuracy of the released files themselves, where they were measured."""
-    return (provenance.get("trained") or {}).get("exported_accuracy")
-
-
-def _onnx(config: ReleaseConfig) -> str:
-    if not config.recipe.onnx:
-        return ""
-    return (
-        "\n\nWithout torch, `model.onnx` (fp32) gives the same logits. It takes ids and attention mask, and no token "
-        f"types: they are all 0.\n\n{_onnx_code('', Path(config.output).name)}"
-    )
-
-
-def _measurements(evaluation: Mapping[str, Any], exported: float | None) -> str:
-    base_cut = evaluation["measured"]["base_cut"]["whole"]["accuracy"]
-    is_lost = exported is not None and base_cut is not None and exported < base_cut
-    verdict = f"{NOT_RECOVERED}\n\n" if is_lost or not evaluation["gains"]["recovered"] else ""
-    again = "" if exported is None else f" These files, loaded again, tell {exported:.2f} % of the whole rows' tokens."
-    curve = "\n\n![Recovery in training](recovery.png)" if evaluation["curve"] else ""
-    return (
-        f"## Accuracy\n\n{verdict}{evaluation['num_rows']:,} held-out rows of {evaluation['row_length']} tokens, one "
-        f"frozen mask each. {explanation(evaluation)}{again}\n\n{markdown_table(cells(evaluation))}\n\n"
-        f"![Accuracy by block of positions](blocks.png){curve}"
-    )
-
-
-def _one_figure(accuracy: float, base_cut: float | None, is_long: bool) -> str:
-    told = f"{accuracy:.2f} % of the selected tokens of held-out rows are told right"
-    if base_cut is None:
-        unknown = " What its base model tells was not measured." if is_long else ""
-        return f"## Accuracy\n\n{told}.{unknown}"
-    verdict = f"{NOT_RECOVERED}\n\n" if accuracy < base_cut else ""
-    return f"## Accuracy\n\n{verdict}{told}; the base model tells {base_cut:.2f} % on rows cut to its length."
-
-
-def _training(config: ReleaseConfig, training: Training) -> str:
+def _duration(card: ReleaseCard, training: Training) -> str:
     hours = f" for {training.seconds / 3600:,.1f} hours" if training.seconds else ""
-    on = f" on {config.card.hardware}" if config.card.hardware else ""
-    when = f"Trained{hours}{on}." if hours or on else ""
-    table = markdown_table(Table(["setting", "value"], [[name, str(value)] for name, value in training.recipe.items()]))
-    told = [when] * bool(when) + [table] * bool(training.recipe)
-    return "\n\n".join(["## Training", *told]) if told else ""
+    hardware = f" on {card.hardware}" if card.hardware else ""
+    return f"Trained{hours}{hardware}." if hours or hardware else ""
 
 
-def _data(config: ReleaseConfig, rows: Mapping[str, Any]) -> str:
-    lines = "\n".join(f"- {line}" for line in config.card.data or corpora(rows))
-    packed = markdown_table(packing_table(rows["report"]))
-    return f"## Data\n\n{lines}\n\nPacked rows, training and held-out documents apart:\n\n{packed}"
-
-
-def _limits(config: ReleaseConfig, provenance: Mapping[str, Any]) -> str:
-    length = (provenance.get("trained") or {}).get("row_length")
-    return (
-        "## Limits\n\n"
-        f"- It was trained on rows of {length} tokens in {', '.join(config.card.languages)}; other lengths, languages "
-        "and kinds of text were not measured.\n"
-        "- Accuracy is that of filling in masks chosen at random in documents of the same corpus that training did not "
-        "see; it says little of other tasks, for which the model has to be tuned.\n"
-        "- What its text holds of error and prejudice, it may repeat."
-    )
+def _lengths(extension: Extension | None, trained: TrainingRecord) -> str:
+    """Returns how many tokens the model reads, and at which lengths nothing is known of it."""
+    length = extension.num_positions if extension else trained.row_length
+    text = f"It reads up to {length} tokens."
+    if extension and length != trained.row_length:
+        text += (
+            f" It was trained and measured on rows of {trained.row_length} tokens; at other lengths nothing was "
+            "measured."
+        )
+        if length > trained.row_length and extension.mode == "generated":
+            text += " Positions beyond that are computed from the base positions and were never trained on text."
+    return text

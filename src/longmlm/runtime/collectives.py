@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from threading import Thread
 from typing import TypeVar, cast
 
 import torch
@@ -17,26 +18,26 @@ POLL_SECONDS = 0.1
 
 
 def any_rank(accelerator: Accelerator, *flags: bool) -> list[bool]:
-    """Returns in every process, for each flag, whether it is set in any."""
-    raised = accelerator.reduce(torch.tensor(flags, dtype=torch.int32, device=accelerator.device), "sum")
-    return [count > 0 for count in raised.tolist()]
+    """Returns on every rank, for each flag, whether it is set on any."""
+    counts = accelerator.reduce(torch.tensor(flags, dtype=torch.int32, device=accelerator.device), "sum")
+    return [count > 0 for count in counts.tolist()]
 
 
 def check_same_on_all_ranks(accelerator: Accelerator, content: str | bytes, what: str) -> None:
-    """Raises TrainingError in every process when `content` is not the same in all, since machines share no disk."""
+    """Raises TrainingError on every rank when `content` differs on one, as on machines that do not share a disk."""
     (first,) = broadcast_object_list([content])
     if any(any_rank(accelerator, content != first)):
         raise TrainingError(f"a process sees {what}: it must lie on a disk that all machines share")
 
 
 def broadcast_from_main(accelerator: Accelerator, work: Callable[[], Value]) -> Value:
-    """Returns in every process what `work` returns in the main one."""
-    told = _while_others_wait(accelerator, work, accelerator.is_main_process)
-    return cast(Value, broadcast_object_list([told])[0])
+    """Returns on every rank what `work` returns in the main process."""
+    result = _while_others_wait(accelerator, work, accelerator.is_main_process)
+    return cast(Value, broadcast_object_list([result])[0])
 
 
 def local_main_first(accelerator: Accelerator, work: Callable[[], object]) -> None:
-    """Does the work in the first process of each machine."""
+    """Does the work in the first process of each machine; the others wait."""
     _while_others_wait(accelerator, work, accelerator.is_local_main_process)
 
 
@@ -44,11 +45,20 @@ def _while_others_wait(accelerator: Accelerator, work: Callable[[], Value], is_w
     """Returns what `work` returns in the workers; the others wait as long as it takes, and all fail when one does."""
     if accelerator.num_processes == 1:
         return work()
-    with ThreadPoolExecutor(1) as pool:
-        task = pool.submit(work) if is_worker else None
-        while any(any_rank(accelerator, task is not None and not task.done())):
-            time.sleep(POLL_SECONDS)
+    task: Future[Value] | None = None
+    if is_worker:
+        task = Future()
+        Thread(target=_complete, args=(task, work), daemon=True).start()  # a stop signal does not wait for a daemon
+    while any(any_rank(accelerator, task is not None and not task.done())):
+        time.sleep(POLL_SECONDS)
     error = task.exception() if task else None
     if any(any_rank(accelerator, error is not None)):
         raise error or TrainingError("another process failed: its error says why")
     return task.result() if task else None
+
+
+def _complete(task: "Future[Value]", work: Callable[[], Value]) -> None:
+    try:
+        task.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
+        task.set_exception(error)

@@ -1,12 +1,16 @@
 """Precision: what `auto` resolves to on this hardware."""
 
+from typing import Literal
+
 import torch
 
+from longmlm.settings.pretrain import Precision
 
-def resolved_precision(precision: str) -> str:
-    """Returns what `auto` stands for here: bf16 where GPU or CPU compute in it, else no (fp32); others as they are.
 
-    Without instructions for it a CPU takes some hundred times as long in bf16 as in fp32.
+def resolved_precision(precision: Precision) -> Literal["no", "bf16"]:
+    """Returns the precision, for `auto` bf16 where GPU or CPU support it, else no (fp32).
+
+    Without instructions for it, a CPU takes some hundred times as long in bf16 as in fp32.
     """
     if precision != "auto":
         return precision

@@ -1,4 +1,4 @@
-"""Signals: SIGTERM and SIGINT as a flag that training reads."""
+"""Stop signals: SIGTERM and SIGINT as a flag that training reads."""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Stop:
-    """Whether somebody asked the run to end, and how."""
+    """Whether a stop signal has arrived, and which."""
 
     signal_name: str = ""
 
@@ -18,15 +18,15 @@ class Stop:
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stop]:
-    """Yields a flag that SIGTERM and SIGINT raise instead of ending the process; a second SIGINT interrupts."""
+    """Yields a flag that SIGTERM and SIGINT set instead of terminating the process; a second SIGINT interrupts."""
     stop = Stop()
 
-    def note(number: int, _frame: object) -> None:
+    def set_flag(number: int, _frame: object) -> None:
         if stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.signal_name = signal.Signals(number).name
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, set_flag) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:

@@ -1,4 +1,4 @@
-"""Watchdog: ends a process that waits too long for another one."""
+"""Watchdog: terminates a process that waits too long for another rank or for a device."""
 
 import math
 import os
@@ -12,13 +12,13 @@ _latest_heartbeat = [0.0]
 
 
 def heartbeat() -> None:
-    """Says that this process is at work."""
+    """Records that this process is making progress."""
     _latest_heartbeat[0] = time.monotonic()
 
 
 @contextmanager
 def pause_watchdog() -> Iterator[None]:
-    """Lets what takes its time, such as writing to a slow disk, not count as hanging."""
+    """Exempts a block that may take long, such as writing to a slow disk."""
     _latest_heartbeat[0] = math.inf
     try:
         yield
@@ -28,23 +28,23 @@ def pause_watchdog() -> Iterator[None]:
 
 @contextmanager
 def watchdog(seconds: float, process_index: int) -> Iterator[None]:
-    """Ends this process with exit code 1 and one line when there was no beat for `seconds` while the block runs.
+    """Exits this process with code 1 and one line when `seconds` pass without a heartbeat while the block runs.
 
-    A process waits for its fellows in each step, so all end that wait for one that hangs; the launcher ends that one.
+    Every rank waits for the others in each step, so all ranks that wait for a hanging one exit; the launcher terminates
+    that one.
     """
-    over, tick = threading.Event(), min(1.0, seconds / 4)
+    is_over, tick = threading.Event(), min(1.0, seconds / 4)
     heartbeat()
 
     def watch() -> None:
-        seen, ticks = 0.0, 0  # ticks, not the clock: a process that was stopped for a while does not hang
-        while not over.wait(tick):
-            ticks = ticks + 1 if seen == _latest_heartbeat[0] != math.inf else 0
-            seen = _latest_heartbeat[0]
+        last, ticks = 0.0, 0  # ticks, not the clock: a process that was suspended for a while does not hang
+        while not is_over.wait(tick):
+            ticks = ticks + 1 if last == _latest_heartbeat[0] != math.inf else 0
+            last = _latest_heartbeat[0]
             if ticks * tick > seconds:
-                said = (
-                    f"error: process {process_index} waited {seconds:.0f} s for its fellows or for a device: one hangs"
-                )
-                print(f"\n{said}; the same command goes on from the last checkpoint", file=sys.stderr, flush=True)
+                waited = f"process {process_index} waited {seconds:.0f} s for another process or a device, which hangs"
+                remedy = "the same command resumes from the last checkpoint"
+                print(f"\nerror: {waited}; {remedy}", file=sys.stderr, flush=True)
                 os._exit(1)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -52,5 +52,5 @@ def watchdog(seconds: float, process_index: int) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        is_over.set()
         watcher.join()

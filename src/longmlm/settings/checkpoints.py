@@ -13,7 +13,7 @@ class CheckpointsConfig:
     run: str
     """Run folder."""
     action: Literal["list", "verify", "export"] = "list"
-    """list; verify: read every file and compare it with its manifest; export: write one as a stock model."""
+    """list: list them; verify: compare every file with its manifest; export: write one as a stock model."""
     step: int | None = None
     """Step of the checkpoint to export; absent for the best."""
     output: str | None = None
@@ -21,4 +21,4 @@ class CheckpointsConfig:
 
     def __post_init__(self) -> None:
         if (self.action == "export") != (self.output is not None):
-            raise ValueError("export needs output, the folder to write; list and verify need none")
+            raise ValueError("export needs output, the folder to write; list and verify take none")

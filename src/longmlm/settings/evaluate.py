@@ -1,4 +1,4 @@
-"""Settings of the evaluate stage: models, held-out rows, and how they are measured."""
+"""Settings of the evaluate stage: the models, the held-out rows, and how accuracy is measured."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from longmlm.settings.pretrain import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateRecipe:
-    """What is measured. A change makes another evaluation."""
+    """What is measured. A change gives another evaluation."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -20,7 +20,7 @@ class EvaluateRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateRuntime:
-    """How fast it is measured."""
+    """How fast accuracy is measured."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -34,7 +34,7 @@ class EvaluateRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateConfig:
-    """Measures masked-token accuracy on held-out rows, whole and per block of positions, and writes a page about it."""
+    """Measures masked-token accuracy on held-out rows, in total and per block of positions, and writes a report."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -45,12 +45,12 @@ class EvaluateConfig:
     base: str
     """The base model, at its own length."""
     long_before: str
-    """The long model as it was extended."""
+    """The long model before training: the output of the extend stage."""
     long_after: str | None = None
-    """The long model after training: an export, a checkpoint, or a run folder, whose best checkpoint is taken."""
+    """The long model after training: an export, a checkpoint, or a run folder, whose best checkpoint is used."""
     run: str | None = None
-    """Run folder whose metrics give the recovery curve."""
+    """Run folder whose metrics are plotted as the recovery curve."""
     recipe: EvaluateRecipe = field(default_factory=EvaluateRecipe)
     """What is measured."""
     runtime: EvaluateRuntime = field(default_factory=EvaluateRuntime)
-    """How fast it is measured."""
+    """How fast accuracy is measured."""

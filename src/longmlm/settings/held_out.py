@@ -1,4 +1,4 @@
-"""Settings of an evaluation: which held-out rows are measured, under which frozen masks."""
+"""Settings of an evaluation: the held-out rows and their frozen masks."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ class HeldOut:
     __pydantic_config__ = {"extra": "forbid"}
 
     max_rows: int | None = None
-    """Rows to evaluate, spread evenly over the held-out split; absent for all of them."""
+    """Number of rows to evaluate, spread evenly over the held-out split; absent for all."""
     mask_seed: int = 1789
     """Seed of the frozen masks."""
     masking: Masking = field(default_factory=Masking)

@@ -1,11 +1,11 @@
-"""Settings of masked-language modelling: which tokens are selected, and what the model sees in their place."""
+"""Settings of masked-language modelling: which tokens are selected, and what replaces them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
-    """How many tokens of a row are selected for prediction, and what the model sees in their place."""
+    """How many tokens of a row are selected for prediction, and what replaces them."""
 
     __pydantic_config__ = {"extra": "forbid"}
 

@@ -1,4 +1,4 @@
-"""Settings of the prepare stage: a corpus, and how it becomes packed rows."""
+"""Settings of the prepare stage: the corpus, and how it is packed into rows."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,22 +10,24 @@ PackingMode = Literal["full-sentences", "doc-sentences"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Files, read in the order of their names, or a split of a data set."""
+    """A part of the corpus in one language: files, or a split of a data set."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
     files: tuple[str, ...] = ()
-    """Paths or globs of .txt (one document a file), .jsonl and .csv (also .gz, .zst) and .parquet (one a record)."""
+    """Paths or globs of .txt (one document), .jsonl, .csv (all also .gz, .zst) or .parquet (one per record)."""
     dataset: str | None = None
-    """Instead of files: a data set of the Hugging Face Hub, owner/name, or the folder of one."""
+    """Instead of files: a data set of the Hugging Face Hub, OWNER/NAME, or the folder of a data set."""
     subset: str | None = None
-    """Configuration of the data set, if it has several."""
+    """Subset (configuration) of the data set, if it has several."""
     split: str | None = None
     """Split of the data set to read, such as train."""
     revision: str | None = None
-    """Commit, tag or branch of the data set; resolved to a commit on the first run and kept. Absent: main."""
+    """Branch, tag or commit of the data set, resolved to a commit on the first run; absent for main."""
     text_field: str = "text"
     """Field or column that holds the text."""
+    delimiter: str | None = None
+    """Character between the fields of .csv files; absent for a comma."""
     language: str = "en"
     """ISO 639-1 code that selects the rules of sentence splitting."""
 
@@ -35,31 +37,35 @@ class Source:
         if self.dataset and not self.split:
             raise ValueError("a `dataset` needs the `split` to read, such as train")
         if not self.dataset and (self.subset or self.split or self.revision):
-            raise ValueError("subset, split and revision belong to a `dataset`; these are files")
+            raise ValueError("subset, split and revision need a `dataset`, but the source has `files`")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise ValueError(f"delimiter must be one character, such as ';' or a tab, not {self.delimiter!r}")
+        if self.delimiter is not None and self.dataset:
+            raise ValueError("delimiter needs `files`, but the source has a `dataset`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRecipe:
-    """What the rows are made of. A change makes other rows."""
+    """What the rows are made of. A change gives other rows."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
     tokenizer: str
-    """Folder or hub name of the tokenizer (of the model that will read the rows)."""
+    """Folder or hub name of the tokenizer, that of the model to train."""
     row_length: int
     """Tokens per row, both special tokens included."""
     sources: tuple[Source, ...] = ()
-    """The corpus, one [[recipe.sources]] table after the other."""
+    """The corpus: one [[recipe.sources]] table for each part of it."""
     packing: PackingMode = "full-sentences"
-    """full-sentences: rows may cross documents; doc-sentences: they never do."""
+    """full-sentences: a row may contain several documents; doc-sentences: it never does."""
     held_out_fraction: float = 0.01
-    """Fraction of the documents, chosen by a hash of their text, that is held out from training."""
+    """Fraction of the documents that is held out from training, chosen by a hash of their text."""
     slice_bytes: int = 32_000_000
-    """Bytes of text in a unit of work; rows never cross a slice."""
+    """Bytes of text in a slice, the unit of work. A row never crosses slices."""
 
     def __post_init__(self) -> None:
         if self.row_length < 3:
-            raise ValueError("row_length must be at least 3: two special tokens and one of text")
+            raise ValueError("row_length must be at least 3: two special tokens and one token of text")
         if not 0 < self.held_out_fraction < 1:
             raise ValueError("held_out_fraction must lie between 0 and 1, both excluded")
         if not self.sources:
@@ -84,21 +90,21 @@ class PrepareRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCard:
-    """What the card of published rows says."""
+    """The card of published rows."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
     title: str | None = None
-    """Title of the card; absent for the name of the rows' folder."""
+    """Title of the card; absent for the name of the output folder."""
     license: str | None = None
-    """Licence of the rows, an identifier that hubs know, such as cc0-1.0."""
+    """Licence of the rows: an identifier known to hubs, such as cc0-1.0."""
     data: tuple[str, ...] = ()
     """One line per corpus, with its licence; absent for the names of the sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareConfig(Publishing):
-    """Packs text into rows: whole sentences, tokenized, training and held-out documents separate."""
+    """Packs text into rows of tokenized whole sentences, with a training and a held-out split."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -107,7 +113,7 @@ class PrepareConfig(Publishing):
     recipe: PrepareRecipe
     """What the rows are made of."""
     runtime: PrepareRuntime = field(default_factory=PrepareRuntime)
-    """How fast they are made."""
+    """How fast the rows are made."""
     card: RowsCard = field(default_factory=RowsCard)
     """The card of published rows."""
 

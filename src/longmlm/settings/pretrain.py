@@ -7,6 +7,8 @@ from typing import Literal
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
 
+MAX_BATCH_TOKENS = 100_000_000
+MAX_THREADS = 1024
 Precision = Literal["auto", "no", "bf16"]
 Schedule = Literal["linear", "cosine", "constant-then-decay"]
 
@@ -18,11 +20,11 @@ class Start:
     __pydantic_config__ = {"extra": "forbid"}
 
     checkpoint: str | None = None
-    """Folder or hub name of a model with an MLM head, or a run folder, of which the best weights are taken."""
+    """Folder or hub name of a model with an MLM head, or a run folder, whose best checkpoint is used."""
     revision: str | None = None
     """Branch, tag or commit of a checkpoint on the hub."""
     new_head: bool = False
-    """Whether a checkpoint without an MLM head gets a new, untrained one."""
+    """Whether to give a checkpoint without an MLM head a new, untrained one."""
     architecture: str | None = None
     """A transformers config.json, for an untrained model."""
     tokenizer: str | None = None
@@ -32,19 +34,19 @@ class Start:
         if (self.checkpoint is None) == (self.architecture is None):
             raise ValueError("name either a checkpoint, or an architecture with its tokenizer")
         if self.architecture is not None and self.tokenizer is None:
-            raise ValueError("an untrained model needs a tokenizer beside its architecture")
+            raise ValueError("an untrained model needs a tokenizer as well as an architecture")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainRecipe:
-    """What is learned and how it is measured. A change makes another run."""
+    """What is learned and how it is measured. A change gives another run."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
     num_steps: int
     """Optimizer updates. May be changed on resume while the learning rate is constant."""
     batch_tokens: int
-    """Tokens in a global batch, over all processes and micro-batches."""
+    """Tokens in a global batch: all processes and micro-batches of a step together."""
     learning_rate: float
     """Learning rate after warm-up."""
     schedule: Schedule = "linear"
@@ -54,29 +56,31 @@ class PretrainRecipe:
     decay_steps: int = 0
     """Steps of the decay of constant-then-decay."""
     weight_decay: float = 0.01
-    """AdamW's, on weight matrices and embeddings; never on biases and LayerNorms."""
+    """AdamW's weight decay, applied to weight matrices and embeddings but not to biases and LayerNorms."""
     adam_beta1: float = 0.9
-    """Decay of the gradient's mean."""
+    """AdamW's decay of the running mean of gradients."""
     adam_beta2: float = 0.98
-    """Decay of the gradient's square; 0.98 is RoBERTa's."""
+    """AdamW's decay of the running mean of squared gradients; 0.98 is RoBERTa's."""
     adam_epsilon: float = 1e-6
-    """Added to the root of the square; 1e-6 is RoBERTa's."""
+    """AdamW's epsilon; 1e-6 is RoBERTa's."""
     max_gradient_norm: float = 1.0
-    """Gradients of a larger norm are scaled down to it."""
+    """Norm at which gradients are clipped."""
     dropout: float | None = None
-    """Probability of every dropout; absent for the checkpoint's own."""
+    """Probability of every dropout; absent for that of the checkpoint."""
     precision: Precision = "auto"
-    """Autocast: no (fp32), bf16, or auto: bf16 where a new run finds it. Parameters and optimizer are fp32."""
+    """Autocast: no (fp32), bf16, or auto for bf16 if the hardware supports it. Parameters and optimizer are fp32."""
     seed: int = 42
-    """Seed of the order, the masks and dropout."""
+    """Seed of the order of rows, of the masks and of dropout."""
     masking: Masking = field(default_factory=Masking)
-    """Which tokens are selected, and what the model sees in their place."""
+    """Which tokens are selected for prediction, and what replaces them."""
     held_out: HeldOut = field(default_factory=HeldOut)
     """The held-out rows that the run evaluates, and their frozen masks."""
 
     def __post_init__(self) -> None:
         if self.num_steps < 1 or self.batch_tokens < 1 or not 0 < self.learning_rate < math.inf:
             raise ValueError("num_steps, batch_tokens and learning_rate must be positive")
+        if self.batch_tokens > MAX_BATCH_TOKENS:
+            raise ValueError(f"batch_tokens must be at most {MAX_BATCH_TOKENS:,}: a global batch is masked in memory")
         if not (0 <= self.adam_beta1 < 1 and 0 <= self.adam_beta2 < 1 and 0 < self.adam_epsilon < math.inf):
             raise ValueError("adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon positive")
         if not (0 <= self.weight_decay < math.inf and self.max_gradient_norm > 0):
@@ -93,7 +97,7 @@ class PretrainRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainRuntime:
-    """How fast it is learned, and what is kept. May change on resume."""
+    """How fast it is learned, and what is kept. May be changed on resume."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -102,11 +106,11 @@ class PretrainRuntime:
     rows_per_evaluation_batch: int = 16
     """Rows in one forward pass of an evaluation."""
     num_processes: int | None = None
-    """Processes that must have been launched; absent for any number."""
+    """Expected number of processes; a launch with another number is refused. Absent for any number."""
     num_threads: int | None = None
     """CPU threads per process without a GPU; absent for an equal share of the cores."""
     hang_seconds: float = 1800.0
-    """Seconds without a forward pass after which a process concludes that another one hangs, and exits."""
+    """Seconds without a forward pass after which a process exits, because another one must have hung."""
     num_loader_workers: int = 0
     """Processes per training process that prepare batches ahead; 0 prepares them in the training process."""
     activation_checkpointing: bool = False
@@ -136,8 +140,10 @@ class PretrainRuntime:
             raise ValueError("peak_flops must be positive")
         if self.num_loader_workers < 0:
             raise ValueError("num_loader_workers must not be negative")
-        if (self.num_threads or 1) < 1 or (self.num_processes or 1) < 1:
-            raise ValueError("num_threads and num_processes must be at least 1")
+        if self.num_threads is not None and not 1 <= self.num_threads <= MAX_THREADS:
+            raise ValueError(f"num_threads must be between 1 and {MAX_THREADS}")
+        if self.num_processes is not None and self.num_processes < 1:
+            raise ValueError("num_processes must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

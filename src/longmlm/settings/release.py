@@ -1,4 +1,4 @@
-"""Settings of the release stage: what is exported, what its card says, where it goes."""
+"""Settings of the release stage: the export, its model card, and where it is published."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ WeightType = Literal["fp32", "bf16", "fp16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRecipe:
-    """What is exported. A change makes another release."""
+    """What is exported. A change gives another release."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
     num_positions: int | None = None
-    """Positions of the released model; absent for as many as were trained. Only generated positions can have others."""
+    """Positions of the released model; absent for those trained. Only generated positions allow another number."""
     weights: WeightType = "fp32"
     """Data type of the stored weights."""
     max_shard_size: str | None = None
@@ -37,14 +37,14 @@ class ReleaseRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseCard:
-    """What the model card says besides what was measured."""
+    """What the model card says in addition to the measurements."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
     title: str
     """Title of the card."""
     license: str | None = None
-    """Licence of the weights, an identifier that hubs know, such as apache-2.0; absent for that of the base model."""
+    """Licence of the weights: an identifier known to hubs, such as apache-2.0; absent for that of the base model."""
     description: str = ""
     """A paragraph about the model."""
     languages: tuple[str, ...] = ("en",)
@@ -62,7 +62,7 @@ class ReleaseConfig(Publishing):
     __pydantic_config__ = {"extra": "forbid"}
 
     model: str
-    """Run folder, whose best checkpoint is taken, or a checkpoint."""
+    """Run folder, whose best checkpoint is used, or a checkpoint."""
     rows: str
     """Folder of packed rows, or hf:OWNER/NAME[@REVISION] on the hub: for the comparison of logits and the card."""
     output: str

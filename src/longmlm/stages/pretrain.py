@@ -1,160 +1,167 @@
-"""Packed rows and a checkpoint to a trained model, with Accelerate; the same command resumes."""
+"""The pretrain stage: continues MLM pretraining of a checkpoint on packed rows; the same command resumes."""
 
-from __future__ import annotations
-
-import json
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from accelerate import Accelerator
-from torch import nn
+from transformers import PreTrainedModel
 
+from longmlm.artifacts.provenance import Extension, Provenance, TrainingRecord
+from longmlm.artifacts.rows import SPLITS
+from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.config import to_toml
 from longmlm.data.published import open_named_rows, pin_rows
-from longmlm.data.rows import SPLITS, Rows
+from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST
 from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import Work, cost_of, peak_flops
 from longmlm.model.generated import rebuild_positions
-from longmlm.model.loading import LoadedModel, history_of, load_model, new_model, read_provenance
+from longmlm.model.loading import LoadedModel, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
 from longmlm.runtime.launch import launch, seed_process, shut_down
-from longmlm.runtime.signals import stop_on_signal
+from longmlm.runtime.signals import Stop, stop_on_signal
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.training import checkpoint
-from longmlm.training.checkpoint import VerifiedCheckpoint, check_still_newest, rows_in
-from longmlm.training.deepspeed_backend import plugin_of_launch, prepared
+from longmlm.training.backend import PlainBackend
+from longmlm.training.checkpoint import RunRecord
+from longmlm.training.deepspeed_backend import DeepSpeedBackend, plugin_of_launch
 from longmlm.training.dry_run import dry_run
-from longmlm.training.loop import begin, should_stop, train, write_summary
-from longmlm.training.optimizer import new_optimizer
-from longmlm.training.precision import precision_of_run
-from longmlm.training.run import Run
-from longmlm.training.tracking import SETTINGS, require, tracked
+from longmlm.training.loop import is_recovered, start, train, write_summary
+from longmlm.training.resume import run_precision
+from longmlm.training.run import Run, Task
+from longmlm.training.run_folder import (
+    VerifiedCheckpoint,
+    check_still_newest,
+    model_folder,
+    newest_verified,
+    read_state,
+)
+from longmlm.training.tracking import check_installed, tracked
+
+NOTED_DEVIATION = 0.1  # of the tokens in a global batch from batch_tokens
 
 
 def pretrain(config: PretrainConfig) -> None:
-    """Trains until the last step, or until it is asked to stop, from the newest sound checkpoint on."""
-    require(config.tracking.tracker)
+    """Trains until the last step or a stop signal, from the newest intact checkpoint on if there is one."""
+    check_installed(config.tracking.tracker)
     runtime = config.runtime
     deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
     accelerator = launch(runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
-    run, resumed_from = open_run(config, accelerator)
+    task, run, resumed_from = open_run(config, accelerator)
     if config.dry_run:
-        rehearsed = dry_run(run, resumed_from)
-        if accelerator.is_main_process:
-            print(rehearsed)
-        del run
-        shut_down(accelerator)
-        return
-    with (
-        exclusive_lock(run.folder) if accelerator.is_main_process else nullcontext(),
-        watchdog(runtime.hang_seconds, accelerator.process_index),
-        stop_on_signal() as stop,
-    ):
-        if accelerator.is_main_process:
-            check_still_newest(run.folder, resumed_from)
-        state = begin(run, resumed_from)
-        tracker = config.tracking.tracker if accelerator.is_main_process else None
-        with tracked(run.folder, tracker, after=-1 if resumed_from is None else state.step):
-            state = train(run, state, stop)
-    if accelerator.is_main_process:
-        print(write_summary(run, state))
-        if stop or (state.step < run.recipe.num_steps and not should_stop(run, state)):
-            by = stop.signal_name or "a signal to another process"
-            print(f"stopped by {by} after step {state.step}: the same command goes on from there")
-    del run
+        accelerator.print(dry_run(task, run, resumed_from))
+    else:
+        execute(config, task, run, resumed_from)
+    del task, run
     shut_down(accelerator)
 
 
-def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Run, Path | None]:
-    """Returns the run, with the weights of its newest sound checkpoint or of its beginning, and that checkpoint."""
-    folder = Path(config.run)
-    sound = newest_seen_by_all(folder, accelerator)
-    precision, said = precision_of_run(config.recipe.precision, sound.folder)
-    config, rows = training_rows(config, sound.folder, accelerator)
-    loaded, provenance = load_start(config, sound.folder, accelerator)
+def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | None) -> None:
+    """Trains, shown by the tracker, while no other process writes to the run folder."""
+    is_main = run.accelerator.is_main_process
+    with (
+        exclusive_lock(run.folder) if is_main else nullcontext(),
+        watchdog(config.runtime.hang_seconds, run.accelerator.process_index),
+    ):
+        if is_main:
+            check_still_newest(run.folder, resumed_from)
+        state = start(task, run, resumed_from)
+        tracker = config.tracking.tracker if is_main else None
+        with stop_on_signal() as stop, tracked(run.folder, tracker, -1 if resumed_from is None else state.step):
+            state = train(task, run, state, stop)
+    if is_main:
+        print(write_summary(run, state))
+        if stop or (state.step < task.recipe.num_steps and not is_recovered(run, state)):
+            print(stopped_line(stop, state))
+
+
+def stopped_line(stop: Stop, state: TrainState) -> str:
+    """Returns how a run that is not finished is resumed."""
+    signal_name = stop.signal_name or "a signal to another process"
+    return f"stopped by {signal_name} after step {state.step}: the same command resumes from there"
+
+
+def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Run, Path | None]:
+    """Returns what is learned and what executes it, and the checkpoint to resume from, whose weights are loaded."""
+    newest = newest_on_all_ranks(Path(config.run), accelerator)
+    saved = read_state(newest.folder) if newest.folder else None
+    precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
+    config, rows = training_rows(config, saved, accelerator)
+    loaded, provenance = load_start(config, newest.folder, accelerator)
+    extension = provenance.extension
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
-    rebuild_positions(loaded.model, provenance)
-    if config.recipe.dropout is not None:
-        set_dropout(loaded.model, config.recipe.dropout)
-    if config.runtime.activation_checkpointing:
-        checkpoint_activations(loaded.model)
-    is_bf16 = precision == "bf16"
+    prepare_model(loaded.model, extension, config)
     work = Work(
-        rows.row_length, config.recipe.masking.selected_fraction, is_bf16, config.runtime.activation_checkpointing
+        rows.row_length,
+        config.recipe.masking.selected_fraction,
+        precision == "bf16",
+        config.runtime.activation_checkpointing,
     )
     cost = cost_of(loaded.model, work)
-    objective: nn.Module = MlmObjective(loaded.model, is_bf16).train()
-    optimizer = new_optimizer(objective, config.recipe)
-    parameters = tuple(parameter for group in optimizer.param_groups for parameter in group["params"])
-    if accelerator.deepspeed_plugin is None:
-        objective = accelerator.prepare_model(objective)
-    else:
-        objective, optimizer = prepared(accelerator, objective, optimizer)
-    depends_on = {
-        "recipe": {key: value for key, value in asdict(config.recipe).items() if key != "held_out"},
-        "start": asdict(config.start),
-        "rows": rows.identity,
-        "held_out": asdict(config.recipe.held_out),
-    }
+    objective = MlmObjective(loaded.model, work.is_bf16)
+    backend_kind = DeepSpeedBackend if accelerator.deepspeed_plugin else PlainBackend
     run = Run(
-        folder=folder,
+        folder=Path(config.run),
         accelerator=accelerator,
-        objective=objective,
-        optimizer=optimizer,
-        parameters=parameters,
-        batches=step_batches(config, rows, vocabulary, accelerator),
-        held_out=frozen_rows(config, vocabulary),
-        block=provenance.get("base_positions", rows.row_length),
-        recipe=config.recipe,
+        backend=backend_kind.wrap(accelerator, objective.train(), config.recipe),
         runtime=config.runtime,
-        record=checkpoint.RunRecord(loaded.tokenizer, to_toml(config), as_json(depends_on), provenance, precision),
         cost=cost,
         peak_flops=(config.runtime.peak_flops or peak_flops()) if work.is_bf16 else None,
-        num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
     )
+    record = RunRecord(
+        loaded.tokenizer, to_toml(config), config.recipe, provenance, training_record(config, rows, precision)
+    )
+    evaluation = RunEvaluation(
+        objective=objective,
+        frozen=held_out_rows(config, vocabulary),
+        base_positions=extension.base_positions if extension else rows.row_length,
+        base=extension.base if extension else None,
+        tokenizer=loaded.tokenizer,
+        num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
+        accelerator=accelerator,
+    )
+    batches = step_batches(config, rows, vocabulary, accelerator)
     seed_process(config.recipe.seed, accelerator.process_index)
-    if accelerator.is_main_process:
-        for line in (*loaded.notes, *sound.skipped, *said):
-            print(line)
-    return run, sound.folder
+    for note in (*loaded.notes, *newest.skipped, *notes, *batch_notes(config.recipe.batch_tokens, batches)):
+        accelerator.print(note)
+    return Task(batches, evaluation, record), run, newest.folder
 
 
-def newest_seen_by_all(folder: Path, accelerator: Accelerator) -> VerifiedCheckpoint:
-    """Returns the newest sound checkpoint, which the main process verifies.
+def newest_on_all_ranks(folder: Path, accelerator: Accelerator) -> VerifiedCheckpoint:
+    """Returns the newest intact checkpoint, which the main process verifies.
 
-    Raises CheckpointError when there are some and none is sound, TrainingError in every process when one sees another
-    in its place, or none.
+    Raises CheckpointError when there are checkpoints and none is intact, TrainingError on every rank when one sees
+    another checkpoint, or none.
     """
-    sound = broadcast_from_main(accelerator, lambda: checkpoint.newest_verified(folder))
-    if sound.folder is not None:
-        manifest = sound.folder / MANIFEST
+    newest = broadcast_from_main(accelerator, lambda: newest_verified(folder))
+    if newest.folder is not None:
+        manifest = newest.folder / MANIFEST
         content = manifest.read_bytes() if manifest.is_file() else b""
-        check_same_on_all_ranks(accelerator, content, f"another checkpoint than {sound.folder}, or none")
-    return sound
+        check_same_on_all_ranks(accelerator, content, f"another checkpoint than {newest.folder}, or none")
+    return newest
 
 
 def training_rows(
-    config: PretrainConfig, resumed_from: Path | None, accelerator: Accelerator
+    config: PretrainConfig, saved: CheckpointState | None, accelerator: Accelerator
 ) -> tuple[PretrainConfig, Rows]:
-    """Returns the settings, and the rows that they name, those on the hub at the commit with which the run began.
+    """Returns the settings, and the rows that they name; a resumed run keeps the commit of rows on the hub.
 
     One process of each machine verifies both splits, which takes its time: the others wait as for a download.
     """
-    earlier = rows_in((resumed_from / SETTINGS).read_text(encoding="utf-8")) if resumed_from else ""
+    earlier = saved.rows if saved else None
     name = broadcast_from_main(accelerator, lambda: pin_rows(config.rows, earlier))
-    if accelerator.is_main_process and name == earlier != config.rows:
-        print(f"{config.rows}: the rows stay those with which the run began, {name}")
+    if name == earlier != config.rows:
+        accelerator.print(f"{config.rows}: the rows stay those that the run started with, {name}")
     local_main_first(accelerator, lambda: [open_named_rows(name, split) for split in SPLITS])
     rows = open_named_rows(name, "train", verified=False)
     check_same_on_all_ranks(accelerator, rows.sha256, f"other rows in {name}")
@@ -163,23 +170,50 @@ def training_rows(
 
 def load_start(
     config: PretrainConfig, resumed_from: Path | None, accelerator: Accelerator
-) -> tuple[LoadedModel, dict[str, Any]]:
-    """Returns the model of the checkpoint to resume, else the one that the run starts with, and its history.
+) -> tuple[LoadedModel, Provenance]:
+    """Returns the model of the checkpoint to resume, else the one that the run starts from, and its longmlm.json.
 
-    What a branch means the main process asks for all.
+    A branch is resolved to a commit by the main process, for all ranks.
     """
     if resumed_from is not None:
-        return load_model(str(resumed_from)), read_provenance(str(resumed_from))
+        loaded = load_model(str(resumed_from))
+        return loaded, loaded.provenance
     if config.start.checkpoint is None:
-        return new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed), {}
-    source = str(checkpoint.model_folder(config.start.checkpoint))
+        loaded = new_model(str(config.start.architecture), str(config.start.tokenizer), config.recipe.seed)
+        return loaded, loaded.provenance
+    source = str(model_folder(config.start.checkpoint))
     commit = broadcast_from_main(accelerator, lambda: snapshot_of(source, config.start.revision).commit)
     loaded = load_model(source, commit or config.start.revision, config.start.new_head, config.recipe.seed)
-    return loaded, history_of(source, loaded.revision)
+    return loaded, loaded.provenance_of_run(source)
 
 
-def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, accelerator: Accelerator) -> Any:
-    """Returns what this process trains on; the global batch is set in tokens, so its rows follow from their fill."""
+def prepare_model(model: PreTrainedModel, extension: Extension | None, config: PretrainConfig) -> None:
+    """Applies to a loaded model what its files do not say: generated positions, dropout, activation checkpointing."""
+    rebuild_positions(model, extension)
+    if config.recipe.dropout is not None:
+        set_dropout(model, config.recipe.dropout)
+    if config.runtime.activation_checkpointing:
+        checkpoint_activations(model)
+
+
+def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no", "bf16"]) -> TrainingRecord:
+    """Returns what longmlm.json will say of the training, before the first step."""
+    sources = rows.manifest.plan.sources
+    return TrainingRecord(
+        row_length=rows.row_length,
+        steps=0,
+        tokens=0,
+        precision=precision,
+        held_out=config.recipe.held_out,
+        rows=config.rows if config.rows.startswith("hf:") else None,
+        rows_sha256=rows.sha256,
+        files_sha256=tuple(file.sha256 for source in sources for file in source.files),
+        dataset_commits=tuple(source.commit for source in sources if source.commit),
+    )
+
+
+def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, accelerator: Accelerator) -> StepBatches:
+    """Returns this rank's training batches; the global batch is set in tokens, its rows follow from their mean fill."""
     recipe = Recipe(
         seed=config.recipe.seed,
         rows_per_step=rows_per_step(config.recipe.batch_tokens, rows, accelerator.num_processes),
@@ -191,12 +225,17 @@ def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, acc
     return StepBatches(rows, recipe, *share)
 
 
-def frozen_rows(config: PretrainConfig, vocabulary: Vocabulary) -> Any:
+def held_out_rows(config: PretrainConfig, vocabulary: Vocabulary) -> FrozenRows:
     """Returns the held-out rows that the run evaluates."""
     rows = open_named_rows(config.rows, "held_out", verified=False)
-    return FrozenRows(rows, config.recipe.held_out, vocabulary.maskable, vocabulary.special)
+    rows_per_batch = config.runtime.rows_per_evaluation_batch
+    return FrozenRows(rows, config.recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_batch)
 
 
-def as_json(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content as a reader of its JSON sees it."""
-    return json.loads(json.dumps(content))
+def batch_notes(batch_tokens: int, batches: StepBatches) -> list[str]:
+    """Returns a line where whole rows make a global batch of quite another size than the recipe sets."""
+    tokens = round(batches.rows_per_step * batches.rows.row_length * batches.rows.mean_fill)
+    if abs(tokens - batch_tokens) <= NOTED_DEVIATION * batch_tokens:
+        return []
+    rows = f"{batches.rows_per_step} rows of {tokens:,} tokens in all"
+    return [f"batch_tokens = {batch_tokens:,}, but a global batch is {rows}"]

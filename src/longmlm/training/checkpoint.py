@@ -1,278 +1,121 @@
-"""A run's state to numbered folders that are whole or absent, and back.
+"""Checkpoints: a copy of all that training changes, taken in memory, written to a folder, and restored from it."""
 
-run/checkpoints/step-00001000/
-    config.json model.safetensors tokenizer*.json   what transformers loads
-    longmlm.json                                    base model, extension, training so far
-    optimizer.pt rng-00000.pt ...                   AdamW's state, whole; a generator state for each process
-    state.json settings.toml                        TrainState, what the run depends on, resolved settings
-    manifest.json                                   size and SHA-256 of each file, written last
-"""
-
-import json
 import shutil
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from fnmatch import fnmatch
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from longmlm.artifacts.run import TrainState
-from longmlm.data.plan import without_paths
-from longmlm.errors import CheckpointError, FolderError
-from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, seal, verify, write_json
-from longmlm.model.loading import PROVENANCE, read_provenance
-from longmlm.settings.masking import Masking
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance, TrainingRecord
+from longmlm.artifacts.run import CheckpointState, TrainState
+from longmlm.errors import CheckpointError
+from longmlm.folders import partial_of, seal
+from longmlm.model.generated import stock_state
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.training.schedule import is_constant
-from longmlm.training.snapshot import Snapshot, Trained, put_back
+from longmlm.training.backend import Backend, OptimizerState
+from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder
 
-NEEDED = ("config.json", "model*.safetensors", PROVENANCE, "optimizer.pt", "rng-*.pt", "settings.toml", "state.json")
+WRITERS_WITHOUT_ERRNO = ("inline_container", "PytorchStreamWriter")  # in messages of torch.save on a full disk
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What is written beside the weights: tokenizer, settings as TOML, what the run depends on, the model's history.
+    """What is written next to the weights: tokenizer, settings as TOML, recipe, the model's history.
 
-    `precision` is what the run computes in: no (fp32) or bf16.
+    `trained_on` is the entry for longmlm.json, without the progress made.
     """
 
     tokenizer: PreTrainedTokenizerBase
     settings: str
-    depends_on: dict[str, Any]
-    provenance: dict[str, Any]
-    precision: str
+    recipe: PretrainRecipe
+    provenance: Provenance
+    trained_on: TrainingRecord
+
+    def at(self, state: TrainState) -> CheckpointState:
+        """Returns the content of state.json for this progress."""
+        return CheckpointState(
+            state=state,
+            recipe=self.recipe,
+            rows_sha256=str(self.trained_on.rows_sha256),
+            rows=self.trained_on.rows,
+            precision=self.trained_on.precision,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedCheckpoint:
-    """The newest checkpoint that verified, and a line for each newer one that did not."""
+class Snapshot:
+    """Stock weights, AdamW's state dict and every rank's generator states, on the CPU and shared with nobody."""
 
-    folder: Path | None
-    skipped: tuple[str, ...]
-
-
-def folder_of(run: Path, step: int) -> Path:
-    """Returns the folder of the checkpoint after `step` updates."""
-    return run / "checkpoints" / f"step-{step:08d}"
+    weights: dict[str, Tensor]
+    optimizer: OptimizerState
+    generators: list[dict[str, Tensor]]
 
 
-def write(run: Path, state: TrainState, model: PreTrainedModel, snapshot: Snapshot, record: RunRecord) -> Path:
-    """Writes the checkpoint of this step in the main process and returns its folder; of `model` the settings are used.
+def take_snapshot(backend: Backend, accelerator: Accelerator) -> Snapshot | None:
+    """Returns the snapshot in the main process, None in the others; every rank must call it."""
+    generators = gather_object([_generator_states()])
+    weights, optimizer = backend.gather_weights(), backend.gather_optimizer()
+    if not accelerator.is_main_process:
+        return None
+    return Snapshot(stock_state(backend.objective.model, weights), optimizer, generators)
 
-    A checkpoint of the same step, which can only be an unsound one, is replaced. Raises CheckpointError when the disk
-    does not take it; nothing is left of it then.
+
+def write_checkpoint(
+    run: Path, state: TrainState, model: PreTrainedModel, snapshot: Snapshot, record: RunRecord
+) -> Path:
+    """Writes the checkpoint of this step, in the main process, and returns its folder; of `model` the config is used.
+
+    A checkpoint of the same step is replaced. Raises CheckpointError, and leaves nothing, when it cannot be written.
     """
-    folder = folder_of(run, state.step)
+    folder = checkpoint_folder(run, state.step)
     partial = partial_of(folder)
+    trained = replace(record.trained_on, steps=state.step, tokens=state.tokens, accuracy=state.accuracy_here)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         model.save_pretrained(partial, state_dict=snapshot.weights)
-        torch.save(snapshot.optimizer, partial / "optimizer.pt")
-        for number, states in enumerate(snapshot.generators):
-            torch.save(states, partial / f"rng-{number:05d}.pt")
+        torch.save(snapshot.optimizer, partial / OPTIMIZER)
+        for rank, states in enumerate(snapshot.generators):
+            torch.save(states, partial / _generator_file(rank))
         record.tokenizer.save_pretrained(partial)
-        write_json(partial / "state.json", {"state": asdict(state), "depends_on": record.depends_on})
-        write_json(partial / PROVENANCE, {**record.provenance, "trained": _trained(state, record)})
-        (partial / "settings.toml").write_text(record.settings, encoding="utf-8")
+        artifact.write(partial / CheckpointState.FILE, record.at(state))
+        artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=trained))
+        (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         seal(partial, folder)
     except Exception as error:  # safetensors and torch raise types of their own when the disk is full
         shutil.rmtree(partial, ignore_errors=True)
+        is_full = any(name in str(error) for name in WRITERS_WITHOUT_ERRNO)
         raise CheckpointError(
-            f"the checkpoint of step {state.step} could not be written ({error}); the one before it is kept: free "
-            "some space and give the same command again"
+            f"the checkpoint of step {state.step} could not be written ({'the disk is full' if is_full else error}); "
+            "the one before it is kept: free some space and run the same command again"
         ) from error
     return folder
 
 
-def _trained(state: TrainState, record: RunRecord) -> dict[str, Any]:
-    rows = record.depends_on["rows"]
-    return {
-        "row_length": rows["settings"]["row_length"],
-        "steps": state.step,
-        "tokens": state.tokens,
-        "accuracy": state.accuracy if state.evaluated_at_step == state.step else None,
-        "precision": record.precision,
-        "held_out": record.depends_on["held_out"],
-        "rows_sha256": rows["sha256"],
-        **({"rows": name} if (name := rows_in(record.settings)).startswith("hf:") else {}),
-        "files_sha256": [file["sha256"] for source in rows["sources"] for file in source.get("files", ())],
-        "dataset_commits": [source["commit"] for source in rows["sources"] if "commit" in source],
-    }
+def restore(folder: Path, backend: Backend, rank: int) -> None:
+    """Restores optimizer and generators from a verified checkpoint; the weights were loaded with the model.
 
-
-def rows_in(settings: str) -> str:
-    """Returns the name of the rows in a run's settings: those on the hub at their commit; empty where there is none."""
-    return tomllib.loads(settings).get("rows", "")
-
-
-def check_sound(folder: Path) -> None:
-    """Raises FolderError unless all that a checkpoint consists of is there, and every file as its manifest says."""
-    try:
-        listed = read_manifest(folder)["files"]
-        if lacking := [needed for needed in NEEDED if not any(fnmatch(name, needed) for name in listed)]:
-            raise FolderError(f"{folder / MANIFEST} does not list {lacking[0]}: the checkpoint is not whole")
-        verify(folder)
-    except OSError as error:
-        raise FolderError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
-
-
-def newest_verified(run: Path) -> VerifiedCheckpoint:
-    """Returns the newest sound checkpoint, no folder for a run that has no checkpoints.
-
-    Raises CheckpointError when none is sound: a disk that is away for a minute must not make a run begin anew.
+    On another number of processes a rank may have no generator state: it keeps its seed, which only dropout depends on.
     """
-    problems: dict[str, str] = {}
-    for folder in reversed(folders(run)):
-        try:
-            check_sound(folder)
-        except FolderError as error:
-            problems[folder.name] = str(error)
-        else:
-            return VerifiedCheckpoint(
-                folder, tuple(f"checkpoint {name} is skipped: {why}" for name, why in problems.items())
-            )
-    if problems:
-        raise CheckpointError(
-            f"{run} has no sound checkpoint ({'; '.join(f'{name}: {why}' for name, why in problems.items())}): make "
-            "the disk readable or restore the files and give the same command again, name another run folder, or "
-            "remove these folders to begin anew"
-        )
-    return VerifiedCheckpoint(None, ())
+    backend.restore_optimizer(torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True))
+    own = folder / _generator_file(rank)
+    if own.is_file():
+        states = torch.load(own, weights_only=True)
+        torch.set_rng_state(states["cpu"])
+        if torch.cuda.is_available() and "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"])
 
 
-def check_still_newest(run: Path, resumed_from: Path | None) -> None:
-    """Raises CheckpointError when another process has saved since `resumed_from` was chosen, and ended."""
-    found = folders(run)
-    moved = [folder for folder in found if resumed_from is None or folder > resumed_from]
-    if (moved or resumed_from not in (None, *found)) and newest_verified(run).folder != resumed_from:
-        raise CheckpointError(f"{run} was written to by another process just now: give the same command again")
+def _generator_file(rank: int) -> str:
+    return f"rng-{rank:05d}.pt"
 
 
-def best(run: Path) -> Path:
-    """Returns the sound checkpoint with the best held-out accuracy, the newest where none was evaluated.
-
-    Raises CheckpointError for a run without a sound checkpoint.
-    """
-    newest = newest_verified(run).folder
-    if newest is None:
-        raise CheckpointError(f"{run} has no sound checkpoint: let pretrain.py save one first")
-    ranked = sorted(evaluated(run), reverse=True)
-    for _, folder in ranked:
-        try:
-            check_sound(folder)
-        except FolderError:
-            continue
-        return folder
-    return newest
-
-
-def model_folder(name: str) -> Path | str:
-    """Returns the best checkpoint of a run folder, and any other name as it is."""
-    return best(Path(name)) if (Path(name) / "checkpoints").is_dir() else name
-
-
-def read_state(folder: Path) -> tuple[TrainState, dict[str, Any]]:
-    """Returns the state in a verified checkpoint, and what its run depends on."""
-    content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    return TrainState(**content["state"]), content["depends_on"]
-
-
-def trained_precision(folder: Path) -> str | None:
-    """Returns what a verified checkpoint was computed in, no (fp32) or bf16; None where it does not tell."""
-    return (read_provenance(str(folder)).get("trained") or {}).get("precision")
-
-
-def resumable_state(folder: Path, record: RunRecord) -> TrainState:
-    """Returns the state in a verified checkpoint; raises CheckpointError when the run now depends on something else.
-
-    Only the number of steps may be another, while the learning rate has not depended on it. Of the precision counts
-    what was computed in, not what was asked for.
-    """
-    state, before = read_state(folder)
-    before, now = ({**content, "rows": without_paths(content["rows"])} for content in (before, record.depends_on))
-    before["recipe"], now["recipe"] = dict(before["recipe"]), dict(now["recipe"])
-    if precision := trained_precision(folder):
-        before["recipe"]["precision"], now["recipe"]["precision"] = precision, record.precision
-    if all(is_constant(state.step, _recipe(content)) for content in (before["recipe"], now["recipe"])):
-        now["recipe"]["num_steps"] = before["recipe"]["num_steps"]
-    if changed := differences(before, now):
-        raise CheckpointError(
-            f"{folder.parent.parent} was begun otherwise: {', '.join(changed[:3])}; name another run folder, with "
-            f"start.checkpoint = {str(folder)!r} to begin with these weights"
-        )
-    return state
-
-
-def _recipe(content: dict[str, Any]) -> PretrainRecipe:
-    recipe: dict[str, Any] = {**content, "masking": Masking(**content["masking"])}
-    return PretrainRecipe(**recipe)
-
-
-def restore(folder: Path, trained: Trained) -> None:
-    """Puts optimizer and generators back to where the verified checkpoint in `folder` left them."""
-    optimizer = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
-    own = folder / f"rng-{trained.accelerator.process_index:05d}.pt"
-    put_back(trained, optimizer, torch.load(own, weights_only=True) if own.is_file() else None)
-
-
-def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
-    """Removes all but the `num_kept` newest checkpoints up to the one just saved, and the best of them.
-
-    Later ones were skipped as unsound on resume: they count for nothing, and are replaced when their step comes.
-    Returns what was removed.
-    """
-    reached = [folder for folder in folders(run) if folder <= saved]
-    ranked = sorted((pair for pair in evaluated(run) if pair[1] <= saved), reverse=True)
-    kept = {*reached[-num_kept:], *(folder for _, folder in ranked[:1])}
-    removed = [folder for folder in reached if folder not in kept]
-    for folder in removed:
-        doomed = partial_of(folder)
-        folder.rename(doomed)
-        shutil.rmtree(doomed)
-    return removed
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Returns a phrase for each leaf in which two nested maps differ."""
-    found = []
-    for key in sorted(before.keys() | now.keys()):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            found.append(f"{prefix}{key} was {old}, is {new}")
-    return found
-
-
-def folders(run: Path) -> list[Path]:
-    """Returns the folders of a run's checkpoints, sound or not, the oldest first.
-
-    Raises CheckpointError when the disk does not tell.
-    """
-    try:
-        found = list((run / "checkpoints").iterdir())  # glob takes a folder that cannot be read for an empty one
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise CheckpointError(
-            f"{run / 'checkpoints'} cannot be read ({error.strerror}): mend that and give the same command again"
-        ) from error
-    named = (folder for folder in found if folder.name.startswith("step-") and folder.suffix != PARTIAL)
-    return sorted(folder for folder in named if folder.is_dir())
-
-
-def evaluated(run: Path) -> Iterator[tuple[float, Path]]:
-    """Yields held-out accuracy and folder of each checkpoint that was saved when it was measured."""
-    for folder in folders(run):
-        try:
-            state, _ = read_state(folder)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if state.accuracy is not None and state.evaluated_at_step == state.step:
-            yield state.accuracy, folder
+def _generator_states() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    return {**states, "cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else states

@@ -1,11 +1,28 @@
-"""DeepSpeed's ZeRO as the launch chose it: its settings, its backward pass, its shares gathered and put back."""
+"""DeepSpeed's ZeRO: optimizer state (stage 1), gradients (2) and parameters (3) partitioned over the ranks.
+
+Stages 1 and 2 concatenate the parameters of a group into one flat tensor and cut that into a partition per rank, so a
+partition may begin inside a parameter. Parameters A (6 numbers) and B (4) on 2 ranks, 5 numbers each:
+
+    flat        a a a a a a b b b b
+    partition   0 0 0 0 0 1 1 1 1 1      rank 0 updates a[0:5], rank 1 updates a[5:6] and b[0:4]
+
+Stage 3 cuts each parameter by itself, and pads the last partition with zeros:
+
+    A   0 0 0 1 1 1                      3 numbers each
+    C   0 0 0 1 1 .                      5 numbers: partitions of 3, the last of them padded
+
+Checkpoints hold full tensors. They are gathered and partitioned again by parameter, never by partition, so a run
+resumes under another stage, another number of ranks, or without DeepSpeed.
+"""
 
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from accelerate import Accelerator
@@ -13,6 +30,10 @@ from accelerate.utils import DeepSpeedPlugin
 from torch import Tensor, nn
 
 from longmlm.errors import TrainingError
+from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.training.backend import OptimizerState, cpu_copies, gather_state_dict
+from longmlm.training.objective import Batch, Objective
+from longmlm.training.optimizer import new_optimizer
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 TUNED = {
@@ -31,31 +52,143 @@ TUNED = {
 }
 
 
-def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
-    """Returns DeepSpeed's settings, None without it: stage and offload from the launch, all else from the recipe.
+@dataclass(frozen=True, slots=True)
+class DeepSpeedBackend:
+    """A DeepSpeed engine; `parameters` are the optimizer's in its order, which ZeRO's flat groups do not keep."""
 
-    Parameters and moments are fp32 on every backend and accumulation is ours, so DeepSpeed's own precision and batch
-    sizes are set to say so. Raises TrainingError where the launch sets something else, and without the library.
+    accelerator: Accelerator
+    engine: Any  # deepspeed.DeepSpeedEngine, an extra that need not be installed
+    parameters: tuple[nn.Parameter, ...]
+
+    @classmethod
+    def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
+        """Returns the backend around an objective, with a new AdamW whose state is partitioned from the start."""
+        optimizer = new_optimizer(objective, recipe)
+        parameters = tuple(parameter for group in optimizer.param_groups for parameter in group["params"])
+        engine, wrapped = accelerator.prepare(objective, optimizer)
+        zero = wrapped.optimizer
+        for flat in getattr(zero, "fp32_partitioned_groups_flat", None) or zero.single_partition_of_fp32_groups:
+            zero.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device)}
+            zero.optimizer.state[flat] |= {key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS}
+        if not _is_partitioned(next(engine.parameters())):
+            zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  # after an update it would link one group too few
+        return cls(accelerator, engine, parameters)
+
+    @property
+    def objective(self) -> Objective:
+        """The objective itself, not wrapped."""
+        return self.engine.module
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """DeepSpeed's configuration with every key resolved."""
+        return cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).deepspeed_config
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns loss sum and number of correct predictions."""
+        return self.engine(batch)
+
+    def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
+        """Tells the engine whether this micro-batch is the last."""
+        self.engine.set_gradient_accumulation_boundary(is_boundary=is_last)
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradients of `loss`."""
+        self.engine.backward(loss)
+
+    def step(self, learning_rate: float) -> float:
+        """Clips, updates unless a gradient is not finite, and returns the norm, which is infinite then."""
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.engine.step()
+        return float(self.engine.get_global_grad_norm())
+
+    def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:  # noqa: ARG002 - part of the protocol
+        """Returns a rank's gradients, a partition of them from stage 2 on; the moments are allocated already."""
+        is_partitioned = cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).zero_stage > 1
+        return gradient_bytes // (self.accelerator.num_processes if is_partitioned else 1)
+
+    def gather_weights(self) -> dict[str, Tensor]:
+        """Returns the state dict, every parameter gathered from the ranks' fp32 partitions."""
+        return gather_state_dict(self.objective.model, _full_value, self.accelerator.is_main_process)
+
+    def gather_optimizer(self) -> OptimizerState:
+        """Returns AdamW's state, every moment gathered; the groups are not ours to save."""
+        is_main = self.accelerator.is_main_process
+        return {"state": {index: cpu_copies(state, is_main) for index, state in enumerate(self._full_states())}}
+
+    def _full_states(self) -> Iterator[dict[str, Tensor]]:
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        step = next(iter(self.engine.optimizer.optimizer.state.values()))["step"]
+        for parameter in self.parameters:
+            full = {key: cast(Tensor, safe_get_full_optimizer_state(parameter, key)) for key in MOMENTS}
+            yield {"step": step, **full}
+
+    def restore_optimizer(self, state: OptimizerState) -> None:
+        """Gives each rank its partition of AdamW's full moments, of which there are none before the first update."""
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
+
+        states = state["state"]
+        for own in self.engine.optimizer.optimizer.state.values() if states else ():
+            own["step"].copy_(states[0]["step"])
+        for index, parameter in enumerate(self.parameters if states else ()):
+            for key in MOMENTS:
+                value = states[index][key].to(parameter.device)
+                if _is_partitioned(parameter):
+                    safe_set_local_optimizer_state(parameter, _partition(value, parameter), key)
+                else:
+                    safe_set_full_optimizer_state(parameter, value, key)
+
+
+def _is_partitioned(parameter: nn.Parameter) -> bool:
+    """Returns whether parameters themselves are partitioned, as in stage 3."""
+    return hasattr(parameter, "ds_id")
+
+
+def _full_value(value: Tensor) -> Tensor:
+    """Returns an entry of the state dict in full; buffers are never partitioned."""
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    return cast(Tensor, safe_get_full_fp32_param(value)) if isinstance(value, nn.Parameter) else value.detach()
+
+
+def _partition(value: Tensor, parameter: Any) -> Tensor:
+    """Returns this rank's partition of a full tensor in stage 3: 5 numbers on 2 ranks are 3 and 2 with one zero."""
+    size, rank = parameter.ds_tensor.ds_numel, torch.distributed.get_rank(parameter.ds_process_group)
+    own = value.flatten()[rank * size : (rank + 1) * size]
+    return nn.functional.pad(own, (0, size - own.numel()))
+
+
+def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
+    """Returns DeepSpeed's settings, None without it: the launch sets stage and offload, the recipe the rest.
+
+    Parameters and moments are fp32 on every backend and micro-batches are accumulated by the training loop, so
+    DeepSpeed's own precision and batch sizes are set accordingly. Raises TrainingError where the launch sets something
+    else, and where DeepSpeed is not installed.
     """
     if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() != "true":
         return None
     if find_spec("deepspeed") is None:
-        raise TrainingError("the launch asks for DeepSpeed, which is not installed: pip install 'longmlm[deepspeed]'")
+        raise TrainingError("the launch uses DeepSpeed, which is not installed: pip install 'longmlm[deepspeed]'")
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # it calls what torch has renamed
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo does, and needs no compiler
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo serves as well, and needs no compiler
     plugin = DeepSpeedPlugin(zero3_init_flag=False)
     settings = plugin.deepspeed_config
     settings["steps_per_print"] = 2**31
     _set(settings, _recipe_settings(max_gradient_norm, int(os.environ.get("WORLD_SIZE", "1"))))
     for name in {"optimizer", "scheduler"} & settings.keys():
-        raise TrainingError(f"DeepSpeed's configuration sets {name}: take it out, the recipe decides it")
+        raise TrainingError(f"DeepSpeed's configuration sets {name}, which the recipe decides: remove it there")
     chosen = {key: value for key, value in settings["zero_optimization"].items() if value != "auto"}
     devices = {chosen.get(f"offload_{what}", {}).get("device", "none") for what in ("optimizer", "param")}
     if chosen.get("stage") not in (1, 2, 3) or not devices <= {"none", "cpu"}:
-        raise TrainingError("the launch asks DeepSpeed for what is not done here: take stage 1, 2 or 3, offload to cpu")
+        raise TrainingError(
+            "the launch sets a ZeRO stage or an offload that is not supported: use stage 1, 2 or 3, offload to cpu"
+        )
     settings["zero_optimization"] = TUNED | chosen
     return plugin
 
@@ -77,85 +210,14 @@ def _recipe_settings(max_gradient_norm: float, num_processes: int) -> dict[str, 
     }
 
 
-def _set(settings: dict[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> None:
-    for key, value in wanted.items():
+def _set(settings: dict[str, Any], required: Mapping[str, Any], prefix: str = "") -> None:
+    for key, value in required.items():
         if isinstance(value, dict):
             _set(settings.setdefault(key, {}), value, f"{key}.")
         elif settings.get(key, "auto") in ("auto", value):
             settings[key] = value
         else:
             raise TrainingError(
-                f"DeepSpeed's configuration sets {prefix}{key} = {settings[key]}, the recipe means {value}: take it "
-                "out there, the recipe decides it"
+                f"DeepSpeed's configuration sets {prefix}{key} = {settings[key]}, the recipe {value}: remove it there, "
+                "the recipe decides it"
             )
-
-
-def prepared(
-    accelerator: Accelerator, objective: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Returns engine and optimizer, shared out; AdamW's state is there from the first, which DeepSpeed counts on."""
-    engine, wrapped = accelerator.prepare(objective, optimizer)
-    shared = wrapped.optimizer
-    for flat in getattr(shared, "fp32_partitioned_groups_flat", None) or shared.single_partition_of_fp32_groups:
-        shared.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device)}
-        shared.optimizer.state[flat] |= {key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS}
-    if not _is_sharded(next(engine.parameters())):
-        shared._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  # it links one group too few after the first update
-    return engine, wrapped
-
-
-def _is_sharded(parameter: nn.Parameter) -> bool:
-    """Says whether parameters are shared out, as in stage 3, not optimizer and gradients alone."""
-    return hasattr(parameter, "ds_id")
-
-
-def backward(accelerator: Accelerator, loss: Tensor, is_last: bool) -> float:
-    """Adds the gradients of `loss`; after the last micro-batch makes the update, and returns the gradient's norm.
-
-    The norm is infinite, and no update was made, where a gradient is not finite.
-    """
-    engine = accelerator.deepspeed_engine_wrapped
-    assert engine is not None
-    engine.backward(loss, sync_gradients=is_last)
-    return float(engine.get_global_grad_norm()) if is_last else 0.0
-
-
-def full_parameter(parameter: nn.Parameter) -> Tensor:
-    """Returns a parameter whole, in fp32; every process must call it."""
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    return cast(Tensor, safe_get_full_fp32_param(parameter))
-
-
-def moments(optimizer: Any, parameters: Sequence[nn.Parameter]) -> Iterator[dict[str, Tensor]]:
-    """Yields the state of AdamW for each parameter, whole; every process must take them all."""
-    from deepspeed.utils import safe_get_full_optimizer_state
-
-    step = next(iter(optimizer.optimizer.state.values()))["step"]
-    for parameter in parameters:
-        whole = {key: cast(Tensor, safe_get_full_optimizer_state(parameter, key)) for key in MOMENTS}
-        yield {"step": step, **whole}
-
-
-def put_back(optimizer: Any, parameters: Sequence[nn.Parameter], states: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Gives each process its share of the whole states of AdamW, of which there are none before the first update."""
-    if not states:
-        return
-    from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
-
-    for state in optimizer.optimizer.state.values():
-        state["step"].copy_(states[0]["step"])
-    for place, parameter in enumerate(parameters):
-        for key in MOMENTS:
-            value = states[place][key].to(parameter.device)
-            if _is_sharded(parameter):
-                safe_set_local_optimizer_state(parameter, _share(value, parameter), key)
-            else:
-                safe_set_full_optimizer_state(parameter, value, key)
-
-
-def _share(value: Tensor, parameter: Any) -> Tensor:
-    """Returns this process' share of a whole tensor; the last share is padded with zeros."""
-    size, rank = parameter.ds_tensor.ds_numel, torch.distributed.get_rank(parameter.ds_process_group)
-    mine = value.flatten()[rank * size : (rank + 1) * size]
-    return nn.functional.pad(mine, (0, size - mine.numel()))

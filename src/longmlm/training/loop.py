@@ -1,159 +1,171 @@
-"""Batches to updates: the loop, with its evaluations, checkpoints and record."""
+"""The training loop: updates, evaluations, metrics and checkpoints in their order.
+
+With num_steps = 8, log_every_steps = 2, evaluate_every_steps = 3, save_every_steps = 4:
+
+    step       0   1   2   3   4   5   6   7   8
+    update         x   x   x   x   x   x   x   x
+    evaluate   x           x           x       x    step 0: the baseline, then the model as it starts; the last step
+    log                x       x       x       x    mean of the steps since the line before; every saved step
+    save                       x               x    with the accuracy of this step, if it was evaluated; the last step
+
+Step 6 is evaluated and not saved, so it cannot become the best checkpoint; step 4 is saved and not evaluated. A stop
+signal in step 5 is heeded after its update: log, save, exit. One in the evaluation of step 6 abandons the evaluation:
+step 6 is saved without an accuracy, and the resumed run evaluates it first. With stop_when_recovered, the evaluation
+that shows the recovery is followed by log and save, and the run exits.
+"""
 
 import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from longmlm.artifacts.run import TrainState
-from longmlm.batches.collate import MlmBatch
+from longmlm.artifacts import artifact
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
+from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.errors import TrainingError
-from longmlm.evaluation.examples import filled_masks
-from longmlm.evaluation.measure import Measured, measure
-from longmlm.evaluation.views import cut, whole
 from longmlm.folders import PARTIAL, write_json
-from longmlm.model.loading import load_model
-from longmlm.model.mlm import MlmObjective
 from longmlm.processes import ignore_stop_signals
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.memory import peak_memory_bytes
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
-from longmlm.training import checkpoint, tracking
-from longmlm.training.run import Run
-from longmlm.training.saver import saving
+from longmlm.training.checkpoint import restore
+from longmlm.training.objective import Batch
+from longmlm.training.resume import resumable_state
+from longmlm.training.run import Run, Task
+from longmlm.training.run_folder import SETTINGS
+from longmlm.training.saver import Saver, saving
 from longmlm.training.update import Update, one_update
 
+DEEPSPEED_SETTINGS = "deepspeed.json"
 
-def begin(run: Run, resumed_from: Path | None) -> TrainState:
-    """Returns the state in the checkpoint, with optimizer and generators put back, or that of a new run.
 
-    A new run has its base model measured first: the accuracy that training must win back.
+class EvaluationStoppedError(Exception):
+    """A stop signal reached one of the ranks, and all abandon the evaluation."""
+
+
+def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
+    """Returns the progress in the checkpoint, with optimizer and generators restored, or that of a new run.
+
+    A new run first measures its baseline, the accuracy that training must win back, and the model as it is.
     """
-    state = TrainState()
+    state = TrainState() if resumed_from is None else resumable_state(resumed_from, task.record)
+    _prepare_folder(task, run, -1 if resumed_from is None else state.step)
     if resumed_from is not None:
-        state = checkpoint.resumable_state(resumed_from, run.record)
-        checkpoint.restore(resumed_from, run.trained)
+        restore(resumed_from, run.backend, run.accelerator.process_index)
+        return state
+    return evaluate(task, run, TrainState(base_cut=task.evaluation.baseline(heartbeat)), Stop())
+
+
+def _prepare_folder(task: Task, run: Run, step: int) -> None:
+    """Writes the settings, removes what lies beyond `step`; raises TrainingError where a rank sees another folder."""
     if run.accelerator.is_main_process:
         run.folder.mkdir(parents=True, exist_ok=True)
-        (run.folder / "settings.toml").write_text(run.record.settings, encoding="utf-8")
-        if run.accelerator.deepspeed_plugin is None:
-            (run.folder / "deepspeed.json").unlink(missing_ok=True)
+        (run.folder / SETTINGS).write_text(task.record.settings, encoding="utf-8")
+        if run.backend.settings is None:
+            (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
         else:
-            write_json(run.folder / "deepspeed.json", run.accelerator.deepspeed_plugin.deepspeed_config)
-        tracking.forget_after(run.folder, -1 if resumed_from is None else state.step)
-        for half in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
-            shutil.rmtree(half)
+            write_json(run.folder / DEEPSPEED_SETTINGS, run.backend.settings)
+        MetricsFile(run.folder).truncate(step)
+        for partial in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
+            shutil.rmtree(partial)
     run.accelerator.wait_for_everyone()
-    if any(any_rank(run.accelerator, not (run.folder / "settings.toml").is_file())):
+    if any(any_rank(run.accelerator, not (run.folder / SETTINGS).is_file())):
         raise TrainingError(f"a process does not see {run.folder}: it must lie on a disk that all machines share")
-    return state if resumed_from is not None else evaluated(run, replace(state, base_cut=_base_cut(run)))
 
 
-def _base_cut(run: Run) -> float | None:
-    base, revision = (run.record.provenance.get(key) for key in ("base", "base_revision"))
-    if base is None:
-        return None
-    is_missing = revision is None and not Path(base).is_dir()  # a released model names a local base by its last part
-    if any(any_rank(run.accelerator, is_missing)):
-        run.accelerator.print(f"the base model {base} is not on this machine: base_cut is not measured")
-        return None
-    model = load_model(base, revision).model.to(run.accelerator.device)
-    heartbeat()
-    view = partial(cut, num_positions=run.block, special=run.held_out.special)
-    objective = MlmObjective(model, run.inner.is_bf16)
-    measured = measure(objective, run.held_out, view, run.block, run.accelerator, "base model")
-    return measured.whole.accuracy
+def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
+    """Returns the state, which is saved, after the last step or the step in which a stop signal arrived.
 
-
-def train(run: Run, state: TrainState, stop: Stop) -> TrainState:
-    """Returns the state at the last step, or at the step in which the run was asked to stop; it is saved.
-
-    Raises TrainingError before an update that loss or gradient would spoil, CheckpointError when the disk is full.
+    Raises TrainingError before an update that is not finite, CheckpointError when a checkpoint cannot be written.
     """
     window: list[tuple[Update, float]] = []
-    with saving(run) as saver, _progress(run, state) as bar:
-        if should_stop(run, state):
+    with saving(task, run) as saver, _progress_bar(task, run, state) as bar:
+        if _is_evaluation_due(task, run, state) and state.accuracy_here is None:  # abandoned by a stop signal
+            state = evaluate(task, run, state, stop)
+            saver.save(state)
+        if is_recovered(run, state) or _is_stopping(run, stop, saver):
             if not state.step:
                 saver.save(state)
             saver.finish()
             return state
         started = time.monotonic()
-        for batches in _loader(run, state.step):
-            update = one_update(run, batches, state)
+        for batches in _loader(task, run, state):
+            update = one_update(task, run, batches, state)
             seconds = time.monotonic() - started
-            state = state.after_update(run.batches.recipe.rows_per_step, update.num_tokens, seconds)
             window.append((update, seconds))
-            stopping, failed = any_rank(run.accelerator, bool(stop), saver.has_failed())
-            if failed:
-                saver.finish()
-            is_last = state.step == run.recipe.num_steps
-            is_saved = is_last or stopping or state.step % run.runtime.save_every_steps == 0
+            state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds)
+            is_stopping = _is_stopping(run, stop, saver)
+            if _is_evaluation_due(task, run, state) and not is_stopping:
+                state = evaluate(task, run, state, stop)
+                is_stopping = _is_stopping(run, stop, saver) or is_recovered(run, state)
+            is_last = state.step == task.recipe.num_steps
+            is_saved = is_stopping or is_last or state.step % run.runtime.save_every_steps == 0
             if is_saved or state.step % run.runtime.log_every_steps == 0:  # so that a resumed run logs the same means
                 _log(run, state, window, bar)
                 window = []
-            if is_last or state.step % run.runtime.evaluate_every_steps == 0:
-                state = evaluated(run, state)
-            ends = stopping or should_stop(run, state)
-            if ends and window:
-                _log(run, state, window, bar)
-            if is_saved or ends:
+            if is_saved:
                 saver.save(state)
-            if ends:
+            if is_stopping:
                 break
             started = time.monotonic()
         saver.finish()
     return state
 
 
-def evaluated(run: Run, state: TrainState) -> TrainState:
-    """Returns the state with the held-out accuracy at full length, which is written down."""
-    measured = measure(run.inner, run.held_out, whole, run.block, run.accelerator, "evaluate")
-    state = state.after_evaluation(measured.whole.accuracy)
-    line = evaluation_line(state, measured) | _examples(run)
+def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
+    """Returns the state with the accuracy now, which is appended to the metrics; unchanged if a stop signal arrived."""
+
+    def between_rows() -> None:
+        heartbeat()
+        if any(any_rank(run.accelerator, bool(stop))):
+            raise EvaluationStoppedError
+
+    try:
+        held_out, examples = task.evaluation.measure(between_rows)
+    except EvaluationStoppedError:
+        return state
+    accuracy = held_out.whole.accuracy
+    is_recovered_now = accuracy is not None and task.evaluation.is_recovered(accuracy, state.base_cut)
+    state = state.after_evaluation(accuracy, is_recovered_now)
     if run.accelerator.is_main_process:
-        tracking.append(run.folder, line)
+        line = EvaluationMetrics(
+            step=state.step,
+            tokens=state.tokens,
+            held_out=held_out,
+            base_cut=state.base_cut,
+            recovered_at_step=state.recovered_at_step,
+            recovered_at_tokens=state.recovered_at_tokens,
+            examples=examples,
+        )
+        MetricsFile(run.folder).append(line)
     return state
 
 
-def _examples(run: Run) -> dict[str, object]:
-    """Returns what the model fills in near the end of some rows; every process asks it, as a shared model wants."""
-    if not run.num_examples:
-        return {}
-    here = run.accelerator.device
-    found = filled_masks(run.inner, run.record.tokenizer, run.held_out, run.num_examples, here)
-    return {"examples": [asdict(example) for example in found]}
-
-
-def evaluation_line(state: TrainState, measured: Measured) -> dict[str, object]:
-    """Returns an evaluation as a line of metrics, which holds blocks and nothing finer."""
-    return {
-        "step": state.step,
-        "tokens": state.tokens,
-        "held_out": {"whole": asdict(measured.whole), "blocks": [asdict(block) for block in measured.blocks]},
-        "base_cut": state.base_cut,
-        "recovered_at_step": state.recovered_at_step,
-        "recovered_at_tokens": state.recovered_at_tokens,
-    }
+def is_recovered(run: Run, state: TrainState) -> bool:
+    """Returns whether the run is over because what was lost is won back."""
+    return run.runtime.stop_when_recovered and state.recovered_at_step is not None
 
 
 def write_summary(run: Run, state: TrainState) -> str:
-    """Writes summary.json into the run folder, and returns how the run stands in a few lines."""
-    speeds = [line["tokens_per_second"] for line in tracking.read(run.folder) if "tokens_per_second" in line]
-    content = {
-        **asdict(state),
-        "train_tokens_per_second": statistics.median(speeds) if speeds else None,
-        "num_processes": run.accelerator.num_processes,
-        "peak_memory_bytes": peak_memory_bytes(),
-    }
-    write_json(run.folder / "summary.json", content)
+    """Writes summary.json into the run folder, and returns in a line how the run stands."""
+    lines = MetricsFile(run.folder).lines()
+    speeds = [line.tokens_per_second for line in lines if isinstance(line, TrainingMetrics)]
+    summary = RunSummary(
+        state=state,
+        train_tokens_per_second=statistics.median(speeds) if speeds else None,
+        num_processes=run.accelerator.num_processes,
+        peak_memory_bytes=peak_memory_bytes(),
+    )
+    artifact.write(run.folder / RunSummary.FILE, summary)
+    if state.accuracy is None:
+        return "held-out accuracy was not measured yet"
     reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
     if state.base_cut is None:
         return reached
@@ -161,14 +173,27 @@ def write_summary(run: Run, state: TrainState) -> str:
     return f"{reached}; the base model's {state.base_cut:.2f} % recovered: {recovered}"
 
 
-def _loader(run: Run, first_step: int) -> Iterator[tuple[MlmBatch, ...]]:
-    """Yields the micro-batches of each step from `first_step` on; an own generator leaves dropout's alone."""
-    workers = run.runtime.num_loader_workers
-    loader: DataLoader[tuple[MlmBatch, ...]] = DataLoader(
-        run.batches,
+def _is_evaluation_due(task: Task, run: Run, state: TrainState) -> bool:
+    return state.step == task.recipe.num_steps or state.step % run.runtime.evaluate_every_steps == 0
+
+
+def _is_stopping(run: Run, stop: Stop, saver: Saver) -> bool:
+    """Returns whether a stop signal reached any rank; raises CheckpointError when a checkpoint was not written."""
+    is_stopping, has_failed = any_rank(run.accelerator, bool(stop), saver.has_failed())
+    if has_failed:
+        saver.finish()
+    return is_stopping
+
+
+def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[Batch, ...]]:
+    """Yields the micro-batches of each step left; a generator of its own leaves dropout's untouched."""
+    rows_per_step = task.batches.rows_per_step
+    end = state.cursor + (task.recipe.num_steps - state.step) * rows_per_step
+    loader = DataLoader(
+        cast(Dataset[tuple[Batch, ...]], task.batches),
         batch_size=None,
-        sampler=range(first_step, run.recipe.num_steps),
-        num_workers=workers,
+        sampler=range(state.cursor, end, rows_per_step),
+        num_workers=run.runtime.num_loader_workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),
         worker_init_fn=ignore_stop_signals,
@@ -176,39 +201,32 @@ def _loader(run: Run, first_step: int) -> Iterator[tuple[MlmBatch, ...]]:
     return iter(loader)
 
 
-def should_stop(run: Run, state: TrainState) -> bool:
-    """Says whether the run ends here since what was lost is won back."""
-    return run.runtime.stop_when_recovered and state.recovered_at_step is not None
-
-
-def _progress(run: Run, state: TrainState) -> tqdm:
+def _progress_bar(task: Task, run: Run, state: TrainState) -> tqdm:
     is_quiet = not run.accelerator.is_main_process
-    return tqdm(total=run.recipe.num_steps, initial=state.step, desc="pretrain", unit="step", disable=is_quiet)
+    return tqdm(total=task.recipe.num_steps, initial=state.step, desc="pretrain", unit="step", disable=is_quiet)
 
 
 def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], bar: tqdm) -> None:
+    """Shows the means over the steps of the window, and appends them to the metrics."""
     updates = [update for update, _ in window]
-    num_selected = sum(update.num_selected for update in updates)
-    loss = sum(update.loss * update.num_selected for update in updates) / num_selected
-    accuracy = sum(update.accuracy * update.num_selected for update in updates) / num_selected
+    num_targets = sum(update.num_targets for update in updates)
     speed = sum(update.num_tokens for update in updates) / sum(seconds for _, seconds in window)
+    line = TrainingMetrics(
+        step=state.step,
+        tokens=state.tokens,
+        loss=sum(update.loss * update.num_targets for update in updates) / num_targets,
+        accuracy=sum(update.accuracy * update.num_targets for update in updates) / num_targets,
+        learning_rate=updates[-1].learning_rate,
+        gradient_norm=updates[-1].gradient_norm,
+        tokens_per_second=speed,
+        elapsed_seconds=state.training_seconds,
+        memory_bytes=peak_memory_bytes(),
+        mfu=speed / run.peak_tokens_per_second if run.peak_tokens_per_second else None,
+    )
     bar.set_postfix_str(
-        f"loss {loss:.3f}, accuracy {accuracy:.1f} %, lr {updates[-1].learning_rate:.1e}, {speed:,.0f} tokens/s",
+        f"loss {line.loss:.3f}, accuracy {line.accuracy:.1f} %, lr {line.learning_rate:.1e}, {speed:,.0f} tokens/s",
         refresh=False,
     )
     bar.update(state.step - bar.n)
     if run.accelerator.is_main_process:
-        line = {
-            "step": state.step,
-            "tokens": state.tokens,
-            "loss": loss,
-            "accuracy": accuracy,
-            "learning_rate": updates[-1].learning_rate,
-            "gradient_norm": updates[-1].gradient_norm,
-            "tokens_per_second": speed,
-            "elapsed_seconds": state.training_seconds,
-            "memory_bytes": peak_memory_bytes(),
-        }
-        if run.peak_flops:
-            line["mfu"] = speed * run.cost.flop_per_token / (run.peak_flops * run.accelerator.num_processes)
-        tracking.append(run.folder, line)
+        MetricsFile(run.folder).append(line)

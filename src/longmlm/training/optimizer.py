@@ -1,4 +1,4 @@
-"""A model and a recipe to AdamW."""
+"""AdamW with the recipe's constants."""
 
 import torch
 from torch import nn

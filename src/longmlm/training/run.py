@@ -1,50 +1,45 @@
-"""All that a run works with."""
+"""A run in two halves: what is learned, and what executes it."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-import torch
 from accelerate import Accelerator
-from torch import nn
 
-from longmlm.batches.steps import StepBatches
-from longmlm.evaluation.frozen import FrozenRows
 from longmlm.model.cost import Cost
-from longmlm.model.mlm import MlmObjective
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
-from longmlm.training import checkpoint
-from longmlm.training.snapshot import Trained
+from longmlm.training.backend import Backend
+from longmlm.training.checkpoint import RunRecord
+from longmlm.training.objective import Batches, Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is learned and how it is measured, whatever machines execute it."""
+
+    batches: Batches
+    evaluation: Evaluation
+    record: RunRecord
+
+    @property
+    def recipe(self) -> PretrainRecipe:
+        """The recipe, which a checkpoint records as well."""
+        return self.record.recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that a run works with; `objective` is wrapped for data parallelism, `block` the base model's length.
-
-    `parameters` are the optimizer's in its order.
-    """
+    """What executes a task, and where its results go; `peak_flops` of a device is None where it is not known."""
 
     folder: Path
     accelerator: Accelerator
-    objective: nn.Module
-    optimizer: torch.optim.Optimizer
-    parameters: tuple[nn.Parameter, ...]
-    batches: StepBatches
-    held_out: FrozenRows
-    block: int
-    recipe: PretrainRecipe
+    backend: Backend
     runtime: PretrainRuntime
-    record: checkpoint.RunRecord
     cost: Cost
     peak_flops: float | None
-    num_examples: int = 0
 
     @property
-    def inner(self) -> MlmObjective:
-        """The objective without the wrapping of DDP or DeepSpeed."""
-        return cast(MlmObjective, getattr(self.objective, "module", self.objective))
-
-    @property
-    def trained(self) -> Trained:
-        """What a checkpoint is taken of."""
-        return Trained(self.inner.model, self.optimizer, self.parameters, self.accelerator)
+    def peak_tokens_per_second(self) -> float | None:
+        """The speed at which all devices would compute at their peak, to which MFU is the ratio."""
+        if self.peak_flops is None:
+            return None
+        return self.peak_flops * self.accelerator.num_processes / self.cost.flop_per_token

@@ -1,4 +1,4 @@
-"""Checkpoints written while training goes on, one at a time."""
+"""Checkpoints written in the background while training continues, one at a time."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -9,39 +9,40 @@ from longmlm.artifacts.run import TrainState
 from longmlm.errors import CheckpointError
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
-from longmlm.training import checkpoint
-from longmlm.training.run import Run
-from longmlm.training.snapshot import Snapshot, take
+from longmlm.training.checkpoint import Snapshot, take_snapshot, write_checkpoint
+from longmlm.training.run import Run, Task
+from longmlm.training.run_folder import prune
 
 POLL_SECONDS = 0.5
 
 
 @dataclass(slots=True)
 class Saver:
-    """Saves a run: training waits for the copy in memory, the disk is written to beside it."""
+    """Saves a run: training waits for the copy in memory, a thread of the main process writes it."""
 
+    task: Task
     run: Run
     writer: ThreadPoolExecutor
     pending: Future[None] | None = None
 
     def save(self, state: TrainState) -> None:
-        """Takes this step's snapshot and begins to write it, once the one before is written; all processes call it.
+        """Takes a snapshot and starts to write it, once the previous one is written; all ranks call it.
 
-        Raises what `finish` raises for the one before.
+        Raises what `finish` raises for the previous one.
         """
         self.finish()
-        snapshot = take(self.run.trained)
+        snapshot = take_snapshot(self.run.backend, self.run.accelerator)
         if snapshot is not None:
-            self.pending = self.writer.submit(_commit, self.run, state, snapshot)
+            self.pending = self.writer.submit(self._write, state, snapshot)
 
     def has_failed(self) -> bool:
-        """Says, without waiting, whether the disk did not take a checkpoint; the main process alone knows."""
+        """Returns, without waiting, whether a checkpoint could not be written; only the main process knows."""
         return self.pending is not None and self.pending.done() and self.pending.exception() is not None
 
     def finish(self) -> None:
-        """Waits until all is written; raises CheckpointError in every process when the disk did not take it.
+        """Waits until everything is written; raises CheckpointError on every rank when it could not be.
 
-        However long the disk takes, no process is taken for hung, since all meet again and again.
+        The ranks meet again and again meanwhile, so none is taken for hung however slow the disk is.
         """
         while any(any_rank(self.run.accelerator, self._is_writing())):
             heartbeat()
@@ -51,21 +52,21 @@ class Saver:
         self.pending = None
 
     def _is_writing(self) -> bool:
-        """Says, a moment later, whether the disk is still at it."""
+        """Waits a moment, and returns whether the checkpoint is still being written."""
         return self.pending is not None and bool(wait([self.pending], timeout=POLL_SECONDS).not_done)
+
+    def _write(self, state: TrainState, snapshot: Snapshot) -> None:
+        folder, model = self.run.folder, self.run.backend.objective.model
+        saved = write_checkpoint(folder, state, model, snapshot, self.task.record)
+        prune(folder, saved, self.run.runtime.checkpoints_kept)
 
 
 @contextmanager
-def saving(run: Run) -> Iterator[Saver]:
-    """Yields the saver of a run; however the block ends, what was begun is written to its end."""
+def saving(task: Task, run: Run) -> Iterator[Saver]:
+    """Yields the saver of a run; however the block exits, a checkpoint that was started is completed."""
     writer = ThreadPoolExecutor(1, "checkpoint")
     try:
-        yield Saver(run, writer)
+        yield Saver(task, run, writer)
     finally:
         with pause_watchdog():
             writer.shutdown()
-
-
-def _commit(run: Run, state: TrainState, snapshot: Snapshot) -> None:
-    saved = checkpoint.write(run.folder, state, run.inner.model, snapshot, run.record)
-    checkpoint.prune(run.folder, saved, run.runtime.checkpoints_kept)

@@ -1,4 +1,4 @@
-"""A step to its learning rate."""
+"""The learning rate of each step."""
 
 import math
 from typing import assert_never
@@ -7,7 +7,7 @@ from longmlm.settings.pretrain import PretrainRecipe
 
 
 def learning_rate(step: int, recipe: PretrainRecipe) -> float:
-    """Returns the rate of the update number `step`, counted from 0; the last update still has a positive one."""
+    """Returns the learning rate of update number `step`, counted from 0; that of the last update is still positive."""
     if step < recipe.warmup_steps:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
     left = recipe.num_steps - step
@@ -24,5 +24,5 @@ def learning_rate(step: int, recipe: PretrainRecipe) -> float:
 
 
 def is_constant(step: int, recipe: PretrainRecipe) -> bool:
-    """Tells whether no update before `step` depended on the number of steps, so that it may be changed."""
+    """Returns whether no update before `step` depended on the number of steps, so that it may be changed."""
     return recipe.schedule == "constant-then-decay" and step <= recipe.num_steps - recipe.decay_steps

@@ -1,7 +1,7 @@
-"""A run's metrics.jsonl to Weights & Biases or TensorBoard, in a process of its own: `tracked` starts it.
+"""The tracker's process: shows a run's metrics.jsonl in Weights & Biases or TensorBoard. `tracking.tracked` starts it.
 
-It reads the record as it grows. So when it fails, hangs or waits for a network, training neither fails nor waits, and
-what it shows is what the record says.
+It reads the metrics as the file grows. So when it fails, hangs or waits for a network, training neither fails nor
+waits, and what it shows is what the file says.
 """
 
 import json
@@ -13,40 +13,45 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from longmlm.artifacts.artifact import dump
+from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, parse_line
 from longmlm.folders import write_json
 from longmlm.hubs.redaction import USER_IN_ADDRESS, redact
 from longmlm.processes import ignore_stop_signals
-from longmlm.training.tracking import DONE, METRICS, SETTINGS
+from longmlm.training.run_folder import SETTINGS
+from longmlm.training.tracking import DONE
 
 IDENTITY = "tracker.json"
 POLL_SECONDS = 1.0
+NOT_PLOTTED = ("format", "step")
+
+Settings = dict[str, Any]  # the tables of settings.toml, shown as they are
 
 
-def figures(line: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a line of metrics under the names that trackers show them by; `step` is left out."""
-    if "held_out" not in line:
-        named = {f"train/{key}": value for key, value in line.items() if key != "step"}
+def figures(line: Metrics) -> dict[str, float]:
+    """Returns the finite numbers of a line of metrics under the names of their curves; `step` is the axis."""
+    if isinstance(line, EvaluationMetrics):
+        summary = {key: getattr(line, key) for key in ("base_cut", "recovered_at_step", "recovered_at_tokens")}
+        blocks = {f"block_{index}": block.accuracy for index, block in enumerate(line.held_out.blocks)}
+        group, values = "held_out", {**dump(line)["held_out"]["whole"], **summary, **blocks}
     else:
-        whole, blocks = line["held_out"]["whole"], line["held_out"]["blocks"]
-        others = {key: line.get(key) for key in ("base_cut", "recovered_at_step", "recovered_at_tokens")}
-        named = {f"held_out/{key}": value for key, value in {**whole, **others}.items()}
-        named |= {f"held_out/block_{index}": block["accuracy"] for index, block in enumerate(blocks)}
-    numbers = {key: float(value) for key, value in named.items() if isinstance(value, int | float)}
+        group, values = "train", {key: value for key, value in dump(line).items() if key not in NOT_PLOTTED}
+    numbers = {f"{group}/{key}": float(value) for key, value in values.items() if isinstance(value, int | float)}
     return {key: value for key, value in numbers.items() if math.isfinite(value)}
 
 
-def predictions(line: Mapping[str, Any]) -> list[dict[str, str | float]]:
-    """Returns a row of a table for each masked place in a line of metrics: context, truth, guesses in percent."""
+def predictions(line: Metrics) -> list[dict[str, str | float]]:
+    """Returns a table row for each masked token in a line of metrics: context, truth, guesses with percentages."""
     rows = []
-    for example in line.get("examples", ()):
-        row: dict[str, str | float] = {"row": str(example["row_id"]), "place": str(example["place"])}
-        row |= {key: example[key] for key in ("before", "truth", "after")}
-        for rank, (guess, probability) in enumerate(example["guesses"], 1):
+    for example in line.examples if isinstance(line, EvaluationMetrics) else ():
+        row: dict[str, str | float] = {"row": str(example.row_id), "position": str(example.position)}
+        row |= {"before": example.before, "truth": example.truth, "after": example.after}
+        for rank, (guess, probability) in enumerate(example.guesses, 1):
             row |= {f"guess {rank}": guess, f"percent {rank}": 100 * probability}
         rows.append(row)
     return rows
@@ -55,8 +60,8 @@ def predictions(line: Mapping[str, Any]) -> list[dict[str, str | float]]:
 class WandbRun:
     """A run at Weights & Biases with the same id after every resume; offline without a login or a connection."""
 
-    def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
-        """Starts it; what the client would note about machine, code and environment is switched off."""
+    def __init__(self, run: Path, settings: Settings) -> None:
+        """Starts it; the client's recording of machine, code and environment is switched off."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         os.environ.setdefault("WANDB_DATA_DIR", str(run / "wandb"))
         os.environ.setdefault("WANDB_CACHE_DIR", str(run))
@@ -90,23 +95,23 @@ class WandbRun:
         self.run.define_metric("*", step_metric="step")
 
     def _mode(self) -> Any:
-        """Returns the mode of the user's own settings, but offline where the service does not know or answer them."""
+        """Returns the mode of the user's settings, but offline where the service rejects them or does not answer."""
         own = self.client.setup().settings
         if USER_IN_ADDRESS.search(own.base_url):
-            raise ValueError("W&B's client would log the password in its base_url: leave it out")
+            raise ValueError("the W&B client would log the password in its base_url: remove it")
         with suppress(self.client.Error):
             return own.mode if own.mode != "online" or self.client.login(prompt=False) else "offline"
         return "offline"
 
-    def show(self, line: Mapping[str, Any]) -> None:
-        """Shows a line of metrics; W&B's own step counts lines, ours is the axis of every curve."""
-        shown: dict[str, Any] = {"step": line["step"], **figures(line)}
+    def show(self, line: Metrics) -> None:
+        """Logs a line of metrics; W&B's own step counts lines, ours is the axis of every curve."""
+        shown: dict[str, Any] = {"step": line.step, **figures(line)}
         if rows := predictions(line):
             shown["predictions"] = self.client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         self.run.log(shown)
 
     def finish(self, went_well: bool) -> str:
-        """Ends it, and returns where it is."""
+        """Finishes the run, and returns where to see it."""
         self.run.finish(exit_code=0 if went_well else 1)
         self.client.teardown()
         if self.run.offline:
@@ -115,10 +120,10 @@ class WandbRun:
 
 
 class TensorBoardRun:
-    """A folder of TensorBoard's events; those beyond the step that a run resumes from are hidden."""
+    """A folder of TensorBoard events; those beyond the step that a run resumes from are hidden."""
 
-    def __init__(self, run: Path, settings: Mapping[str, Any], after: int) -> None:
-        """Opens it."""
+    def __init__(self, run: Path, settings: Settings, after: int) -> None:
+        """Opens the folder, and shows the settings."""
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder = run / "tensorboard"
@@ -126,31 +131,31 @@ class TensorBoardRun:
         content = json.dumps(_without_tracking(settings), indent=4)
         self.writer.add_text("settings", "".join(f"    {line}\n" for line in content.splitlines()), after + 1)
 
-    def show(self, line: Mapping[str, Any]) -> None:
-        """Shows a line of metrics, predictions as text."""
+    def show(self, line: Metrics) -> None:
+        """Adds a line of metrics, predictions as text."""
         for name, value in figures(line).items():
-            self.writer.add_scalar(name, value, line["step"])
+            self.writer.add_scalar(name, value, line.step)
         if rows := predictions(line):
             table = [list(rows[0]), ["---"] * len(rows[0])]
             table += [
                 [f"{x:.1f}" if isinstance(x, float) else " ".join(x.split()) for x in row.values()] for row in rows
             ]
             cells = ("".join(f"| {cell.replace('|', '&#124;')} " for cell in row) + "|" for row in table)
-            self.writer.add_text("predictions", "\n".join(cells), line["step"])
+            self.writer.add_text("predictions", "\n".join(cells), line.step)
         self.writer.flush()
 
     def finish(self, _went_well: bool) -> str:
-        """Closes it, and returns how to look at it."""
+        """Closes the folder, and returns how to view it."""
         self.writer.close()
         return f"tensorboard: `tensorboard --logdir {self.folder}` shows this run"
 
 
-def _without_tracking(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_tracking(settings: Settings) -> Settings:
     return {key: value for key, value in settings.items() if key != "tracking"}
 
 
 def _run_id(run: Path) -> str:
-    """Returns the id that a run keeps in its folder for life."""
+    """Returns the id that a run keeps in its folder across resumes."""
     with suppress(OSError, ValueError, KeyError):
         return json.loads((run / IDENTITY).read_text(encoding="utf-8"))["id"]
     new = secrets.token_hex(4)
@@ -159,10 +164,10 @@ def _run_id(run: Path) -> str:
 
 
 class End:
-    """The end of training as standard input tells it: with a word after a good end, closed in any case."""
+    """The end of training, signalled on standard input: DONE if training succeeded, then closed in any case."""
 
     def __init__(self, patience_seconds: float) -> None:
-        """Waits for it aside; a process that has not ended itself `patience_seconds` later is ended."""
+        """Waits for it in a thread; kills this process if it has not exited `patience_seconds` later."""
         self.came, self.went_well, self.patience_seconds = threading.Event(), False, patience_seconds
         threading.Thread(target=self._await, daemon=True).start()
 
@@ -173,18 +178,18 @@ class End:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def follow(run: Path, after: int, end: threading.Event) -> Iterator[dict[str, Any]]:
-    """Yields the lines beyond step `after` as they come, up to the last one at the end."""
+def follow(run: Path, after: int, end: threading.Event) -> Iterator[Metrics]:
+    """Yields the lines beyond step `after` as they are written, until training has ended."""
     rest, is_last = b"", False
-    with (run / METRICS).open("rb") as file:
+    with (run / METRICS_FILE).open("rb") as file:
         while not is_last:
             is_last = end.wait(POLL_SECONDS)
             *lines, rest = (rest + file.read()).split(b"\n")
-            yield from (line for line in map(json.loads, lines) if line["step"] > after)
+            yield from (line for line in (parse_line(text, METRICS_FILE) for text in lines) if line.step > after)
 
 
 def show(run: Path, after: int, end: End) -> str:
-    """Shows the run in the tracker of its settings until training ends; returns where, or nothing without a line."""
+    """Shows the run in the tracker of its settings until training ends; returns where, empty if nothing was logged."""
     settings = tomllib.loads((run / SETTINGS).read_text(encoding="utf-8"))
     tracker: WandbRun | TensorBoardRun | None = None
     for line in follow(run, after, end.came):
@@ -203,7 +208,7 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         line = show(Path(sys.argv[1]), int(sys.argv[2]), End(float(sys.argv[3])))
-    except Exception as error:  # noqa: BLE001 - whatever a tracker raises, training goes on
+    except Exception as error:  # noqa: BLE001 - whatever a tracker raises, training continues
         os.write(terminal, redact(f"{type(error).__name__}: {error}").encode())
         os._exit(1)  # no hook of the tracker's client may hold the process
     os.write(terminal, redact(line).encode())

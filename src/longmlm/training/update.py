@@ -1,96 +1,84 @@
-"""A global batch to one optimizer update."""
+"""One optimizer update from a global batch.
+
+The loss is the sum over all targets of the global batch, divided by their number, whatever the micro-batches and ranks.
+Two ranks with two micro-batches each; targets and loss sums:
+
+    rank 0   3 targets, loss 6.0   |   1 target,  loss 4.0
+    rank 1   2 targets, loss 5.0   |   2 targets, loss 1.0
+
+The loss is (6 + 4 + 5 + 1) / (3 + 1 + 2 + 2) = 2.0 nats. The mean of the four micro-batches' means would be
+(2.0 + 4.0 + 2.5 + 0.5) / 4 = 2.25: it would weigh the lonely target of the second micro-batch as much as the three of
+the first. Data parallelism averages gradients over the ranks, so each backward pass scales its sum by 2 ranks / 8.
+"""
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
 from longmlm.artifacts.run import TrainState
-from longmlm.batches.collate import MlmBatch
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
-from longmlm.training import deepspeed_backend as zero
-from longmlm.training.run import Run
+from longmlm.runtime.watchdog import heartbeat
+from longmlm.training.objective import Batch
+from longmlm.training.run import Run, Task
 from longmlm.training.schedule import learning_rate
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one update saw, over all processes: mean loss in nats, share of hits, counts, and the rate it used."""
+    """One update over all ranks: mean loss in nats, accuracy in percent, gradient norm before clipping."""
 
     loss: float
     accuracy: float
     num_tokens: int
-    num_selected: int
+    num_targets: int
     gradient_norm: float
     learning_rate: float
 
 
-def one_update(run: Run, batches: Sequence[MlmBatch], state: TrainState) -> Update:
-    """Makes one optimizer update on this process' share of a global batch.
+def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> Update:
+    """Makes one update with this rank's micro-batches of a global batch.
 
-    The loss is the cross-entropy summed over the selected tokens and divided by their number in the whole global
-    batch, so its gradient is that of one big batch; data parallelism averages, hence the factor.
+    Raises TrainingError, before the update, when the loss or a gradient is not finite on any rank.
     """
-    accelerator, here, is_zero = run.accelerator, run.accelerator.device, run.trained.is_zero
-    num_mine = torch.tensor([sum(len(batch.labels) for batch in batches), _num_tokens(batches)], dtype=torch.float64)
-    num_selected, num_tokens = accelerator.reduce(num_mine.to(here), "sum").tolist()
-    if not num_selected:
+    accelerator, backend = run.accelerator, run.backend
+    own_counts = [sum(batch.num_targets for batch in batches), sum(batch.num_tokens for batch in batches)]
+    counts = torch.tensor(own_counts, dtype=torch.float64, device=accelerator.device)
+    num_targets, num_tokens = accelerator.reduce(counts, "sum").tolist()
+    if not num_targets:
         raise TrainingError(
-            f"the rows of step {state.step + 1} hold special tokens only, none to select: the tokenizer does not know "
-            "the text's script"
+            f"the rows of step {state.step + 1} have no token to predict: the tokenizer does not know the text's script"
         )
-    rate = learning_rate(state.step, run.recipe)
-    for group in run.optimizer.param_groups:
-        group["lr"] = rate
-    sums = torch.zeros(2, dtype=torch.float64, device=here)
-    loss_sum = hits = norm = math.nan
-    for place, batch in enumerate(batches):
-        is_last = place + 1 == len(batches)
-        with nullcontext() if is_last or is_zero else accelerator.no_sync(run.objective):
-            told = run.objective(batch.to(here))
-            loss = told.losses.sum()
-            sums += torch.stack([loss.detach().double(), told.hits.sum().double()])
+    sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
+    loss_sum = num_correct = math.nan
+    for number, batch in enumerate(batches, 1):
+        is_last = number == len(batches)
+        heartbeat()
+        with backend.accumulation(is_last):
+            loss, correct = backend.forward(batch.to(accelerator.device))
+            sums += torch.stack([loss.detach().double(), correct.double()])
             if is_last:
-                loss_sum, hits = accelerator.reduce(sums, "sum").tolist()
-                if not math.isfinite(loss_sum):
-                    _refuse(run, batches, state)
-            norm = _backward(run, loss * (accelerator.num_processes / num_selected), is_last)
-    if not math.isfinite(norm):
-        _refuse(run, batches, state)
-    if not is_zero:
-        run.optimizer.step()
-        run.optimizer.zero_grad(set_to_none=True)
-    return Update(loss_sum / num_selected, 100 * hits / num_selected, int(num_tokens), int(num_selected), norm, rate)
-
-
-def _backward(run: Run, loss: Tensor, is_last: bool) -> float:
-    """Adds the gradients of `loss`; returns the norm of all of them, which are clipped, after the last micro-batch.
-
-    ZeRO makes the update with it, unless the norm is not finite.
-    """
-    if run.trained.is_zero:
-        return zero.backward(run.accelerator, loss, is_last)
-    run.accelerator.backward(loss)
-    return float(nn.utils.clip_grad_norm_(run.objective.parameters(), run.recipe.max_gradient_norm)) if is_last else 0.0
-
-
-def _num_tokens(batches: Sequence[MlmBatch]) -> int:
-    return sum(
-        batch.input_ids.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
-        for batch in batches
+                loss_sum, num_correct = accelerator.reduce(sums, "sum").tolist()
+                _check_finite(loss_sum, run, batches, state)
+            backend.backward(loss * (accelerator.num_processes / num_targets))
+    rate = learning_rate(state.step, task.recipe)
+    norm = backend.step(rate)
+    _check_finite(norm, run, batches, state)
+    return Update(
+        loss_sum / num_targets, 100 * num_correct / num_targets, int(num_tokens), int(num_targets), norm, rate
     )
 
 
-def _refuse(run: Run, batches: Sequence[MlmBatch], state: TrainState) -> None:
+def _check_finite(value: float, run: Run, batches: Sequence[Batch], state: TrainState) -> None:
+    if math.isfinite(value):
+        return
     name = f"non-finite-step-{state.step + 1:08d}-process-{run.accelerator.process_index}.json"
     row_ids = [row_id for batch in batches for row_id in batch.row_ids]
     write_json(run.folder / name, {"step": state.step + 1, "row_ids": row_ids})
     raise TrainingError(
-        f"loss or gradient is not finite in step {state.step + 1}; no update was made, its rows are in "
-        f"{run.folder / name}, the same command goes on from the last checkpoint: lower the learning rate or look at "
-        "these rows"
+        f"loss or gradient is not finite in step {state.step + 1}; no update was made, its rows are listed in "
+        f"{run.folder / name}: lower the learning rate or inspect these rows; the same command resumes from the last "
+        "checkpoint"
     )

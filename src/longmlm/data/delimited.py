@@ -1,0 +1,122 @@
+"""Records of .csv files, and where reading resumes after a broken one.
+
+    id,text
+    1,"open
+    2,plain
+    3,"He said "no", and
+    left, smiling."
+    4,"good"
+
+The quote that opens in record 1 is never closed, and the quotes inside record 3 are not doubled. A reader that carries
+on after an error takes 'left, smiling."' for a record; one that waits for a closing quote loses record 2. Here reading
+resumes at the next line that begins a record: it has as many fields as the header (or more, if it is broken itself),
+and of the quotes that follow, the first that can only open or only close a field opens one. In 'left, smiling."' that
+quote closes a field.
+"""
+
+import csv
+import re
+from collections.abc import Iterator
+
+from longmlm.data.lines import Lines
+
+BYTE_ORDER_MARK = "\ufeff"
+FIELD_CHARACTERS = 1 << 25
+LOOK_AHEAD_BYTES = 1 << 25
+ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an empty field, or quotes in a field
+
+Fields = list[str] | None
+
+
+class DelimitedReader:
+    """Reads records from lines one after the other."""
+
+    def __init__(self, lines: Lines, delimiter: str, num_fields: int = 0) -> None:
+        """Starts at a line that begins a record; without `num_fields` it is the header."""
+        csv.field_size_limit(FIELD_CHARACTERS)
+        self._lines, self._delimiter, self._num_fields = lines, delimiter, num_fields
+        self._taken: list[bytes] = []  # lines of the current record
+        self._reader = csv.reader(self, delimiter=delimiter, strict=True)
+
+    def __iter__(self) -> "DelimitedReader":
+        return self
+
+    def __next__(self) -> str:
+        """Returns the next line to Python's reader."""
+        line = self._lines.read()
+        if not line:
+            raise StopIteration
+        self._taken.append(line)
+        is_first = self._lines.offset == len(line)
+        return _decoded(line).removeprefix(BYTE_ORDER_MARK) if is_first else _decoded(line)
+
+    def records(self, end: int) -> Iterator[tuple[int, Fields]]:
+        """Yields the offset and the fields of each record that begins before `end`; a broken one has None for fields.
+
+        Blank lines are no records.
+        """
+        while self._lines.offset < end:
+            begin, fields = self._lines.offset, self._next_record()
+            if not self._taken:
+                return
+            if fields is None and any(b'"' in line for line in self._taken):
+                self._skip_broken()
+            if fields != []:
+                self._num_fields = self._num_fields or len(fields or ())
+                yield begin, fields
+
+    def _next_record(self) -> Fields:
+        self._taken.clear()
+        try:
+            return next(self._reader, [])
+        except csv.Error:
+            return None
+
+    def _skip_broken(self) -> None:
+        """Moves from the end of a broken record to the next line that begins a record."""
+        self._lines.put_back(self._taken[1:])
+        decided_until, opens = -1, True
+        while True:
+            fields = self._next_record()
+            if not self._taken:
+                return
+            num_fields = self._num_separable(self._taken[0]) if fields is None else len(fields)
+            self._lines.put_back(self._taken)
+            if num_fields == self._num_fields or (fields is None and num_fields > self._num_fields):
+                if self._lines.offset >= decided_until:
+                    decided_until, opens = self._next_quote()
+                if opens:
+                    return
+            self._lines.read()
+
+    def _num_separable(self, line: bytes) -> int:
+        """Returns the number of fields in the first line of a record that may be broken."""
+        try:
+            return len(next(csv.reader([_decoded(line)], delimiter=self._delimiter)))
+        except csv.Error:
+            return 0
+
+    def _next_quote(self) -> tuple[int, bool]:
+        """Returns the end of the line with the next quote that only opens or only closes a field, and if it opens one.
+
+        Without such a quote nothing shows that a field is open.
+        """
+        ahead, opens, until = [], None, self._lines.offset + LOOK_AHEAD_BYTES
+        while opens is None and self._lines.offset < until and (line := self._lines.read()):
+            ahead.append(line)
+            opens = self._opens_field(_decoded(line)) if b'"' in line else None
+        decided_until = self._lines.offset
+        self._lines.put_back(ahead)
+        return decided_until, opens is not False
+
+    def _opens_field(self, line: str) -> bool | None:
+        for quotes in ODD_QUOTES.finditer(line):
+            may_open = line[max(0, quotes.start() - 1) : quotes.start()] in ("", self._delimiter)
+            may_close = line[quotes.end() : quotes.end() + 1] in ("", "\r", "\n", self._delimiter)
+            if may_open != may_close:
+                return may_open
+        return None
+
+
+def _decoded(line: bytes) -> str:
+    return line.decode(errors="surrogateescape")

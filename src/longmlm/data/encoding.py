@@ -1,0 +1,122 @@
+"""Text to tokens, sentence by sentence: always the tokens of the whole text, however it is encoded.
+
+A huge text is encoded in pieces. Encoding a piece alone would change tokens at its ends, so each piece gets context on
+both sides, and a cut holds only where both encodings agree on the tokens around it. With pieces of 10 characters and a
+context of 4, the text "the cat sat on the mat again" is cut after "the cat sat":
+
+    encoded for the first piece     the| cat| sat| on|...     keeps tokens that start before offset 11
+    encoded for the second piece    ... sat| on| the| mat|... keeps those from offset 11 on
+
+Both show " sat" up to offset 11 and " on" from there, so the cut holds. Did they not, the two pieces would become one.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Int64, UInt32
+from tokenizers import Encoding, Tokenizer
+
+from longmlm.data.texts import Text
+
+# The axes have no names, since lists hold arrays of different lengths.
+Tokens = UInt32[np.ndarray, "_"]
+Starts = Int64[np.ndarray, "_"]  # the offset at which each sentence starts
+
+PIECE_CHARACTERS = 200_000
+CONTEXT_CHARACTERS = 1_000
+WORD_END = re.compile(r"(?<=\S)[ \t\n\r]")
+SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
+
+
+def encode(tokenizer: Tokenizer, text: Text, starts: Starts) -> Iterator[Tokens]:
+    """Yields the tokens of each sentence that has any: those of the text encoded whole, cut at the offsets `starts`."""
+    tokenizer.encode_special_tokens = True  # set on each call, because a copy or a pickle of a tokenizer loses it
+    first, parts = 1, []
+    for ids, offsets, cut in _encode_piecewise(tokenizer, text):
+        following = int(np.searchsorted(starts, cut, side="right"))
+        *ended, opened = _split(ids, offsets, starts[first:following])
+        for part in ended:
+            if len(sentence := np.concatenate([*parts, part])):
+                yield sentence
+            parts = []
+        parts.append(opened)
+        first = max(first, following)
+    if len(sentence := np.concatenate(parts)):
+        yield sentence
+
+
+def encode_batch(tokenizer: Tokenizer, texts: Sequence[str], starts: Sequence[Starts]) -> Iterator[list[Tokens]]:
+    """Yields for each of many short texts what `encode` yields, in a fraction of the time."""
+    tokenizer.encode_special_tokens = True
+    for encoding, of_text in zip(tokenizer.encode_batch(texts, add_special_tokens=False), starts, strict=True):
+        ids = np.array(encoding.ids, dtype=np.uint32)
+        parts = [ids] if len(of_text) == 1 else _split(ids, _offsets(encoding), of_text[1:])
+        yield [part for part in parts if len(part)]
+
+
+def _split(ids: Tokens, offsets: Int64[np.ndarray, " n"], starts: Starts) -> list[Tokens]:
+    cuts = [0, *np.searchsorted(offsets, starts).tolist(), len(ids)]
+    return [ids[begin:end] for begin, end in pairwise(cuts)]
+
+
+def _offsets(encoding: Encoding) -> Int64[np.ndarray, " n"]:
+    """Returns the character at which each token starts, made non-decreasing."""
+    starts = np.fromiter((start for start, _ in encoding.offsets), dtype=np.int64, count=len(encoding.ids))
+    return np.maximum.accumulate(starts)
+
+
+def _encode_piecewise(tokenizer: Tokenizer, text: Text) -> Iterator[tuple[Tokens, Int64[np.ndarray, " n"], int]]:
+    """Yields ids, character offsets and the end of each piece; together they are those of one encoding."""
+    cuts = _cuts(text)
+    begin, cut = 0, next(cuts)
+    ids, offsets = _encode_span(tokenizer, text, begin, cut)
+    for end in cuts:
+        next_ids, next_offsets = _encode_span(tokenizer, text, cut, end)
+        if _agree((ids, offsets), (next_ids, next_offsets), cut):
+            is_inside = (begin <= offsets) & (offsets < cut)
+            yield ids[is_inside], offsets[is_inside], cut
+            begin, ids, offsets = cut, next_ids, next_offsets
+        else:
+            ids, offsets = _encode_span(tokenizer, text, begin, end)
+        cut = end
+    is_inside = begin <= offsets
+    yield ids[is_inside], offsets[is_inside], cut
+
+
+def _cuts(text: Text) -> Iterator[int]:
+    """Yields the offsets at which pieces end; the last is the end of the text.
+
+    A piece ends at white space if there is any, else at the end of a sentence, never inside a word: Unigram weighs a
+    word from end to end, so two encodings may agree around a cut in it and both differ from that of the whole text.
+    """
+    cut, last = 0, len(text) - PIECE_CHARACTERS // 2
+    while border := _border(text, cut + PIECE_CHARACTERS, last):
+        cut = border
+        yield cut
+    yield len(text)
+
+
+def _border(text: Text, at: int, last: int) -> int | None:
+    """Returns the first offset from `at` on at which a piece may end, up to `last`; None if there is none."""
+    for end in (min(at + PIECE_CHARACTERS, last), last):
+        window = text[at - 1 : max(at, end)]
+        for pattern in (WORD_END, SENTENCE_END):
+            if found := pattern.search(window, 1):
+                return at - 1 + found.start()
+    return None
+
+
+def _encode_span(tokenizer: Tokenizer, text: Text, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    first = max(0, begin - CONTEXT_CHARACTERS)
+    encoding = tokenizer.encode(text[first : end + CONTEXT_CHARACTERS], add_special_tokens=False)
+    return np.array(encoding.ids, dtype=np.uint32), _offsets(encoding) + first
+
+
+def _agree(left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray], cut: int) -> bool:
+    margin = CONTEXT_CHARACTERS // 2
+    near = [(cut - margin <= offsets) & (offsets < cut + margin) for _, offsets in (left, right)]
+    ids, offsets = left[0][near[0]], left[1][near[0]]
+    both_sides = bool(len(offsets) and offsets[0] < cut <= offsets[-1])
+    return both_sides and np.array_equal(ids, right[0][near[1]]) and np.array_equal(offsets, right[1][near[1]])

@@ -1,0 +1,130 @@
+"""Building of a released folder: export, card and provenance, verified before the folder appears."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from huggingface_hub.constants import REPOCARD_NAME
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.evaluation import Evaluation
+from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.batches.steps import check_rows_fit_model
+from longmlm.data.published import open_named_rows, pin_rows
+from longmlm.data.rows import Rows
+from longmlm.data.vocabulary import vocabulary_of_pretrained
+from longmlm.folders import new_folder
+from longmlm.model.architecture import architecture_of
+from longmlm.model.extension import with_num_positions
+from longmlm.model.loading import load_model, weights_sha256
+from longmlm.release.export import export
+from longmlm.release.gate import Identity, check_trained, evaluation_of, exported_accuracy
+from longmlm.release.onnx_graph import write_graph
+from longmlm.release.proof import Proof, prove
+from longmlm.release.released_folder import check_released_from
+from longmlm.reports.evaluation import PICTURES
+from longmlm.reports.facts import licence_of, training_of
+from longmlm.reports.model_card import CardFacts, model_card
+from longmlm.settings.release import ReleaseCard, ReleaseRecipe
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSettings:
+    """What is exported, what the card says, and the folder to write."""
+
+    recipe: ReleaseRecipe
+    card: ReleaseCard
+    output: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSource:
+    """A trained model with the held-out rows; an evaluation comes with its folder, which holds the pictures."""
+
+    model: Path
+    provenance: Provenance
+    rows: Rows
+    evaluation: Evaluation | None = None
+    evaluation_folder: Path | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """What the release is made of."""
+        base = self.provenance.extension.base if self.provenance.extension else ModelSource(name="")
+        return Identity(weights_sha256(self.model), self.rows.sha256, base.name, base.revision)
+
+
+def held_out_rows(name: str) -> Rows:
+    """Returns the held-out rows in a folder or on the hub."""
+    return open_named_rows(pin_rows(name), "held_out")
+
+
+def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowed: bool) -> ReleaseSource:
+    """Returns the model with its rows and its evaluation.
+
+    Raises ReleaseError for a model that longmlm did not train, or whose evaluation does not permit a release.
+    """
+    weights_sha256(model)  # raises for a folder without weights
+    provenance = read_provenance(model)
+    check_trained(provenance, str(model))
+    source = ReleaseSource(model, provenance, held_out_rows(rows))
+    evaluation = evaluation_of(evaluation_folder, source.identity, provenance.extension is not None, is_allowed)
+    folder = Path(evaluation_folder) if evaluation_folder else None
+    return ReleaseSource(model, provenance, source.rows, evaluation, folder)
+
+
+def fingerprint(source: ReleaseSource, settings: ReleaseSettings) -> str:
+    """Returns a hash of what decides a release: the content of model, rows and evaluation, and the settings."""
+    evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
+    content = [asdict(settings.recipe), asdict(settings.card), asdict(source.identity), evaluation_sha256]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | None:
+    """Writes the output folder and returns the proof; None if the folder already holds this very release.
+
+    Raises FolderError when it holds another one. Nothing is left of a folder that fails a check.
+    """
+    released_from = fingerprint(source, settings)
+    if settings.output.exists():
+        check_released_from(settings.output, released_from)
+        return None
+    with new_folder(settings.output, {"released_from": released_from}) as partial:
+        return build(source, settings, partial)
+
+
+def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Proof:
+    """Writes the model as a stock one with its card into `folder`, and returns the proof that it loads."""
+    recipe, rows = settings.recipe, source.rows
+    licence = licence_of(settings.card.license, source.provenance)
+    trained = load_model(str(source.model))
+    vocabulary = vocabulary_of_pretrained(trained.tokenizer, str(source.model))
+    check_rows_fit_model(rows, vocabulary, architecture_of(trained.model).num_positions)
+    if recipe.num_positions is not None:
+        trained = with_num_positions(trained, recipe.num_positions)
+    provenance = trained.provenance
+    export(trained, recipe.weights, folder, recipe.max_shard_size)
+    if recipe.onnx:
+        write_graph(folder)
+    accuracy = exported_accuracy(folder, rows, source.evaluation, provenance, recipe)
+    if accuracy is not None:
+        provenance = provenance.exported(accuracy)
+    facts = CardFacts(
+        name=settings.output.name,
+        provenance=provenance,
+        evaluation=source.evaluation,
+        rows=rows.manifest,
+        training=training_of(source.model),
+        licence=licence,
+        has_onnx=recipe.onnx,
+    )
+    (folder / REPOCARD_NAME).write_text(model_card(settings.card, facts), encoding="utf-8")
+    base_positions = provenance.extension.base_positions if provenance.extension else None
+    proof = prove(trained, recipe.weights, rows, folder, base_positions)
+    artifact.write(folder / Provenance.FILE, provenance.published())
+    for picture in [source.evaluation_folder / name for name in PICTURES] if source.evaluation_folder else []:
+        if picture.is_file():
+            shutil.copy(picture, folder)
+    return proof

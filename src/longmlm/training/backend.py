@@ -1,0 +1,160 @@
+"""Backends: how ranks share one model and its optimizer. This module has plain data parallelism, and what all offer."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, cast, runtime_checkable
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from longmlm.runtime.watchdog import heartbeat
+from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.training.objective import Batch, Objective
+from longmlm.training.optimizer import new_optimizer
+
+OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One model and optimizer on all ranks. What it gathers does not depend on the kind of backend.
+
+    One update: for each micro-batch, in `accumulation`, forward and `backward`; then `step`.
+    """
+
+    @property
+    def objective(self) -> Objective:
+        """The objective itself, not wrapped."""
+        ...
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """The backend's own resolved settings, as DeepSpeed's JSON; None where it has none."""
+        ...
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns what the objective returns, through the wrapper of this backend."""
+        ...
+
+    def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
+        """Returns the context of one micro-batch; gradients are averaged over ranks in the last one."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradients of `loss`."""
+        ...
+
+    def step(self, learning_rate: float) -> float:
+        """Clips the gradients, updates, and returns their norm before clipping.
+
+        No update is made where the norm is not finite.
+        """
+        ...
+
+    def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:
+        """Returns how much of a rank's gradients and AdamW moments is allocated only by the first update."""
+        ...
+
+    def gather_weights(self) -> dict[str, Tensor]:
+        """Returns the model's state dict in full, in fp32 on the CPU of the main process; tied weights share memory.
+
+        Every rank must call it. Others than the main process get empty tensors.
+        """
+        ...
+
+    def gather_optimizer(self) -> OptimizerState:
+        """Returns AdamW's state in full, by the optimizer's parameter order, as `gather_weights` does the weights."""
+        ...
+
+    def restore_optimizer(self, state: OptimizerState) -> None:
+        """Loads what `gather_optimizer` returned; each rank takes its own part."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainBackend:
+    """One process, or DDP: every rank holds all parameters and all of the optimizer's state."""
+
+    accelerator: Accelerator
+    wrapped: nn.Module
+    optimizer: torch.optim.Optimizer
+    max_gradient_norm: float
+
+    @classmethod
+    def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
+        """Returns the backend around an objective, with a new AdamW."""
+        optimizer = new_optimizer(objective, recipe)
+        return cls(accelerator, accelerator.prepare_model(objective), optimizer, recipe.max_gradient_norm)
+
+    @property
+    def objective(self) -> Objective:
+        """The objective itself, not wrapped."""
+        return cast(Objective, getattr(self.wrapped, "module", self.wrapped))
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """None: there are no settings."""
+        return None
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns loss sum and number of correct predictions."""
+        return self.wrapped(batch)
+
+    def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
+        """Returns a context in which DDP averages gradients only for the last micro-batch."""
+        return nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradients of `loss`."""
+        self.accelerator.backward(loss)
+
+    def step(self, learning_rate: float) -> float:
+        """Clips, updates unless a gradient is not finite, and returns the norm."""
+        norm = float(nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))
+        if norm < float("inf"):  # false for nan as well
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:
+        """Returns all of both: torch allocates them in the first update."""
+        return gradient_bytes + moment_bytes
+
+    def gather_weights(self) -> dict[str, Tensor]:
+        """Returns the state dict."""
+        return gather_state_dict(self.objective.model, Tensor.detach, self.accelerator.is_main_process)
+
+    def gather_optimizer(self) -> OptimizerState:
+        """Returns AdamW's state dict."""
+        if not self.accelerator.is_main_process:
+            return {}
+        content = self.optimizer.state_dict()
+        return {**content, "state": {index: cpu_copies(state, True) for index, state in content["state"].items()}}
+
+    def restore_optimizer(self, state: OptimizerState) -> None:
+        """Loads AdamW's state dict; the groups, which another backend does not save, stay those of the recipe."""
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({**state, "param_groups": groups})
+
+
+def gather_state_dict(model: PreTrainedModel, full: Callable[[Tensor], Tensor], is_kept: bool) -> dict[str, Tensor]:
+    """Returns CPU copies of what `full` makes of each entry of the state dict; tied entries share one copy."""
+    live = model.state_dict(keep_vars=True)
+    distinct = {id(value): value for value in live.values()}
+    copies = {key: _cpu_copy(full(value), is_kept) for key, value in distinct.items()}
+    return {name: copies[id(value)] for name, value in live.items()}
+
+
+def cpu_copies(state: dict[str, Tensor], is_kept: bool) -> dict[str, Tensor]:
+    """Returns CPU copies of the tensors, empty ones where they are not kept."""
+    return {name: _cpu_copy(value, is_kept) for name, value in state.items()}
+
+
+def _cpu_copy(value: Tensor, is_kept: bool) -> Tensor:
+    heartbeat()
+    return value.to("cpu", copy=True) if is_kept else torch.empty(0)

@@ -1,0 +1,95 @@
+"""What the training loop is given: an objective to minimise, batches of it, and an evaluation of the model."""
+
+from collections.abc import Callable
+from typing import Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longmlm.artifacts.accuracy import FilledMask, Measured
+from longmlm.data.rows import Rows
+
+
+@runtime_checkable
+class Batch(Protocol):
+    """A micro-batch."""
+
+    @property
+    def num_targets(self) -> int:
+        """Predictions that the loss is summed over."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens without padding."""
+        ...
+
+    @property
+    def row_ids(self) -> tuple[int, ...]:
+        """The rows that it consists of."""
+        ...
+
+    def to(self, device: torch.device) -> Self:
+        """Returns the batch on `device`."""
+        ...
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """The global batches of a run: a pure function of the cursor, the number of rows consumed so far."""
+
+    @property
+    def rows(self) -> Rows:
+        """The rows that are drawn from."""
+        ...
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of a global batch."""
+        ...
+
+    @property
+    def rows_per_micro_batch(self) -> int:
+        """Rows of a micro-batch, at most."""
+        ...
+
+    def __getitem__(self, cursor: int, /) -> tuple[Batch, ...]:
+        """Returns this rank's micro-batches of the global batch that starts at `cursor`."""
+        ...
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """An nn.Module around the `model` that is trained, saved and exported."""
+
+    model: PreTrainedModel
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the loss summed over the batch's targets, in nats, and the number of targets predicted correctly."""
+        ...
+
+
+@runtime_checkable
+class Evaluation(Protocol):
+    """What a run measures, and when that counts as recovered. All ranks call the methods together.
+
+    `between_rows` is called before each row, equally often on every rank. It may raise to abandon the evaluation.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are measured."""
+        ...
+
+    def baseline(self, between_rows: Callable[[], None]) -> float | None:
+        """Returns the accuracy to win back; None where there is no base model to compare with."""
+        ...
+
+    def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
+        """Returns the accuracy of the model as it is now, and predictions for a tracker to show."""
+        ...
+
+    def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
+        """Returns whether `accuracy` has won back what extending the model cost."""
+        ...

@@ -1,0 +1,158 @@
+"""A run folder as it lies on the disk: which checkpoints it has, which are intact, which is the best. Without torch.
+
+run/
+    settings.toml metrics.jsonl summary.json    resolved settings, the record, how the run stands
+    checkpoints/step-00001000/                  written as step-00001000.partial, renamed when complete
+        config.json model.safetensors tokenizer*.json   what transformers loads
+        longmlm.json                                    base model, extension, training so far
+        optimizer.pt rng-00000.pt ...                   AdamW's full state; each rank's generator states
+        state.json settings.toml                        CheckpointState, resolved settings
+        manifest.json                                   size and SHA-256 of each file, written last
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.run import CheckpointState
+from longmlm.errors import ArtifactError, CheckpointError, FolderError
+from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, verify
+
+SETTINGS = "settings.toml"
+OPTIMIZER = "optimizer.pt"
+MODEL_FILES = ("config.json", "model*.safetensors", Provenance.FILE)
+REQUIRED_FILES = (*MODEL_FILES, OPTIMIZER, "rng-*.pt", SETTINGS, CheckpointState.FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedCheckpoint:
+    """The newest intact checkpoint, None in a run without checkpoints, and a line for each newer one that is not."""
+
+    folder: Path | None
+    skipped: tuple[str, ...]
+
+
+def checkpoint_folder(run: Path, step: int) -> Path:
+    """Returns the folder of the checkpoint after `step` updates."""
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """Returns the folders of a run's checkpoints, intact or not, the oldest first.
+
+    Raises CheckpointError when they cannot be listed.
+    """
+    try:
+        entries = list((run / "checkpoints").iterdir())  # glob would take an unreadable folder for an empty one
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(
+            f"{run / 'checkpoints'} cannot be read ({error.strerror}): fix that and run the same command again"
+        ) from error
+    named = (folder for folder in entries if folder.name.startswith("step-") and folder.suffix != PARTIAL)
+    return sorted(folder for folder in named if folder.is_dir())
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Reads every file; raises FolderError, which names the file, when a checkpoint is incomplete or damaged."""
+    try:
+        listed = read_manifest(folder)["files"]
+        if missing := [name for name in REQUIRED_FILES if not any(fnmatch(file, name) for file in listed)]:
+            raise FolderError(f"{folder / MANIFEST} does not list {missing[0]}: the checkpoint is incomplete")
+        verify(folder)
+    except OSError as error:
+        raise FolderError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
+
+
+def newest_verified(run: Path) -> VerifiedCheckpoint:
+    """Returns the newest intact checkpoint.
+
+    Raises CheckpointError when there are checkpoints and none is intact: a disk that is unmounted for a minute must not
+    make a run start over.
+    """
+    problems: dict[str, str] = {}
+    for folder in reversed(list_checkpoints(run)):
+        try:
+            verify_checkpoint(folder)
+        except FolderError as error:
+            problems[folder.name] = str(error)
+        else:
+            return VerifiedCheckpoint(
+                folder, tuple(f"checkpoint {name} is skipped: {problem}" for name, problem in problems.items())
+            )
+    if problems:
+        listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+        raise CheckpointError(
+            f"{run} has no intact checkpoint ({listed}): make the disk readable or restore the files and run the same "
+            "command again, name another run folder, or remove these folders to start over"
+        )
+    return VerifiedCheckpoint(None, ())
+
+
+def check_still_newest(run: Path, resumed_from: Path | None) -> None:
+    """Raises CheckpointError when another process has written to the run since `resumed_from` was chosen."""
+    folders = list_checkpoints(run)
+    newer = [folder for folder in folders if resumed_from is None or folder > resumed_from]
+    if (newer or resumed_from not in (None, *folders)) and newest_verified(run).folder != resumed_from:
+        raise CheckpointError(f"{run} has just been written to by another process: run the same command again")
+
+
+def read_state(folder: Path) -> CheckpointState:
+    """Returns the state of a checkpoint; early versions recorded precision and rows in longmlm.json only."""
+    saved = artifact.read(CheckpointState, folder / CheckpointState.FILE)
+    if saved.precision is None and (trained := artifact.read(Provenance, folder / Provenance.FILE).trained):
+        return replace(saved, precision=trained.precision, rows=trained.rows)
+    return saved
+
+
+def evaluated_checkpoints(run: Path) -> Iterator[tuple[float, Path]]:
+    """Yields held-out accuracy and folder of each checkpoint that was saved at an evaluated step."""
+    for folder in list_checkpoints(run):
+        try:
+            accuracy = read_state(folder).state.accuracy_here
+        except (ArtifactError, OSError):
+            continue
+        if accuracy is not None:
+            yield accuracy, folder
+
+
+def best_checkpoint(run: Path) -> Path:
+    """Returns the intact checkpoint with the highest held-out accuracy, the newest where none was evaluated.
+
+    Raises CheckpointError for a run without an intact checkpoint.
+    """
+    newest = newest_verified(run).folder
+    if newest is None:
+        raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
+    for _, folder in sorted(evaluated_checkpoints(run), reverse=True):
+        try:
+            verify_checkpoint(folder)
+        except FolderError:
+            continue
+        return folder
+    return newest
+
+
+def model_folder(name: str) -> Path | str:
+    """Returns the best checkpoint if `name` is a run folder, and any other name unchanged."""
+    return best_checkpoint(Path(name)) if (Path(name) / "checkpoints").is_dir() else name
+
+
+def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
+    """Removes all but the best and the `num_kept` newest checkpoints up to the one just saved; returns the removed.
+
+    Later ones were skipped as damaged on resume: they do not count, and are replaced when training reaches their step.
+    """
+    reached = [folder for folder in list_checkpoints(run) if folder <= saved]
+    best = max((pair for pair in evaluated_checkpoints(run) if pair[1] <= saved), default=(0.0, None))[1]
+    removed = [folder for folder in reached[:-num_kept] if folder != best]
+    for folder in removed:
+        doomed = partial_of(folder)
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+    return removed

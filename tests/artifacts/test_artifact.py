@@ -1,0 +1,156 @@
+"""Artifacts: what is written is read back; what is of another kind, format or shape is refused in one line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
+from longmlm.artifacts.artifact import Artifact
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, ViewName
+from longmlm.artifacts.metrics import EvaluationMetrics, TrainingMetrics
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
+from longmlm.artifacts.run import CheckpointState, RunSummary, TrainState
+from longmlm.errors import ArtifactError
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import Masking
+from longmlm.settings.pretrain import PretrainRecipe
+
+ACCURACY = Accuracy(accuracy=37.3, standard_error=0.4, loss=3.5, num_selected=1000)
+MEASURED = Measured(whole=ACCURACY, blocks=(ACCURACY, Accuracy(None, None, None, 0)))
+EXTENSION = Extension(
+    base=ModelSource(name="owner/base", revision="c0ffee"),
+    base_positions=512,
+    num_positions=1536,
+    initialisation="hierarchical",
+    alpha=0.4,
+    seed=0,
+)
+TRAINED = TrainingRecord(
+    row_length=1536, steps=3, tokens=9000, accuracy=37.3, held_out=HeldOut(max_rows=9), files_sha256=("aa", "bb")
+)
+PROVENANCE = Provenance(extension=EXTENSION, started_from=ModelSource(name="out/long"), trained=TRAINED)
+CURVE = EvaluationMetrics(
+    step=3,
+    tokens=9000,
+    held_out=MEASURED,
+    base_cut=36.0,
+    recovered_at_step=3,
+    recovered_at_tokens=9000,
+    examples=(FilledMask(3, 7, "before ", " after", "truth", (("truth", 0.5), ("other", 0.25))),),
+)
+ARTIFACTS = (
+    PROVENANCE,
+    CheckpointState(
+        state=TrainState(step=3, cursor=12, tokens=9000, accuracy=37.3),
+        recipe=PretrainRecipe(num_steps=9, batch_tokens=4096, learning_rate=1e-4, masking=Masking(mask_patterns=10)),
+        rows_sha256="aa",
+        precision="bf16",
+    ),
+    RunSummary(state=TrainState(), train_tokens_per_second=None, num_processes=2, peak_memory_bytes=10**10),
+    CURVE,
+    TrainingMetrics(
+        step=3,
+        tokens=9000,
+        loss=3.5,
+        accuracy=30.0,
+        learning_rate=1e-4,
+        gradient_norm=1.5,
+        tokens_per_second=1e4,
+        elapsed_seconds=2.5,
+        memory_bytes=10**9,
+    ),
+    Evaluation(
+        row_length=1536,
+        base_positions=512,
+        position_starts=(0, 64),
+        num_rows=200,
+        held_out=HeldOut(),
+        precision="no",
+        sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
+        measured=dict.fromkeys(get_args(ViewName), MEASURED),
+        curve=(CURVE,),
+    ).signed(),
+)
+IDS = [type(value).__name__ for value in ARTIFACTS]
+
+
+def changed(content: dict, **values: object) -> str:
+    return json.dumps(content | values)
+
+
+@pytest.mark.parametrize("value", ARTIFACTS, ids=IDS)
+def test_what_is_written_is_read_back(value: Artifact, tmp_path: Path) -> None:
+    artifact.write(tmp_path / "it.json", value)
+    assert artifact.read(type(value), tmp_path / "it.json") == value
+    assert artifact.load(type(value), json.dumps(artifact.dump(value)), "it") == value
+    assert [path.name for path in tmp_path.iterdir()] == ["it.json"]
+
+
+def test_a_file_begins_with_format_version_and_commit_of_its_writer(tmp_path: Path) -> None:
+    artifact.write(tmp_path / "it.json", replace(PROVENANCE, longmlm="0.0.1", commit="of-an-earlier-writer"))
+    content = json.loads((tmp_path / "it.json").read_text(encoding="utf-8"))
+    assert list(content)[:3] == ["format", "longmlm", "commit"]
+    assert content["format"] == 1
+    assert (content["longmlm"], content["commit"]) == (artifact.version(), artifact.commit())
+    assert artifact.read(Provenance, tmp_path / "it.json").longmlm == artifact.version()
+
+
+def test_another_writers_stamp_is_kept_when_read() -> None:
+    text = changed(artifact.dump(PROVENANCE), longmlm="9.9", commit="abc")
+    assert artifact.load(Provenance, text, "it") == replace(PROVENANCE, longmlm="9.9", commit="abc")
+
+
+CONTENT = artifact.dump(PROVENANCE)
+DAMAGED = {
+    "unknown key": (changed(CONTENT, mood="good"), "mood"),
+    "unknown key, nested": (changed(CONTENT, extension=CONTENT["extension"] | {"mood": "good"}), "extension.mood"),
+    "unknown key, deep": (
+        changed(CONTENT, trained=CONTENT["trained"] | {"held_out": {"mood": 1}}),
+        "trained.held_out.mood",
+    ),
+    "missing key": (changed(CONTENT, started_from={}), "started_from.name"),
+    "wrong type": (changed(CONTENT, trained=CONTENT["trained"] | {"steps": "3"}), "trained.steps"),
+    "float for an integer": (changed(CONTENT, trained=CONTENT["trained"] | {"steps": 3.0}), "trained.steps"),
+    "wrong name": (changed(CONTENT, extension=CONTENT["extension"] | {"mode": "modal"}), "extension.mode"),
+    "list item": (changed(CONTENT, trained=CONTENT["trained"] | {"files_sha256": ["a", 1]}), "trained.files_sha256.1"),
+    "newer format": (changed(CONTENT, format=2), "format"),
+    "format of another type": (changed(CONTENT, format="1"), "format"),
+    "no JSON": ('{"format": 1, ', "JSON"),
+    "no text": (b"\xff\xfe\x00", "JSON"),
+    "empty": ("", "JSON"),
+    "list": ("[1]", "JSON object"),
+    "null": ("null", "JSON object"),
+    "older format, of another shape": ('{"trained": [1, 2]}', "format"),
+    "older format, an unknown key": ('{"base": "b", "num_positions": 9}', "extension.base_positions"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_anything_else_is_refused_in_one_line_with_file_and_key(name: str, tmp_path: Path) -> None:
+    content, key = DAMAGED[name]
+    path = tmp_path / Provenance.FILE
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ArtifactError) as caught:
+        artifact.read(Provenance, path)
+    assert str(path) in str(caught.value)
+    assert key in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_newer_format_names_the_remedy() -> None:
+    with pytest.raises(ArtifactError, match=r"format is 7, .*install a newer longmlm"):
+        artifact.load(Provenance, changed(CONTENT, format=7), "it")
+
+
+def test_an_absent_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=str(tmp_path / "nothing.json")):
+        artifact.read(Provenance, tmp_path / "nothing.json")
+
+
+def test_an_older_format_without_a_conversion_is_refused_in_one_line() -> None:
+    with pytest.raises(ArtifactError, match="it cannot be used: .*earlier version"):
+        artifact.load(Artifact, '{"longmlm": "0.0.1"}', "it")

@@ -1,0 +1,214 @@
+"""Batches of rows: the same global batch for any launch, padding on the right, and rows that fit the model."""
+
+import dataclasses
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import normalizers
+
+from longmlm.batches.collate import MlmBatch, collate
+from longmlm.batches.masking import mask_row
+from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
+from longmlm.data.row import Row
+from longmlm.data.rows import Rows, open_rows
+from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
+from longmlm.errors import DataError, TrainingError
+from longmlm.model.architecture import architecture_of
+from longmlm.model.loading import load_model
+from longmlm.settings.masking import Masking
+from tests.support.tiny import LONG_POSITIONS, World, tiny_folder, tiny_tokenizer
+
+ROWS_PER_STEP = 13
+LAUNCHES = [(1, 13), (1, 4), (1, 1), (2, 3), (3, 8), (4, 1), (13, 2)]
+
+
+@pytest.fixture(scope="module")
+def rows(world: World) -> Rows:
+    found = open_rows(world.rows, "train")
+    assert len(found) > 100
+    return found
+
+
+@pytest.fixture(scope="module")
+def vocabulary(world: World) -> Vocabulary:
+    return load_vocabulary(str(world.base))
+
+
+@pytest.fixture(scope="module")
+def recipe(vocabulary: Vocabulary) -> Recipe:
+    return Recipe(5, ROWS_PER_STEP, Masking(), vocabulary.maskable, vocabulary.special.pad)
+
+
+def as_rows(batch: MlmBatch) -> list[tuple[int, list[int], list[int], list[int]]]:
+    """Returns each row of a batch: its id, its tokens without padding, its selected positions and labels."""
+    length = batch.input_ids.shape[1]
+    found = []
+    for number, (row_id, tokens) in enumerate(zip(batch.row_ids, batch.input_ids, strict=True)):
+        content = tokens if batch.attention_mask is None else tokens[batch.attention_mask[number]]
+        here = batch.selected // length == number
+        positions, labels = (batch.selected[here] % length).tolist(), batch.labels[here].tolist()
+        found.append((row_id, content.tolist(), positions, labels))
+    return found
+
+
+def global_batch(rows: Rows, recipe: Recipe, launch: tuple[int, int], cursor: int) -> list[tuple]:
+    """Returns the rows of a step, of all processes, one after the other."""
+    num_processes, rows_per_micro_batch = launch
+    shares = [
+        StepBatches(rows, recipe, rank, num_processes, rows_per_micro_batch)[cursor] for rank in range(num_processes)
+    ]
+    assert len({len(share) for share in shares}) == 1
+    assert all(len(batch.row_ids) <= rows_per_micro_batch + 1 for share in shares for batch in share)
+    return [row for share in shares for batch in share for row in as_rows(batch)]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_any_launch_gives_the_same_global_batches(rows: Rows, recipe: Recipe, launch: tuple[int, int]) -> None:
+    last = len(rows) // ROWS_PER_STEP
+    for cursor in (0, ROWS_PER_STEP, last * ROWS_PER_STEP, len(rows) - 5):
+        batch = global_batch(rows, recipe, launch, cursor)
+        assert len(batch) == ROWS_PER_STEP
+        assert batch == global_batch(rows, recipe, LAUNCHES[0], cursor)
+
+
+def test_an_epoch_has_every_row_once(rows: Rows, recipe: Recipe) -> None:
+    batches = StepBatches(rows, recipe, 0, 1, ROWS_PER_STEP)
+    cursors = range(0, 2 * len(rows), ROWS_PER_STEP)
+    taken = [row_id for cursor in cursors for row_id in batches[cursor][0].row_ids]
+    assert sorted(taken[: len(rows)]) == sorted(taken[len(rows) : 2 * len(rows)]) == list(range(len(rows)))
+    assert taken[: len(rows)] != taken[len(rows) : 2 * len(rows)]
+
+
+def test_rows_are_masked_by_their_epoch(rows: Rows, recipe: Recipe) -> None:
+    for epoch in (0, 1, 7):
+        (batch,) = StepBatches(rows, recipe, 0, 1, ROWS_PER_STEP)[epoch * len(rows)]
+        for row_id, tokens, positions, labels in as_rows(batch):
+            expected = mask_row(rows[row_id], recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)
+            assert tokens == expected.row.input_ids.tolist()
+            assert positions == expected.selected.tolist()
+            assert labels == rows[row_id].input_ids[positions].tolist()
+
+
+def test_shapes_padding_and_attention_masks_agree(rows: Rows, recipe: Recipe) -> None:
+    kinds = set()
+    for cursor in range(0, 12 * ROWS_PER_STEP, ROWS_PER_STEP):
+        for batch in StepBatches(rows, recipe, 0, 1, 2)[cursor]:
+            num_rows, length = batch.input_ids.shape
+            lengths = [len(rows[row_id]) for row_id in batch.row_ids]
+            assert (num_rows, length) == (len(batch.row_ids), max(lengths))
+            assert batch.input_ids.dtype == batch.selected.dtype == batch.labels.dtype == torch.int64
+            assert batch.selected.shape == batch.labels.shape
+            is_full = len(set(lengths)) == 1
+            kinds.add(is_full)
+            if is_full:
+                assert batch.attention_mask is None
+            else:
+                assert batch.attention_mask is not None
+                assert batch.attention_mask.dtype == torch.bool
+                assert batch.attention_mask.sum(1).tolist() == lengths
+                assert (batch.input_ids[~batch.attention_mask] == recipe.pad).all()
+                assert not batch.attention_mask.flatten()[batch.selected].logical_not().any()
+    assert kinds == {True, False}
+
+
+def test_padding_is_on_the_right(rows: Rows, recipe: Recipe) -> None:
+    lengths = [len(rows[row_id]) for row_id in range(len(rows))]
+    ids = [int(np.argmax(lengths)), int(np.argmin(lengths))]
+    masked = [mask_row(rows[one], recipe.vocabulary, recipe.masking, 0, 0, one) for one in ids]
+    batch = collate(masked, recipe.pad, ids)
+    assert batch.attention_mask is not None
+    assert batch.attention_mask[1].tolist() == [True] * min(lengths) + [False] * (max(lengths) - min(lengths))
+    assert batch.input_ids[1, : min(lengths)].tolist() == masked[1].row.input_ids.tolist()
+
+
+def test_documents_reach_the_batch(rows: Rows, recipe: Recipe) -> None:
+    num_inside = 0
+    batches = StepBatches(rows, recipe, 0, 1, 4)
+    for batch in (batch for cursor in range(0, len(rows), ROWS_PER_STEP) for batch in batches[cursor]):
+        starts, sources = [], []
+        for number, row_id in enumerate(batch.row_ids):
+            starts += (number * batch.input_ids.shape[1] + rows[row_id].document_starts).tolist()
+            sources += rows[row_id].document_sources.tolist()
+        assert batch.document_starts.tolist() == starts
+        assert batch.document_sources.tolist() == sources
+        num_inside += len(starts) - len(batch.row_ids)
+    assert num_inside > 0
+
+
+def test_a_new_column_follows_rows_into_masks_and_views(rows: Rows, recipe: Recipe) -> None:
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class LabelledRow(Row):
+        pair_label: int
+
+    row = LabelledRow(rows[0].input_ids, rows[0].document_starts, rows[0].document_sources, 7)
+    masked = mask_row(row, recipe.vocabulary, recipe.masking, 0, 0, 0).row
+    assert isinstance(masked, LabelledRow)
+    assert masked.pair_label == 7
+
+
+def test_batches_can_be_pickled_to_loader_workers(rows: Rows, recipe: Recipe) -> None:
+    batches = StepBatches(rows, recipe, 1, 2, 3)
+    here, there = batches[4], pickle.loads(pickle.dumps(batches))[4]
+    assert len(here) == 3
+    assert [as_rows(batch) for batch in there] == [as_rows(batch) for batch in here]
+
+
+def test_all_tensors_of_a_batch_move_together(rows: Rows, recipe: Recipe) -> None:
+    batch = next(one for one in StepBatches(rows, recipe, 0, 1, 4)[0] if one.attention_mask is not None)
+    moved = batch.to(torch.device("meta"))
+    tensors = [value for item in dataclasses.fields(moved) if torch.is_tensor(value := getattr(moved, item.name))]
+    assert len(tensors) == 6
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved.row_ids == batch.row_ids
+
+
+def test_rows_of_a_step_follow_from_their_mean_fill(rows: Rows) -> None:
+    mean = np.mean([len(rows[row_id]) for row_id in range(len(rows))])
+    assert mean < 0.95 * LONG_POSITIONS
+    for batch_tokens in (1_000, 4_000, 20_000):
+        num_rows = rows_per_step(batch_tokens, rows, 1)
+        assert num_rows == round(batch_tokens / mean)
+        assert abs(num_rows * mean - batch_tokens) <= mean / 2
+
+
+def test_batch_that_leaves_a_process_without_rows_is_refused_with_a_size_that_is_enough(rows: Rows) -> None:
+    with pytest.raises(TrainingError, match=f"set it to at least {8 * LONG_POSITIONS}"):
+        rows_per_step(100, rows, 8)
+    assert rows_per_step(8 * LONG_POSITIONS, rows, 8) >= 8
+
+
+def test_rows_of_another_tokenizer_are_refused(rows: Rows, vocabulary: Vocabulary, tmp_path: Path) -> None:
+    check_rows_fit_model(rows, vocabulary)
+    other = load_vocabulary(str(tiny_folder(tmp_path / "other", "roberta", 3)))
+    with pytest.raises(DataError, match=r"another tokenizer than that of .*other"):
+        check_rows_fit_model(rows, other)
+
+
+def test_rows_of_the_same_vocabulary_and_another_tokenizer_are_refused(rows: Rows, tmp_path: Path) -> None:
+    pretrained = tiny_tokenizer("roberta", 1)
+    pretrained.backend_tokenizer.normalizer = normalizers.Lowercase()
+    twin = vocabulary_of_pretrained(pretrained, "twin")
+    with pytest.raises(DataError, match="another tokenizer than that of twin"):
+        check_rows_fit_model(rows, twin)
+
+
+def test_rows_of_the_earlier_format_are_refused_by_their_vocabulary_alone(rows: Rows, vocabulary: Vocabulary) -> None:
+    known = {"tokenizer_fingerprint": None, "vocabulary_sha256": vocabulary.vocabulary_sha256}
+    plan = dataclasses.replace(rows.manifest.plan, **known)
+    earlier = dataclasses.replace(rows, manifest=dataclasses.replace(rows.manifest, plan=plan))
+    check_rows_fit_model(earlier, vocabulary)
+    check_rows_fit_model(earlier, dataclasses.replace(vocabulary, fingerprint="another"))
+    with pytest.raises(DataError, match="another tokenizer"):
+        check_rows_fit_model(earlier, dataclasses.replace(vocabulary, vocabulary_sha256="another"))
+
+
+def test_rows_longer_than_the_model_reads_are_refused(rows: Rows, vocabulary: Vocabulary, world: World) -> None:
+    with pytest.raises(DataError, match=f"{LONG_POSITIONS} tokens .* reads 16"):
+        check_rows_fit_model(rows, vocabulary, architecture_of(load_model(str(world.base)).model).num_positions)
+    check_rows_fit_model(rows, vocabulary, architecture_of(load_model(str(world.long)).model).num_positions)
+    check_rows_fit_model(rows, vocabulary, LONG_POSITIONS)
+    with pytest.raises(DataError, match=f"reads {LONG_POSITIONS - 1}"):
+        check_rows_fit_model(rows, vocabulary, LONG_POSITIONS - 1)

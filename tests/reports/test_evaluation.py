@@ -1,0 +1,202 @@
+"""The report of an evaluation: its table, pictures and page say what evaluation.json holds, and nothing else."""
+
+import html
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
+from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, read_evaluation
+from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.errors import FolderError
+from longmlm.reports.evaluation import accuracy_table, check_output, explanation, write_evaluation
+from longmlm.settings.held_out import HeldOut
+
+MADE_BY = "# the command\nbase = 'b'\n"
+PICTURES = {"blocks.png", "recovery.png"}
+NOTHING = Accuracy(None, None, None, 0)
+SOURCES = EvaluationSources(
+    rows="some/rows", rows_sha256="1" * 64, base="b", before="l", after="a & <b>", after_sha256="0" * 64
+)
+EXAMPLES = (
+    FilledMask(
+        7, 38, "He came to the", " of the king.", " house", ((" house", 0.75), (" <hut>", 0.125), (" inn", 0.0625))
+    ),
+    FilledMask(9, 37, "天下", "。", "人", (("事", 0.5), ("人", 0.25), ("家", 0.125))),
+)
+
+
+def measured(accuracy: float, num_blocks: int = 3) -> Measured:
+    """Returns the accuracy of 3 blocks, those beyond `num_blocks` without selected tokens."""
+    parts = [Accuracy(accuracy - 0.5 * number, 0.25, 3.0, 100) for number in range(num_blocks)]
+    parts += [NOTHING] * (3 - num_blocks)
+    return Measured(Accuracy(accuracy, 0.5, 3.0, 100 * num_blocks), tuple(parts), tuple(parts))
+
+
+def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
+    recovery = {"recovered_at_step": 20, "recovered_at_tokens": 12_345} if step == 20 else {}
+    whole = Accuracy(accuracy, 0.5, 3.0, 100)
+    return EvaluationMetrics(step=step, tokens=10 * step, held_out=Measured(whole, (whole,)), base_cut=9.0, **recovery)
+
+
+FULL = Evaluation(
+    row_length=40,
+    base_positions=16,
+    position_starts=(0, 16, 32),
+    num_rows=25,
+    held_out=HeldOut(),
+    precision="no",
+    sources=SOURCES,
+    measured={
+        "base_cut": measured(30.0, 1),
+        "base_windows": measured(29.0),
+        "long_before": measured(12.0),
+        "long_after": measured(31.5),
+        "long_after_cut": measured(32.0, 1),
+    },
+    curve=(curve_line(0, 3.0), curve_line(10, 8.0), curve_line(20, 9.5)),
+    examples=EXAMPLES,
+).signed()
+UNTRAINED = {name: FULL.measured[name] for name in VIEW_NAMES[:3]}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an evaluation that has everything."""
+    folder = tmp_path_factory.mktemp("evaluation") / "full"
+    write_evaluation(FULL, folder, MADE_BY)
+    return folder
+
+
+def words(folder: Path) -> str:
+    """Returns the text of the page without its markup."""
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    return html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)))
+
+
+def test_file_holds_the_evaluation_as_strict_json(written: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    json.loads((written / "evaluation.json").read_text(), parse_constant=refuse)
+    assert read_evaluation(written / "evaluation.json") == FULL
+
+
+def test_table_has_a_line_per_block_and_a_column_per_view() -> None:
+    table = accuracy_table(FULL)
+    assert list(table.header) == ["accuracy in %", *VIEW_NAMES]
+    assert [line[0] for line in table.lines] == ["whole row", "0–15", "16–31", "32–39"]
+    assert [line[1] for line in table.lines] == ["30.00 ± 0.50", "30.00 ± 0.25", "–", "–"]
+    assert [line[4] for line in table.lines] == ["31.50 ± 0.50", "31.50 ± 0.25", "31.00 ± 0.25", "30.50 ± 0.25"]
+    assert "300 selected" in explanation(FULL)
+
+
+def test_views_that_were_not_measured_are_left_out() -> None:
+    before = replace(FULL, measured=UNTRAINED)
+    assert list(accuracy_table(before).header) == ["accuracy in %", *VIEW_NAMES[:3]]
+    assert "long_after:" not in explanation(before)
+
+
+def test_page_reports_everything_that_was_measured(written: Path) -> None:
+    text = words(written)
+    assert "from 16 to 40 positions" in text
+    assert re.search(r"✓ Recovered:.* 31\.50 % .*40 tokens.* 30\.00 %.* 16", text)
+    assert "+2.50 points" in text
+    for line in accuracy_table(FULL).lines:
+        assert all(cell in text for cell in line)
+    assert all(name in text for name in VIEW_NAMES)
+    axes = {"accuracy (%)", "held-out accuracy (%)", "step (optimizer updates)", "position in the row (tokens)"}
+    assert all(title in text for title in axes)
+    assert re.search("step 20, after 12,345 tokens", text)
+    assert "row 7, position 38 of 40" in text
+    assert "He came to the house of the king." in text
+    assert all(part in text for part in ("天下人。", "✓ predicted", "guess 2"))
+    assert all(value in text for value in ("some/rows", "a & <b>", "0" * 64, "1789", MADE_BY))
+
+
+def test_page_of_a_model_that_did_not_recover_states_the_missing_points(tmp_path: Path) -> None:
+    lost = replace(FULL, measured=FULL.measured | {"long_after": measured(28.75)})
+    write_evaluation(lost, tmp_path / "lost", MADE_BY)
+    assert re.search(r"✗ Not recovered:.*1\.25 points", words(tmp_path / "lost"))
+    write_evaluation(replace(FULL, measured=UNTRAINED), tmp_path / "untrained", MADE_BY)
+    text = words(tmp_path / "untrained")
+    assert "Not trained yet" in text
+    assert "long_before at the last masked position" in text
+    assert "Recovered" not in text
+    assert "None" not in text
+
+
+def test_accuracy_by_position_is_drawn_per_bin(written: Path) -> None:
+    page = (written / "index.html").read_text()
+    label = re.findall(r'aria-label="(Accuracy by position[^"]*)"', page)[0]
+    assert "long_after from 31.5 to 30.5" in label
+    assert "base_cut 30;" in label
+
+
+def test_pictures_show_something(written: Path) -> None:
+    for name in PICTURES:
+        picture = matplotlib.image.imread(written / name)
+        height, width = picture.shape[:2]
+        assert width > height > 300
+        assert len({tuple(pixel) for pixel in picture[::5, ::5, :3].reshape(-1, 3).round(1)}) > 4
+
+
+def test_earlier_result_is_replaced(written: Path, tmp_path: Path) -> None:
+    output = Path(shutil.copytree(written, tmp_path / "out"))
+    files = {"evaluation.json", "index.html"} | PICTURES
+    assert {path.name for path in output.iterdir()} == files
+    assert "Recovery in training" in words(output)
+    write_evaluation(replace(FULL, curve=(), examples=()).signed(), output, MADE_BY)
+    assert {path.name for path in output.iterdir()} == files - {"recovery.png"}
+    assert read_evaluation(output / "evaluation.json").curve == ()
+    assert "Recovery in training" not in words(output)
+    assert "Masks near the end" not in words(output)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("has_earlier", [True, False])
+def test_earlier_result_stays_when_writing_is_interrupted(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException], has_earlier: bool
+) -> None:
+    """The signal comes when pictures and page are written and evaluation.json is not."""
+    output = tmp_path / "out"
+    if has_earlier:
+        shutil.copytree(written, output)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def interrupted(path: Path, _: object) -> None:
+        assert (path.parent / "blocks.png").is_file()
+        raise stop
+
+    monkeypatch.setattr("longmlm.artifacts.artifact.write", interrupted)
+    with pytest.raises(stop):
+        write_evaluation(replace(FULL, num_rows=1), output, MADE_BY)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert output.exists() == has_earlier
+
+
+def test_earlier_result_comes_back_after_a_kill_in_mid_swap(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(written, tmp_path / "out.earlier.partial")
+    check_output(tmp_path / "out")
+    monkeypatch.setattr("longmlm.artifacts.artifact.write", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_evaluation(FULL, tmp_path / "out", MADE_BY)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert read_evaluation(tmp_path / "out" / "evaluation.json") == FULL
+
+
+def test_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FolderError, match=r"notes\.txt"):
+        write_evaluation(FULL, tmp_path, MADE_BY)
+    with pytest.raises(FolderError, match=r"notes\.txt is a file"):
+        check_output(tmp_path / "notes.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

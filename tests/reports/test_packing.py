@@ -1,0 +1,100 @@
+"""The packing report: the numbers that were counted, and no more than was counted."""
+
+import html
+import re
+from dataclasses import replace
+
+import pytest
+
+from longmlm.artifacts.rows import RowsManifest
+from longmlm.reports.packing import Example, packing_page, packing_report, packing_table
+from tests.support.rows import rows_manifest
+
+EXAMPLE = Example(500, 2, f"<s>It rained.</s>{'x' * 2_000}</s>")
+
+
+def manifest(**of_each_split: object) -> RowsManifest:
+    made = rows_manifest(**{"fill_rate": 0.925, **of_each_split})
+    held_out = replace(made.report.held_out, documents=2, rows=20, fill_rate=0.5)
+    return replace(made, report=replace(made.report, held_out=held_out, set_aside={"no <text>": 7}))
+
+
+FULL = {
+    "copies": 4,
+    "tokens_per_source": (48_000, 16_000),
+    "document_lengths": (0, 0, 0, 0, 1, 2, 3, 4),
+    "fills": (*[0] * 15, 1, 4, 10, 15, 100),
+}
+
+
+@pytest.fixture(scope="module")
+def full_page() -> str:
+    """The page of a manifest with all counts."""
+    return packing_page(manifest(**FULL), EXAMPLE, "the command")
+
+
+def words(page: str) -> str:
+    text = re.sub(r"<style>.*?</style>|<wbr>", "", page, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", "|", text))
+
+
+def test_page_shows_lengths_fill_cut_sentences_and_sources(full_page: str) -> None:
+    said = words(full_page)
+    for part in ("150 ", "of 512", "128 k", "86.8%", "no <text>", "7", "the command"):
+        assert f"|{part}|" in said, part
+    assert "|6 |of 4,000|" in said, "sentences that were cut"
+    for titles in ("tokens in a document, from … to twice that", "documents (%)", "share of a row that is filled (%)"):
+        assert said.count(f"|{titles}|") == 2
+    assert "novels-0.jsonl, novels-1.jsonl, novels-2.jsonl and 2 more files" in said
+    assert "owner/laws, train" in said
+    assert "|75.0%|" in said and "|25.0%|" in said
+    assert "/somewhere" not in said
+
+
+def test_page_shows_copies_an_example_and_the_held_out_share_with_the_one_asked_for(full_page: str) -> None:
+    said = words(full_page)
+    assert "|exact copies of documents|4|4|" in said.replace("|\n|", "|").replace("||", "|")
+    assert "|16.67% |asked: 30.00%|" in said
+    assert "2 of 12 are held out" in said
+    assert "<s>It rained.</s>" in said
+    assert "[1,121 characters]" in said
+
+
+def test_bars_are_shares_of_each_split_and_empty_ends_are_left_out(full_page: str) -> None:
+    labels = re.findall(r'aria-label="([^"]*)"', full_page)
+    lengths, fills = (next(label for label in labels if label.startswith(name)) for name in ("Document", "Fill"))
+    assert "training from 10 to 40 (least 10, most 40); held-out from 10 to 40" in lengths
+    assert f"training from {100 / 130:.4g} to {10_000 / 130:.4g}" in fills
+
+
+def test_splits_may_have_documents_of_different_lengths() -> None:
+    known = manifest(**FULL)
+    held_out = replace(known.report.held_out, document_lengths=(0, 0, 2))
+    known = replace(known, report=replace(known.report, held_out=held_out))
+    label = next(
+        one for one in re.findall(r'aria-label="([^"]*)"', packing_page(known, EXAMPLE, "")) if "Document" in one
+    )
+    assert "training from 0 to 40" in label
+    assert "held-out from 100 to 0" in label
+
+
+def test_page_says_whether_rows_cross_documents() -> None:
+    known = manifest()
+    assert "A row may hold several documents" in words(packing_page(known, EXAMPLE, ""))
+    known = replace(known, plan=replace(known.plan, packing="doc-sentences"))
+    assert "No row holds parts of two documents" in words(packing_page(known, EXAMPLE, ""))
+
+
+def test_what_an_older_manifest_lacks_is_left_out(full_page: str) -> None:
+    page = packing_page(manifest(), EXAMPLE, "")
+    assert "<svg" not in page
+    assert "Where the tokens come from" not in page
+    assert "|128 k|" in words(page)
+    assert full_page.count("<svg") == 4
+
+
+@pytest.mark.parametrize("more", [{}, FULL])
+def test_text_and_table_are_the_same_with_and_without_the_lists(more: dict) -> None:
+    report = manifest(**more).report
+    assert [line[0] for line in packing_table(report).lines][-2:] == ["cut sentences", "fill rate"]
+    assert packing_report(report).splitlines()[-2:] == ["records set aside: 7 x no <text>", "1,000 tokens/s in 2.0 s"]

@@ -1,0 +1,90 @@
+"""Runs in processes of their own, as a user starts them."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from longmlm.config import to_toml
+from longmlm.settings.pretrain import PretrainConfig
+from tests.support.training import ROOT, losses
+
+YAML = ROOT / "configs" / "accelerate"
+FAULTY = str(ROOT / "tests" / "support" / "faulty.py")
+
+
+def accelerate(yaml: str | Path, *options: str) -> tuple[str, ...]:
+    """Returns the command that starts a script under a config of configs/accelerate, or another one's path."""
+    command = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(YAML / yaml))
+    return (*command, "--main_process_port", "0", *options)
+
+
+ALONE = (sys.executable,)
+TWO_PROCESSES = accelerate("two-cpu-processes.yaml")
+
+
+def start(
+    settings: PretrainConfig, folder: Path, launcher: tuple[str, ...] = TWO_PROCESSES, *script: str
+) -> subprocess.Popen[bytes]:
+    """Starts training, or `script`, in a process group of its own, which writes to output.txt in `folder`."""
+    file = folder / "settings.toml"
+    file.write_text(to_toml(settings), encoding="utf-8")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    command = [*launcher, *(script or (str(ROOT / "pretrain.py"),)), str(file)]
+    with (folder / "output.txt").open("w") as output:
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
+
+
+def finish(process: subprocess.Popen[bytes], folder: Path, seconds: float = 600) -> tuple[int, str]:
+    """Returns exit code and output; a process that does not exit in time is killed with all that it started."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        for doomed in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            doomed.kill()
+        process.wait()
+        pytest.fail((folder / "output.txt").read_text(encoding="utf-8")[-3000:])
+    return process.returncode, (folder / "output.txt").read_text(encoding="utf-8")
+
+
+def run_to_end(
+    settings: PretrainConfig, folder: Path, launcher: tuple[str, ...] = TWO_PROCESSES, *script: str
+) -> tuple[int, str]:
+    """Starts training, or `script`, and returns exit code and output."""
+    return finish(start(settings, folder, launcher, *script), folder)
+
+
+def trained(settings: PretrainConfig, folder: Path, launcher: tuple[str, ...] = TWO_PROCESSES) -> Path:
+    """Returns the run folder of a training that succeeds."""
+    code, output = run_to_end(settings, folder, launcher)
+    assert code == 0, output[-3000:]
+    return Path(settings.run)
+
+
+def faulty(fault: str, rank: int, step: int) -> tuple[str, ...]:
+    """Returns the script in which a fault happens on one rank at the beginning of the update after `step`."""
+    return (FAULTY, fault, str(rank), str(step))
+
+
+def errors_in(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("error: ")]
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Waits until the condition holds; fails when the process exits before, or after two minutes."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        output = (folder / "output.txt").read_text(encoding="utf-8")[-3000:]
+        assert process.poll() is None, output
+        assert time.monotonic() < deadline, output
+        time.sleep(0.05)
+
+
+def has_steps(run: Path, num_steps: int) -> bool:
+    return len(losses(run)) >= num_steps

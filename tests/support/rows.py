@@ -1,0 +1,59 @@
+"""Manifests of packed rows, of the current format and of the earlier ones."""
+
+from typing import Any
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.rows import PackingReport, RowsManifest, RowsPlan, SourceFile, SourceRecord, SplitReport
+
+SPLIT = {
+    "documents": 10,
+    "sentences": 2_000,
+    "tokens": 64_000,
+    "rows": 130,
+    "separators": 9,
+    "cut_sentences": 3,
+    "fill_rate": 0.75,
+}
+REPORT = {"train": SPLIT, "held_out": SPLIT, "set_aside": {}, "elapsed_seconds": 2, "tokens_per_second": 1000.0}
+SETTINGS = {
+    "tokenizer": "tiny",
+    "row_length": 9,
+    "packing": "full-sentences",
+    "held_out_fraction": 0.3,
+    "slice_bytes": 1_000_000,
+}
+SOURCES = [
+    {"text_field": "text", "language": "en", "files": [{"path": "a.jsonl", "sha256": "a"}]},
+    {"dataset": "owner/novels", "split": "train", "text_field": "text", "language": "en", "commit": "c" * 40},
+]
+FORMAT_1 = {
+    "format": 1,
+    "kind": "rows",
+    "row_length": 9,
+    "plan": {"settings": SETTINGS, "sources": SOURCES, "tokenizer_fingerprint": "f"},
+    "report": REPORT,
+}
+FORMAT_2 = {**FORMAT_1, "format": 2}
+
+
+def rows_manifest(row_length: int = 512, **of_each_split: object) -> RowsManifest:
+    """Returns a manifest of two sources, with these entries in the reports of both splits."""
+    files = tuple(SourceFile(path=f"/somewhere/deep/novels-{number}.jsonl", sha256="") for number in range(5))
+    laws = SourceRecord(dataset="owner/laws", split="train", language="zh", commit="c" * 40)
+    plan = RowsPlan(
+        tokenizer="tiny",
+        row_length=row_length,
+        packing="full-sentences",
+        held_out_fraction=0.3,
+        slice_bytes=1_000_000,
+        sources=(SourceRecord(files=files), laws),
+        tokenizer_fingerprint="f",
+    )
+    split = SplitReport(**{**SPLIT, **of_each_split})
+    report = PackingReport(train=split, held_out=split, set_aside={}, elapsed_seconds=2.0, tokens_per_second=1000.0)
+    return RowsManifest(plan=plan, report=report, files={})
+
+
+def manifest_of(row_length: int) -> dict[str, Any]:
+    """Returns the manifest as what folders.seal adds the list of files to."""
+    return artifact.dump(rows_manifest(row_length))

@@ -1,0 +1,184 @@
+"""Small runs: their inputs as fixtures, and what tests read of their folders. A conftest imports the fixtures."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+from tokenizers import ByteLevelBPETokenizer
+from transformers import RobertaTokenizer
+
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
+from longmlm.artifacts.run import TrainState
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, PretrainRuntime, Start
+from longmlm.stages.prepare import prepare
+from longmlm.stages.pretrain import pretrain
+from longmlm.training import loop, tracking
+from longmlm.training.run_folder import checkpoint_folder, read_state
+
+ROOT = Path(__file__).parents[2]
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory) -> Path:
+    """A folder with a tokenizer, rows of 32 tokens and the architecture of a tiny RoBERTa with dropout."""
+    folder = tmp_path_factory.mktemp("inputs")
+    lines = (ROOT / "assets" / "text" / "demo.jsonl").read_text(encoding="utf-8").splitlines()[:160:20]
+    texts = [json.loads(line)["text"][:4000] for line in lines]
+    (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(texts, vocab_size=400, special_tokens=SPECIAL, show_progress=False)
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    RobertaTokenizer(vocab=model["vocab"], merges=merges, model_max_length=32).save_pretrained(folder / "tokenizer")
+    architecture = {
+        "model_type": "roberta",
+        "vocab_size": 400,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 34,
+        "type_vocab_size": 1,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "pad_token_id": 1,
+    }
+    (folder / "architecture.json").write_text(json.dumps(architecture), encoding="utf-8")
+    recipe = PrepareRecipe(
+        tokenizer=str(folder / "tokenizer"),
+        sources=(Source(files=(str(folder / "text.jsonl"),)),),
+        row_length=32,
+        held_out_fraction=0.3,
+    )
+    prepare(PrepareConfig(output=str(folder / "rows"), recipe=recipe))
+    return folder
+
+
+@pytest.fixture
+def settings(inputs, tmp_path) -> PretrainConfig:
+    """Twelve steps from an untrained model, less than an epoch."""
+    return PretrainConfig(
+        run=str(tmp_path / "run"),
+        rows=str(inputs / "rows"),
+        start=Start(architecture=str(inputs / "architecture.json"), tokenizer=str(inputs / "tokenizer")),
+        recipe=PretrainRecipe(
+            num_steps=12,
+            batch_tokens=256,
+            learning_rate=1e-3,
+            warmup_steps=2,
+            precision="no",
+            seed=7,
+            held_out=HeldOut(max_rows=20),
+        ),
+        runtime=PretrainRuntime(
+            rows_per_micro_batch=4, num_threads=1, log_every_steps=1, evaluate_every_steps=4, save_every_steps=4
+        ),
+    )
+
+
+@pytest.fixture
+def train() -> Callable[[PretrainConfig], Path]:
+    """Runs the stage in this process and returns the run folder."""
+
+    def run(config: PretrainConfig) -> Path:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        try:
+            pretrain(config)
+        finally:
+            AcceleratorState._reset_state(reset_partial_state=True)
+        return Path(config.run)
+
+    return run
+
+
+@pytest.fixture
+def no_account(monkeypatch, tmp_path) -> None:
+    """Nobody is logged in at W&B, clients write below tmp_path, and a busy machine may be slow."""
+    monkeypatch.setattr(tracking, "PATIENCE_SECONDS", 120.0)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+
+
+def with_recipe(settings: PretrainConfig, **changes: object) -> PretrainConfig:
+    return replace(settings, recipe=replace(settings.recipe, **changes))
+
+
+def with_runtime(settings: PretrainConfig, **changes: object) -> PretrainConfig:
+    return replace(settings, runtime=replace(settings.runtime, **changes))
+
+
+def training_lines(run: Path) -> list[TrainingMetrics]:
+    return [line for line in MetricsFile(run).lines() if isinstance(line, TrainingMetrics)]
+
+
+def evaluation_lines(run: Path) -> list[EvaluationMetrics]:
+    return [line for line in MetricsFile(run).lines() if isinstance(line, EvaluationMetrics)]
+
+
+def losses(run: Path) -> list[float]:
+    return [line.loss for line in training_lines(run)]
+
+
+def state_at(run: Path, step: int) -> TrainState:
+    return read_state(checkpoint_folder(run, step)).state
+
+
+def weights_at(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint_folder(run, step) / "model.safetensors")
+
+
+def moments_at(run: Path, step: int, key: str = "exp_avg") -> list[torch.Tensor]:
+    states = torch.load(checkpoint_folder(run, step) / "optimizer.pt", weights_only=True)["state"]
+    return [states[index][key] for index in range(len(states))]
+
+
+def assert_same_model(one: Path, other: Path, step: int) -> None:
+    left, right = weights_at(one, step), weights_at(other, step)
+    assert left.keys() == right.keys() and len(left) > 20
+    assert all(torch.equal(left[key], right[key]) for key in left)
+    left, right = moments_at(one, step), moments_at(other, step)
+    assert len(left) == len(right) > 20
+    assert all(torch.equal(*pair) for pair in zip(left, right, strict=True))
+
+
+def assert_same_metrics(one: Path, other: Path) -> None:
+    """Asserts that losses agree to rounding and tokens exactly, step by step, and the evaluations as well."""
+    left, right = MetricsFile(one).lines(), MetricsFile(other).lines()
+    assert [(line.step, line.tokens) for line in left] == [(line.step, line.tokens) for line in right]
+    assert losses(other) == pytest.approx(losses(one), rel=1e-5)
+    held_out = [[line.held_out.whole.loss for line in evaluation_lines(run)] for run in (one, other)]
+    assert held_out[1] == pytest.approx(held_out[0], rel=1e-5)
+    assert len(losses(one)) == 12 and len(held_out[0]) == 4
+
+
+def stop_after(monkeypatch, step: int, error: type[BaseException] = SystemExit) -> None:
+    """Makes the run die at the beginning of the update after `step`."""
+    update = loop.one_update
+
+    def dying(task, run, batches, state):
+        if state.step == step:
+            raise error
+        return update(task, run, batches, state)
+
+    monkeypatch.setattr(loop, "one_update", dying)
+
+
+@pytest.fixture
+def half_trained(settings, train, monkeypatch) -> PretrainConfig:
+    """The settings of a run that died in step 7, with its newest checkpoint at step 4."""
+    with monkeypatch.context() as patched:
+        stop_after(patched, 6)
+        with pytest.raises(SystemExit):
+            train(settings)
+    return settings
