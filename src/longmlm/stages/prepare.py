@@ -10,7 +10,7 @@ from longmlm.hubs.publish import publish, require
 from longmlm.hubs.target import Repository
 from longmlm.release.dataset import SHARDS, write_dataset
 from longmlm.reports.packing import packing_page, packing_report
-from longmlm.reports.pages import write_page
+from longmlm.reports.pages import PAGE_FILE, write_page
 from longmlm.settings.prepare import PrepareConfig
 
 
@@ -19,8 +19,8 @@ def prepare(config: PrepareConfig) -> None:
     if config.publish:
         require(config.publish)
     manifest = prepare_rows(config, load_vocabulary(config.recipe.tokenizer))
-    page = Path(config.output) / "index.html"
-    write_page(packing_page(manifest, f"# python -m pipelines.prepare settings.toml\n{to_toml(config)}"), page)
+    page = Path(config.output) / PAGE_FILE
+    write_page(packing_page(manifest, f"# longmlm prepare settings.toml\n{to_toml(config)}"), page)
     print(packing_report(manifest["report"]))
     print(f"page: {page}")
     print(f"rows: {config.output}")
