@@ -26,7 +26,7 @@ def farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 def test_a_run_that_moves_to_other_numbers_of_processes_and_back_trains_on_the_same_batches(
     settings, train, tmp_path, monkeypatch, worlds
 ):
-    """One process, then two of which one is terminated in an evaluation, then one again; against one that never moved."""
+    """One process, then two of which one is terminated in an evaluation, then one, against a run that never moved."""
     settings = with_recipe(settings, dropout=0.0)
     undisturbed, run = train(replace(settings, run=str(tmp_path / "undisturbed"))), Path(settings.run)
     settings = with_runtime(settings, save_every_steps=2)
