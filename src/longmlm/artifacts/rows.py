@@ -31,6 +31,7 @@ class SourceRecord:
 
     text_field: str = "text"
     language: str = "en"
+    delimiter: str | None = None
     dataset: str | None = None
     subset: str | None = None
     split: str | None = None
