@@ -30,8 +30,8 @@ class SourceRecord:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     text_field: str = "text"
-    language: str = "en"
     delimiter: str | None = None
+    language: str = "en"
     dataset: str | None = None
     subset: str | None = None
     split: str | None = None
