@@ -15,8 +15,8 @@ from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.folders import new_folder
 from longmlm.processes import exit_on_sigterm, hide_gpus
-from longmlm.release.candidates import refusal
 from longmlm.release.follow import follow
+from longmlm.release.publishing import refusal
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.run_folder import checkpoint_folder
 

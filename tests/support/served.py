@@ -15,7 +15,7 @@ from huggingface_hub.utils._http import default_client_factory
 
 from longmlm.folders import new_folder
 from longmlm.hubs.publish import publish
-from longmlm.hubs.target import Target
+from longmlm.settings.publishing import Target
 from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
 from tests.support.loopback import Server

@@ -1,19 +1,17 @@
 """Data sets by name: the files of one commit of a repository, or of a local folder."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from longmlm.errors import DataError
 from longmlm.hubs import huggingface
-from longmlm.hubs.errors import TransferError
-from longmlm.hubs.retry import retry
-from longmlm.hubs.target import Target
+from longmlm.hubs.huggingface import retry_download
 from longmlm.settings.prepare import Source
+from longmlm.settings.publishing import Target
 
 SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk and DatasetDict.save_to_disk
-Result = TypeVar("Result")
 
 
 def is_local(source: Source) -> bool:
@@ -24,7 +22,7 @@ def is_local(source: Source) -> bool:
 def commit_of(name: str, revision: str | None) -> str:
     """Returns the commit that the revision of a data set means now; raises DataError if it is unknown."""
     target = Target("hf", name, revision, "dataset")
-    commit, note = _retry(target, lambda: huggingface.resolve(target))
+    commit, note = retry_download(target, lambda: huggingface.resolve(target))
     if note:
         print(note, file=sys.stderr)
     return commit
@@ -36,14 +34,14 @@ def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
     Raises DataError if that fails.
     """
     target = Target("hf", name, commit, "dataset")
-    return _retry(target, lambda: huggingface.download(target, commit, patterns))
+    return retry_download(target, lambda: huggingface.download(target, commit, patterns))
 
 
 def source_files(source: Source) -> list[Path]:
     """Returns the files that the split of a data set in a local folder is made of."""
     if _is_saved(source):
         return arrow_files(source)
-    data_files = _retry(_target(source), lambda: _builder(source)).config.data_files
+    data_files = retry_download(_target(source), lambda: _builder(source)).config.data_files
     return [Path(path) for path in data_files[source.split]]
 
 
@@ -53,7 +51,7 @@ def arrow_files(source: Source) -> list[Path]:
     Code in a data set is never run. Raises DataError if there is no such data set, revision, subset or split, or if
     the hub cannot be reached.
     """
-    return _retry(_target(source), lambda: _arrow_files(source))
+    return retry_download(_target(source), lambda: _arrow_files(source))
 
 
 def _arrow_files(source: Source) -> list[Path]:
@@ -96,17 +94,3 @@ def _check_split(source: Source, splits: Sequence[object]) -> None:
 
 def _target(source: Source) -> Target:
     return Target("storage" if is_local(source) else "hf", cast(str, source.dataset), source.revision, "dataset")
-
-
-def _retry(target: Target, attempt: Callable[[], Result]) -> Result:
-    huggingface.set_up_client()
-    return retry(attempt, "download", target, _translate)
-
-
-def _translate(error: Exception) -> TransferError:
-    from datasets.exceptions import DatasetNotFoundError
-
-    failure = huggingface.translate(error)
-    if failure.cause == "unusable" and isinstance(error, DatasetNotFoundError):
-        return TransferError("not found", failure.message)
-    return failure

@@ -1,12 +1,13 @@
-"""Errors of hubs and storage: what can go wrong in a transfer, and the one line that a user reads about it."""
+"""Errors of hubs and storage: what can go wrong in a transfer, and the one line, without secrets, that a user reads."""
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal
 
 from longmlm.errors import DataError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError, UserError
-from longmlm.hubs.redaction import redact
-from longmlm.hubs.target import Hub, Target
+from longmlm.settings.publishing import Hub, Target
 
 Direction = Literal["upload", "download"]
 Cause = Literal[
@@ -42,6 +43,11 @@ LOGINS: dict[Hub, str] = {
     "ms": "set MODELSCOPE_API_TOKEN to a valid token",
     "storage": "set valid credentials",
 }
+SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*")
+USER_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
+SECRET_VARIABLE = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
+MIN_SECRET_LENGTH = 8  # shorter values are words such as `true`
+MAX_MESSAGE_LENGTH = 300
 
 
 @dataclass(eq=False)
@@ -79,15 +85,11 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     details += [f"it asks for a pause of {error.retry_after:,.0f} seconds"] if error.retry_after else []
     problem += f" ({', '.join(details)})" if details else ""
     line = f"{redact(target.name)}: {problem}; {remedy}"
-    match direction, target.kind:
-        case "upload", _:
-            return UnavailableError(line) if error.is_transient else ReleaseError(line)
-        case "download", "dataset":
-            return DataError(line)
-        case "download", "model":
-            return (ModelNotFoundError if error.cause in ("not found", "no revision") else ModelError)(line)
-        case unknown:
-            assert_never(unknown)
+    if direction == "upload":
+        return UnavailableError(line) if error.is_transient else ReleaseError(line)
+    if target.kind == "dataset":
+        return DataError(line)
+    return ModelNotFoundError(line) if error.cause in ("not found", "no revision") else ModelError(line)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -95,3 +97,16 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
+
+
+def redact(text: str, *secrets: str | None) -> str:
+    """Returns the text on one line of at most 300 characters without anything that grants access.
+
+    Removed are the given secrets, the values of environment variables whose names say that they are secret, the
+    queries of URLs, which may sign them, and user names and passwords in URLs.
+    """
+    environment = [value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)]
+    known = [*filter(None, secrets), *(value for value in environment if len(value) >= MIN_SECRET_LENGTH)]
+    for secret in sorted(known, key=len, reverse=True):  # one may begin with another
+        text = text.replace(secret, "***")
+    return USER_IN_ADDRESS.sub("", SIGNED_QUERY.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]

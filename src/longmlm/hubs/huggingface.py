@@ -2,9 +2,9 @@
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, constants, errors, get_token, set_client_factory, snapshot_download
@@ -13,10 +13,9 @@ from huggingface_hub.utils._http import default_client_factory
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
-from longmlm.hubs.errors import Cause, TransferError, causes, request_error, user_error
-from longmlm.hubs.redaction import redact
+from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error, user_error
 from longmlm.hubs.retry import LONGEST_WAIT_SECONDS, TIMEOUT_SECONDS, retry
-from longmlm.hubs.target import Target
+from longmlm.settings.publishing import Target
 
 LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache serves
 CAUSES: dict[type, Cause] = {
@@ -24,22 +23,20 @@ CAUSES: dict[type, Cause] = {
     errors.GatedRepoError: "gated",
     errors.RevisionNotFoundError: "no revision",
 }
+Result = TypeVar("Result")
 
 
-def check_login(target: Target) -> None:
+def check_ready(target: Target) -> None:
     """Raises ReleaseError if the client is set to stay offline, or has no token to publish with."""
-    if constants.HF_HUB_OFFLINE:
-        raise user_error(TransferError("offline"), "upload", target)
-    if get_token() is None:
-        raise user_error(TransferError("unauthorized"), "upload", target)
+    if constants.HF_HUB_OFFLINE or get_token() is None:
+        cause: Cause = "offline" if constants.HF_HUB_OFFLINE else "unauthorized"
+        raise user_error(TransferError(cause), "upload", target)
 
 
-def set_up_client() -> None:
-    """Bounds the client's waits, which have no limit by default, and silences it: its warnings hold signed URLs."""
-    set_client_factory(_client)
-    logging.set_verbosity_error()
-    if not sys.stderr.isatty():
-        disable_progress_bars()
+def retry_download(target: Target, attempt: Callable[[], Result]) -> Result:
+    """Returns the result of an attempt, which may use the client; raises as `retry` does."""
+    _set_up_client()
+    return retry(attempt, "download", target, translate)
 
 
 def resolve(target: Target) -> tuple[str, str | None]:
@@ -70,13 +67,9 @@ def download(target: Target, commit: str, patterns: Sequence[str], ignored: Sequ
 def upload(folder: Path, target: Target, message: str) -> str:
     """Returns the address on the hub of the folder's files, after verifying each one's checksum there.
 
-    Only new and changed files are uploaded. Raises ReleaseError in one line, UnavailableError if waiting may help.
+    Only new and changed files are uploaded.
     """
-    set_up_client()
-    return retry(lambda: _upload(folder, target, message), "upload", target, translate)
-
-
-def _upload(folder: Path, target: Target, message: str) -> str:
+    _set_up_client()
     api = HfApi()
     _open_repository(api, target)
     revision = target.revision or "main"
@@ -163,6 +156,14 @@ def translate(error: Exception) -> TransferError:
     if isinstance(error, errors.LocalEntryNotFoundError):
         return TransferError(unreachable, "the cache does not hold all its files")
     return TransferError("unusable", said)
+
+
+def _set_up_client() -> None:
+    """Bounds the client's waits, which have no limit by default, and silences it: its warnings hold signed URLs."""
+    set_client_factory(_client)
+    logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
 
 
 def _client() -> httpx2.Client:

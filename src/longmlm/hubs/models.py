@@ -10,8 +10,7 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.hubs import huggingface
-from longmlm.hubs.retry import retry
-from longmlm.hubs.target import Target
+from longmlm.settings.publishing import Target
 
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")  # config and tokenizer, never code
 IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load another repository
@@ -36,9 +35,8 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
     """
     if Path(name).is_dir():
         return HubSnapshot(Path(name))
-    huggingface.set_up_client()
     target = Target("hf", name, revision)
-    return retry(lambda: _download(target, with_weights), "download", target, huggingface.translate)
+    return huggingface.retry_download(target, lambda: _download(target, with_weights))
 
 
 def _download(target: Target, with_weights: bool) -> HubSnapshot:

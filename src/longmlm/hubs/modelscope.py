@@ -17,10 +17,9 @@ from requests.adapters import HTTPAdapter
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
-from longmlm.hubs.errors import TransferError, causes, request_error, user_error
-from longmlm.hubs.redaction import redact
-from longmlm.hubs.retry import TIMEOUT_SECONDS, retry
-from longmlm.hubs.target import Target
+from longmlm.hubs.errors import TransferError, causes, redact, request_error, user_error
+from longmlm.hubs.retry import TIMEOUT_SECONDS
+from longmlm.settings.publishing import Target
 
 TOKEN_VARIABLE = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable
 BRANCH = "master"
@@ -37,7 +36,7 @@ class SingleAttempt(HTTPAdapter):
         return super().send(*arguments, **options)
 
 
-def check_login(target: Target) -> None:
+def check_ready(target: Target) -> None:
     """Raises ReleaseError if there is no token to publish with."""
     if not os.environ.get(TOKEN_VARIABLE):
         raise user_error(TransferError("unauthorized"), "upload", target)
@@ -46,20 +45,19 @@ def check_login(target: Target) -> None:
 def upload(folder: Path, target: Target, message: str) -> str:
     """Returns the address on the hub of the folder's files, after verifying each one's checksum there.
 
-    Only new and changed files are uploaded. Raises ReleaseError in one line, UnavailableError if waiting may help.
+    Only new and changed files are uploaded.
     """
-    check_login(target)
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it logs requests with signed URLs
-    expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
     with tempfile.TemporaryDirectory() as home:  # the client stores the token and an id of the machine there
-        config = HubConfig(token=os.environ[TOKEN_VARIABLE], config_dir=Path(home), cache_dir=Path(home))
+        config = HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home))
         api = HubApi(config)
         for scheme in ("http://", "https://"):
             api.legacy._session.mount(scheme, SingleAttempt())  # noqa: SLF001 - there is no setting for its retries
-        return retry(lambda: _upload(api, folder, expected, target, message), "upload", target, translate)
+        return _upload(api, folder, target, message)
 
 
-def _upload(api: HubApi, folder: Path, expected: Mapping[str, str], target: Target, message: str) -> str:
+def _upload(api: HubApi, folder: Path, target: Target, message: str) -> str:
+    expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
     _open_repository(api, folder, target)
     tag = target.tag or target.revision
     _, tags = api.legacy.list_revisions_detail(target.name, MODEL)
