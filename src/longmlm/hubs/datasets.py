@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from longmlm.errors import DataError
 from longmlm.hubs import huggingface
@@ -16,7 +16,7 @@ SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk a
 
 def is_local(source: Source) -> bool:
     """Returns whether the data set is a local folder."""
-    return Path(cast(str, source.dataset)).is_dir()
+    return Path(str(source.dataset)).is_dir()
 
 
 def commit_of(name: str, revision: str | None) -> str:
@@ -58,10 +58,10 @@ def _arrow_files(source: Source) -> list[Path]:
     from datasets import DatasetDict, load_from_disk
 
     if _is_saved(source):
-        saved: Any = load_from_disk(cast(str, source.dataset))
+        saved: Any = load_from_disk(str(source.dataset))
         splits = saved if isinstance(saved, DatasetDict) else {str(saved.split or source.split): saved}
         _check_split(source, list(splits))
-        table = splits[cast(str, source.split)]
+        table = splits[str(source.split)]
     else:
         builder = _builder(source)
         builder.download_and_prepare()
@@ -73,7 +73,7 @@ def _builder(source: Source) -> Any:
     from datasets import load_dataset_builder
 
     revision = None if is_local(source) else source.revision
-    builder: Any = load_dataset_builder(cast(str, source.dataset), source.subset, revision=revision)
+    builder: Any = load_dataset_builder(str(source.dataset), source.subset, revision=revision)
     if revision and builder.hash != revision:
         raise DataError(
             f"{source.dataset}: commit {revision} cannot be downloaded now, and the local cache holds another one: "
@@ -84,7 +84,7 @@ def _builder(source: Source) -> Any:
 
 
 def _is_saved(source: Source) -> bool:
-    return any((Path(cast(str, source.dataset)) / name).is_file() for name in SAVED)
+    return any((Path(str(source.dataset)) / name).is_file() for name in SAVED)
 
 
 def _check_split(source: Source, splits: Sequence[object]) -> None:
@@ -93,4 +93,4 @@ def _check_split(source: Source, splits: Sequence[object]) -> None:
 
 
 def _target(source: Source) -> Target:
-    return Target("storage" if is_local(source) else "hf", cast(str, source.dataset), source.revision, "dataset")
+    return Target("storage" if is_local(source) else "hf", str(source.dataset), source.revision, "dataset")

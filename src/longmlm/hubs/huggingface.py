@@ -18,18 +18,13 @@ from longmlm.hubs.retry import LONGEST_WAIT_SECONDS, TIMEOUT_SECONDS, retry
 from longmlm.settings.publishing import Target
 
 LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache serves
-CAUSES: dict[type, Cause] = {
-    errors.HFValidationError: "not found",
-    errors.GatedRepoError: "gated",
-    errors.RevisionNotFoundError: "no revision",
-}
 Result = TypeVar("Result")
 
 
 def check_ready(target: Target) -> None:
     """Raises ReleaseError if the client is set to stay offline, or has no token to publish with."""
     if constants.HF_HUB_OFFLINE or get_token() is None:
-        cause: Cause = "offline" if constants.HF_HUB_OFFLINE else "unauthorized"
+        cause = Cause.OFFLINE if constants.HF_HUB_OFFLINE else Cause.UNAUTHORIZED
         raise user_error(TransferError(cause), "upload", target)
 
 
@@ -48,7 +43,7 @@ def resolve(target: Target) -> tuple[str, str | None]:
         api.repo_info(target.name, timeout=LOOKUP_TIMEOUT_SECONDS, **about)  # resolve_revision takes no timeout
         return api.resolve_revision(target.name, **about).resolved, None
     except Exception as error:
-        if not (failure := translate(error)).is_transient and failure.cause != "offline":
+        if not (failure := translate(error)).is_transient and failure.cause != Cause.OFFLINE:
             raise
         try:
             commit = api.resolve_revision(target.name, **about, local_files_only=True).resolved
@@ -87,7 +82,11 @@ def upload(folder: Path, target: Target, message: str) -> str:
     ).oid
     _verify(api, target, commit, folder)
     if target.tag:
-        _set_tag(api, target, target.tag, commit)
+        tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(target.name, repo_type=target.kind).tags}
+        if tags.get(target.tag, commit) != commit:  # tags do not move
+            raise ReleaseError(f"{target.name} has a tag {target.tag} with other files: choose another tag")
+        if target.tag not in tags:
+            api.create_tag(target.name, repo_type=target.kind, tag=target.tag, revision=commit)
     path = f"datasets/{target.name}" if target.kind == "dataset" else target.name
     return f"{api.endpoint}/{path}/tree/{target.tag or revision}"
 
@@ -130,32 +129,28 @@ def git_blob_id(path: Path) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def _set_tag(api: HfApi, target: Target, tag: str, commit: str) -> None:
-    """Sets the tag unless it exists; raises ReleaseError if it is on another commit, since tags do not move."""
-    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(target.name, repo_type=target.kind).tags}
-    if tags.get(tag, commit) != commit:
-        raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
-    if tag not in tags:
-        api.create_tag(target.name, repo_type=target.kind, tag=tag, revision=commit)
-
-
 def translate(error: Exception) -> TransferError:
     """Returns what an exception of the client means; its message holds no token and no signed URL."""
     said = redact(str(error), get_token()) or type(error).__name__
-    unreachable: Cause = "offline" if constants.HF_HUB_OFFLINE else "unreachable"
+    unreachable = Cause.OFFLINE if constants.HF_HUB_OFFLINE else Cause.UNREACHABLE
     for cause in reversed(list(causes(error))):
-        if known := next((CAUSES[kind] for kind in CAUSES if isinstance(cause, kind)), None):
-            return TransferError(known)
-        if isinstance(cause, errors.HfHubHTTPError):
-            status, message = cause.response.status_code, redact(cause.server_message or "", get_token())
-            if cause.response.headers.get("X-Error-Code") == "RepoNotFound":  # its status may be 401
-                return TransferError("not found", message, status)
-            return request_error(status, message, _asked_wait(cause.response))
-        if isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError):
-            return TransferError(unreachable, said)
+        match cause:
+            case errors.HFValidationError():
+                return TransferError(Cause.NOT_FOUND)
+            case errors.GatedRepoError() | errors.RevisionNotFoundError():
+                is_gated = isinstance(cause, errors.GatedRepoError)
+                return TransferError(Cause.GATED if is_gated else Cause.NO_REVISION)
+            case errors.HfHubHTTPError():
+                failure = request_error(cause.response.status_code, redact(cause.server_message or "", get_token()))
+                failure.retry_after = _asked_wait(cause.response)
+                if cause.response.headers.get("X-Error-Code") == "RepoNotFound":  # its status may be 401
+                    failure.cause = Cause.NOT_FOUND
+                return failure
+            case httpx2.TransportError() | ConnectionError() | TimeoutError():
+                return TransferError(unreachable, said)
     if isinstance(error, errors.LocalEntryNotFoundError):
         return TransferError(unreachable, "the cache does not hold all its files")
-    return TransferError("unusable", said)
+    return TransferError(Cause.UNUSABLE, said)
 
 
 def _set_up_client() -> None:

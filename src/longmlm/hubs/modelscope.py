@@ -17,7 +17,7 @@ from requests.adapters import HTTPAdapter
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
-from longmlm.hubs.errors import TransferError, causes, redact, request_error, user_error
+from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error, user_error
 from longmlm.hubs.retry import TIMEOUT_SECONDS
 from longmlm.settings.publishing import Target
 
@@ -39,7 +39,7 @@ class SingleAttempt(HTTPAdapter):
 def check_ready(target: Target) -> None:
     """Raises ReleaseError if there is no token to publish with."""
     if not os.environ.get(TOKEN_VARIABLE):
-        raise user_error(TransferError("unauthorized"), "upload", target)
+        raise user_error(TransferError(Cause.UNAUTHORIZED), "upload", target)
 
 
 def upload(folder: Path, target: Target, message: str) -> str:
@@ -104,7 +104,12 @@ def _commit(api: HubApi, folder: Path, expected: Mapping[str, str], target: Targ
     changed = _different(uploaded, expected)
     removed = [path for path in uploaded if target.mirrors and path not in expected and not path.startswith(".git")]
     large = {path: expected[path] for path in changed if _is_large(folder / path)}
-    _upload_blobs(api, folder, large, target.name)
+    paths = {sha256: folder / path for path, sha256 in large.items()}
+    blobs = [{"oid": sha256, "size": path.stat().st_size} for sha256, path in paths.items()]
+    for sha256, address in (api.legacy.validate_blobs(target.name, MODEL, blobs) if blobs else {}).items():
+        if address:  # the hub does not have this file
+            with paths[sha256].open("rb") as file:
+                api.legacy.upload_blob(address, file, paths[sha256].stat().st_size)
     actions = [_action(folder / path, path, large.get(path)) for path in changed]
     actions += [{"action": "delete", "path": path, "type": "normal", "size": 0} for path in removed]
     if actions:
@@ -116,17 +121,6 @@ def _is_large(path: Path) -> bool:
     if path.name.upper() in UPLOAD_INLINE_METADATA_PATHS:
         return False
     return path.suffix.lower() in MODEL_LFS_SUFFIX or path.stat().st_size > UPLOAD_LFS_FORCE_THRESHOLD_BYTES
-
-
-def _upload_blobs(api: HubApi, folder: Path, large: Mapping[str, str], name: str) -> None:
-    """Uploads those of the files, given with their SHA-256, that the hub does not have."""
-    paths = {sha256: folder / path for path, sha256 in large.items()}
-    blobs = [{"oid": sha256, "size": path.stat().st_size} for sha256, path in paths.items()]
-    addresses = api.legacy.validate_blobs(name, MODEL, blobs) if blobs else {}
-    for sha256, address in addresses.items():
-        if address:
-            with paths[sha256].open("rb") as file:
-                api.legacy.upload_blob(address, file, paths[sha256].stat().st_size)
 
 
 def _action(path: Path, name: str, blob: str | None) -> dict[str, Any]:  # the JSON that the hub's API takes
@@ -145,9 +139,9 @@ def translate(error: Exception) -> TransferError:
         case APIError(status_code=int(status)):
             said = "" if error.message.startswith(("HTTP ", "<")) else redact(error.message)
             failure = request_error(status, said, float(getattr(error, "retry_after", None) or 0))
-            failure.cause = "unavailable" if error.retryable else failure.cause  # such as two commits at a time
+            failure.cause = Cause.UNAVAILABLE if error.retryable else failure.cause  # such as two commits at a time
             return failure
         case requests.RequestException() | HubError(retryable=True):
-            return TransferError("unreachable", type(root).__name__)
+            return TransferError(Cause.UNREACHABLE, type(root).__name__)
         case _:
-            return TransferError("unusable", redact(str(root)) or type(root).__name__)
+            return TransferError(Cause.UNUSABLE, redact(str(root)) or type(root).__name__)

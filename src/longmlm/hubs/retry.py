@@ -35,7 +35,8 @@ def retry(
     Raises the UserError of the last failure, in one line. A UserError of the attempt, and an OSError of the disk that
     is downloaded to, are passed on.
     """
-    for wait in (*WAITS_SECONDS, None):
+    waits = iter(WAITS_SECONDS)
+    while True:
         try:
             return attempt()
         except UserError:
@@ -45,8 +46,8 @@ def retry(
                 raise
             failure = next((cause for cause in causes(error) if isinstance(cause, TransferError)), translate(error))
             explained = user_error(failure, direction, target)
+            wait = next(waits, None)
             if wait is None or not failure.is_transient or failure.retry_after > LONGEST_WAIT_SECONDS:
                 raise explained from None
             print(f"retrying: {explained}", file=sys.stderr, flush=True)
             time.sleep(max(wait, failure.retry_after))
-    raise AssertionError

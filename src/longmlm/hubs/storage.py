@@ -9,7 +9,7 @@ import fsspec
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import MANIFEST, sha256_of
-from longmlm.hubs.errors import TransferError, causes, redact, request_error
+from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error
 from longmlm.settings.publishing import Target
 
 
@@ -57,5 +57,5 @@ def translate(error: Exception) -> TransferError:
         if isinstance(status, int):
             return request_error(status, message)
         if isinstance(cause, ConnectionError | TimeoutError):
-            return TransferError("unreachable", message)
-    return TransferError("unusable", redact(str(error)) or type(error).__name__)
+            return TransferError(Cause.UNREACHABLE, message)
+    return TransferError(Cause.UNUSABLE, redact(str(error)) or type(error).__name__)
