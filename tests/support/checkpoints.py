@@ -1,4 +1,4 @@
-"""A checkpoint of a run, as far as a release reads it."""
+"""A checkpoint of a run: the parts that a release reads."""
 
 import json
 import shutil

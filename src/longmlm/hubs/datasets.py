@@ -29,10 +29,7 @@ def commit_of(name: str, revision: str | None) -> str:
 
 
 def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
-    """Returns the folder with a data set's files that match a pattern, after downloading those not in the cache.
-
-    Raises DataError if that fails.
-    """
+    """Returns the folder with a data set's files that match a pattern; raises DataError if a download fails."""
     target = Target("hf", name, commit, "dataset")
     return retry_download(target, lambda: huggingface.download(target, commit, patterns))
 

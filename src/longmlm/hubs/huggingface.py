@@ -60,10 +60,7 @@ def download(target: Target, commit: str, patterns: Sequence[str], ignored: Sequ
 
 
 def upload(folder: Path, target: Target, message: str) -> str:
-    """Returns the address on the hub of the folder's files, after verifying each one's checksum there.
-
-    Only new and changed files are uploaded.
-    """
+    """Uploads to a branch or a pull request in one commit, and tags that once its files are verified."""
     _set_up_client()
     api = HfApi()
     _open_repository(api, target)
@@ -169,9 +166,7 @@ def _client() -> httpx2.Client:
 
 def _limit(request: httpx2.Request) -> None:
     limits = request.extensions["timeout"]
-    request.extensions["timeout"] = {
-        phase: min(limit or TIMEOUT_SECONDS, TIMEOUT_SECONDS) for phase, limit in limits.items()
-    }
+    request.extensions["timeout"] = {phase: min(limits[phase] or TIMEOUT_SECONDS, TIMEOUT_SECONDS) for phase in limits}
 
 
 def _refuse_long_wait(response: httpx2.Response) -> None:

@@ -78,6 +78,5 @@ def _check_unaltered(folder: Path, patterns: Sequence[str]) -> None:
         if not blob.is_file():
             raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load the model again")
         hash_of = HASHES.get(len(blob.name))
-        actual = hash_of(blob) if hash_of else blob.name
-        if actual != blob.name:
+        if hash_of and hash_of(blob) != blob.name:
             raise ModelError(f"{path} is damaged in the hub's cache ({blob}): remove that file and load it again")

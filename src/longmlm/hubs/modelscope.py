@@ -10,6 +10,7 @@ from typing import Any
 
 import requests
 from huggingface_hub import ModelCard
+from huggingface_hub.constants import REPOCARD_NAME
 from modelscope_hub import HubApi, HubConfig, License, Visibility
 from modelscope_hub.constants import MODEL_LFS_SUFFIX, UPLOAD_INLINE_METADATA_PATHS, UPLOAD_LFS_FORCE_THRESHOLD_BYTES
 from modelscope_hub.errors import APIError, HubError, NotExistError
@@ -24,7 +25,6 @@ from longmlm.settings.publishing import Target
 TOKEN_VARIABLE = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable
 BRANCH = "master"
 MODEL = "model"
-CARD = "README.md"
 
 
 class SingleAttempt(HTTPAdapter):
@@ -43,34 +43,26 @@ def check_ready(target: Target) -> None:
 
 
 def upload(folder: Path, target: Target, message: str) -> str:
-    """Returns the address on the hub of the folder's files, after verifying each one's checksum there.
-
-    Only new and changed files are uploaded.
-    """
+    """Uploads to the only branch and sets the tag; a tag that holds a revision's files already is left as it is."""
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it logs requests with signed URLs
+    expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
     with tempfile.TemporaryDirectory() as home:  # the client stores the token and an id of the machine there
-        config = HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home))
-        api = HubApi(config)
+        api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home)))
         for scheme in ("http://", "https://"):
             api.legacy._session.mount(scheme, SingleAttempt())  # noqa: SLF001 - there is no setting for its retries
-        return _upload(api, folder, target, message)
-
-
-def _upload(api: HubApi, folder: Path, target: Target, message: str) -> str:
-    expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
-    _open_repository(api, folder, target)
-    tag = target.tag or target.revision
-    _, tags = api.legacy.list_revisions_detail(target.name, MODEL)
-    is_tagged = tag in {each["Revision"] for each in tags}
-    if is_tagged and _different(_checksums(api, target.name, tag), expected):
-        raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
-    if not (is_tagged and target.revision):
-        _commit(api, folder, expected, target, message)
-    if tag and not is_tagged:
-        api.create_repo_tag(target.name, MODEL, tag, revision=BRANCH)
-    if different := _different(_checksums(api, target.name, tag or BRANCH), expected):
-        name = different[0]
-        raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}, or is missing: publish again")
+        _open_repository(api, folder, target)
+        tag = target.tag or target.revision
+        _, tags = api.legacy.list_revisions_detail(target.name, MODEL)
+        is_tagged = tag in {each["Revision"] for each in tags}
+        if is_tagged and _different(_checksums(api, target.name, tag), expected):
+            raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
+        if not (is_tagged and target.revision):
+            _commit(api, folder, expected, target, message)
+        if tag and not is_tagged:
+            api.create_repo_tag(target.name, MODEL, tag, revision=BRANCH)
+        if names := _different(_checksums(api, target.name, tag or BRANCH), expected):
+            problem = f"{names[0]} differs from the one in {folder}, or is missing"
+            raise ReleaseError(f"{target.name}: {problem}: publish again")
     return f"{api.legacy.endpoint}/models/{target.name}" + (f" at {tag}" if tag else "")
 
 
@@ -79,7 +71,7 @@ def _open_repository(api: HubApi, folder: Path, target: Target) -> None:
     try:
         repository = api.legacy.get_repo_info(target.name, MODEL)
     except NotExistError:
-        identifier = str(ModelCard.load(folder / CARD).data.to_dict().get("license"))
+        identifier = str(ModelCard.load(folder / REPOCARD_NAME).data.to_dict().get("license"))
         licence = next((known for known in License if known.lower() == identifier.lower()), License.OTHER)
         visibility = Visibility.PUBLIC if target.public else Visibility.PRIVATE
         api.create_repo(target.name, MODEL, visibility=visibility, license=licence)
@@ -118,9 +110,8 @@ def _commit(api: HubApi, folder: Path, expected: Mapping[str, str], target: Targ
 
 def _is_large(path: Path) -> bool:
     """Returns whether the hub stores a file outside git, by the client's rule."""
-    if path.name.upper() in UPLOAD_INLINE_METADATA_PATHS:
-        return False
-    return path.suffix.lower() in MODEL_LFS_SUFFIX or path.stat().st_size > UPLOAD_LFS_FORCE_THRESHOLD_BYTES
+    is_large = path.suffix.lower() in MODEL_LFS_SUFFIX or path.stat().st_size > UPLOAD_LFS_FORCE_THRESHOLD_BYTES
+    return is_large and path.name.upper() not in UPLOAD_INLINE_METADATA_PATHS
 
 
 def _action(path: Path, name: str, blob: str | None) -> dict[str, Any]:  # the JSON that the hub's API takes

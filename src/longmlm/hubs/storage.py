@@ -23,10 +23,7 @@ def check_ready(target: Target) -> None:
 
 
 def upload(folder: Path, target: Target, message: str) -> str:  # noqa: ARG001 - a hub's commit has a message
-    """Returns the address of the folder's copy, after verifying each file's checksum there; a revision is a subfolder.
-
-    Only new and changed files are copied, the manifest last.
-    """
+    """Copies new and changed files, the manifest last; a revision is a subfolder."""
     url = posixpath.join(target.name, target.revision) if target.revision else target.name
     system, root = fsspec.core.url_to_fs(url)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
