@@ -73,9 +73,9 @@ def answer(hub: ModelScope, request: Request) -> Response:
             repository = hub.repositories.get(f"{owner}/{name}")
             if repository is None or (repository.visibility == PRIVATE and not is_known):
                 return failure(404, "model not exists")
-            if request.command == "GET":
-                return read(repository, rest, request)
-            return written(hub, repository, rest, json.loads(request.body))
+            is_read = request.command == "GET"
+            body = json.loads(request.body or "null")
+            return read(repository, rest, request) if is_read else written(hub, repository, rest, body)
     return failure(404, "no such page")
 
 
