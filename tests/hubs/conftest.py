@@ -1,4 +1,4 @@
-"""Hubs on this machine, a folder to publish, and a clock that does not wait."""
+"""Fixtures: fake hubs, a folder to publish, and a sleep that returns at once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.served import Served, make, serve
 
 @pytest.fixture
 def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """The hub that the test's parameter names, or the Hugging Face Hub."""
+    """The hub that the test's parameter names; by default the Hugging Face Hub."""
     with serve(getattr(request, "param", "hf"), tmp_path, monkeypatch) as served:
         yield served
 
@@ -24,13 +24,13 @@ def hub(served: Served) -> Hub:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A sealed folder such as a release is."""
+    """A sealed folder like a release."""
     return make(tmp_path / "tiny")
 
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that were waited for, by retry and by the clients, which take no time."""
+    """The pauses in seconds that retry and the clients asked for; none of them is waited for."""
     seconds: list[float] = []
     monkeypatch.setattr("time.sleep", seconds.append)
     return seconds

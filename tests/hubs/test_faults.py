@@ -17,7 +17,7 @@ from longmlm.errors import DataError, ModelError, ModelNotFoundError, ReleaseErr
 from longmlm.hubs import huggingface, modelscope, retry
 from longmlm.hubs.models import snapshot_of
 from longmlm.hubs.publish import publish
-from longmlm.hubs.target import Target
+from longmlm.settings.publishing import Target
 from tests.support.loopback import CUT, HANG, Fault
 from tests.support.served import NAME, Served, content, serve
 

@@ -11,8 +11,8 @@ import pytest
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, new_folder, verify
 from longmlm.hubs.publish import check_can_publish, publish
-from longmlm.hubs.target import Target, parse_target
-from longmlm.release.released_folder import address_card
+from longmlm.release.publishing import address_card
+from longmlm.settings.publishing import Target, parse_target
 from tests.support.served import CARD, NAME, Served, content, make
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # the client's use of httpx2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longmlm.hubs.redaction import redact
+from longmlm.hubs.errors import redact
 
 
 @pytest.mark.parametrize(

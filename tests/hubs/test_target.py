@@ -2,8 +2,7 @@
 
 import pytest
 
-from longmlm.hubs.target import Target, parse_target, publishing_target
-from longmlm.settings.publishing import Publishing
+from longmlm.settings.publishing import Publishing, Target, parse_target
 
 
 @pytest.mark.parametrize(
@@ -28,8 +27,8 @@ def test_other_text_is_refused(text: str) -> None:
 
 def test_settings_name_one_target() -> None:
     settings = Publishing(publish="hf:owner/name", public=True, revision="dev", tag="v1")
-    assert publishing_target(settings) == Target("hf", "owner/name", "dev", public=True, tag="v1")
-    assert (settings.hub_scheme, settings.hub_repository) == ("hf", "owner/name")
+    assert settings.target() == Target("hf", "owner/name", "dev", public=True, tag="v1")
+    assert settings.hub_scheme == "hf"
 
 
 @pytest.mark.parametrize(

@@ -9,31 +9,35 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.artifacts.artifact import write
-from longmlm.artifacts.provenance import Provenance, TrainingRecord
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.folders import new_folder
 from longmlm.processes import exit_on_sigterm, hide_gpus
-from longmlm.release import follow as following
-from longmlm.release.candidates import refusal
 from longmlm.release.follow import follow
+from longmlm.release.publishing import refusal
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.run_folder import checkpoint_folder
-from tests.support.tiny import tiny_extension
+
+EMPTY_FILES = ("config.json", "model.safetensors", "optimizer.pt", "rng-00000.pt", "settings.toml")
+EXTENSION = Extension(
+    base=ModelSource(name="base"), base_positions=8, num_positions=16, initialisation="tile", alpha=0.0, seed=0
+)
+MAX_POLLS = 20
 
 
 def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 10.0) -> Path:
-    """Writes the parts of a checkpoint that following reads."""
-    folder = checkpoint_folder(run, step)
+    """Writes a checkpoint whose model and optimizer are empty files."""
     state = TrainState(step=step, accuracy=accuracy, evaluated_at_step=step, base_cut=base_cut)
-    recipe = PretrainRecipe(num_steps=9, batch_tokens=100, learning_rate=1e-4)
-    trained = TrainingRecord(row_length=40, steps=step, tokens=step, accuracy=accuracy)
+    recipe = PretrainRecipe(num_steps=100, batch_tokens=100, learning_rate=1e-4)
+    trained = TrainingRecord(row_length=16, steps=step, tokens=step, accuracy=accuracy)
+    folder = checkpoint_folder(run, step)
     with new_folder(folder) as partial:
-        for name in ("config.json", "model.safetensors", "optimizer.pt", "rng-00000.pt", "settings.toml"):
+        for name in EMPTY_FILES:
             (partial / name).touch()
-        write(partial / Provenance.FILE, Provenance(extension=tiny_extension("base"), trained=trained))
-        write(partial / CheckpointState.FILE, CheckpointState(state=state, recipe=recipe, rows_sha256="0" * 64))
+        artifact.write(partial / Provenance.FILE, Provenance(extension=EXTENSION, trained=trained))
+        artifact.write(partial / CheckpointState.FILE, CheckpointState(state=state, recipe=recipe, rows_sha256="0"))
     return folder
 
 
@@ -44,10 +48,14 @@ def finish(run: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run in training, which is polled without a pause."""
-    polls = iter(range(20))
-    monkeypatch.setattr(following, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(following.time, "sleep", lambda _: next(polls))  # fails a test that never ends
+    """A run in training, which is polled without a pause and at most MAX_POLLS times."""
+    pauses = list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        assert len(pauses) <= MAX_POLLS, "the run is followed forever"
+
+    monkeypatch.setattr("time.sleep", sleep)
     return tmp_path / "run"
 
 

@@ -93,6 +93,7 @@ def test_shards_are_published_and_load_from_the_hub(
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     loaded, trained = load_file(tmp_path / "loaded"), dict(load_model(str(world.trained)).model.named_parameters())

@@ -1,6 +1,6 @@
-"""Files to a Hugging Face hub on this machine, which speaks as much of its protocol as the client needs.
+"""A fake Hugging Face Hub on a local port: the part of its protocol that the client uses.
 
-Repositories have commits; a branch names the last one that was made on it.
+A repository has commits; a branch points to its latest one.
 """
 
 import base64
@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote
 import pytest
 from huggingface_hub import RepoCard, constants
 
-from tests.support.loopback import Answer, Asked, Server, listening
+from tests.support.loopback import Request, Response, Server, listening
 
 Files = dict[str, bytes]
 LATEST = "main"
@@ -30,7 +30,7 @@ METADATA = {
 
 @dataclass
 class Repository:
-    """The files of each commit, the commit of each branch and tag, and the titles of pull requests."""
+    """Files by commit, commits by branch and by tag, and the titles of pull requests."""
 
     commits: dict[str, Files] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
@@ -39,18 +39,18 @@ class Repository:
     private: bool = False
 
     def commit(self, files: Files, branch: str = LATEST) -> str:
-        """Makes these files the content of the branch and returns the commit."""
+        """Commits these files as the whole content of the branch; returns the commit."""
         described = json.dumps([len(self.commits), {name: sha1(content) for name, content in files.items()}])
         commit = self.branches[branch] = sha1(described.encode())
         self.commits[commit] = dict(files)
         return commit
 
     def resolve(self, revision: str) -> str | None:
-        """Returns the commit that a revision means."""
+        """Returns the commit of a branch, a tag or a commit; None for an unknown revision."""
         return (self.branches | self.tags | {commit: commit for commit in self.commits}).get(revision)
 
     def files(self, revision: str = LATEST) -> Files:
-        """Returns the files at a revision, none where there is no such revision."""
+        """Returns the files at a revision; none for an unknown one."""
         return self.commits.get(self.resolve(revision) or "", {})
 
 
@@ -58,7 +58,7 @@ class Repository:
 class Hub(Server):
     """Repositories by kind and name, such as datasets/owner/name.
 
-    With a token, only requests that bring it may write, or see a private repository.
+    If `token` is set, only requests with it may write, or read a private repository.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -66,13 +66,13 @@ class Hub(Server):
     token: str | None = None
 
     def repository(self, name: str) -> Repository:
-        """Returns the repository of that name, a new one if there is none."""
+        """Returns the repository of that name, created if missing."""
         return self.repositories.setdefault(name, Repository())
 
 
-def missing(what: str) -> Answer:
-    """Returns the answer by which the client tells a repository, a revision and an entry that there is not apart."""
-    return Answer({"error": "not found"}, 404, {"X-Error-Code": f"{what}NotFound"})
+def missing(what: str) -> Response:
+    """Returns the 404 response for a missing Repo, Revision or Entry."""
+    return Response({"error": "not found"}, 404, {"X-Error-Code": f"{what}NotFound"})
 
 
 def sha1(content: bytes) -> str:
@@ -80,7 +80,7 @@ def sha1(content: bytes) -> str:
 
 
 def oid_of(path: str, content: bytes) -> str:
-    """Returns by what the hub knows a file: the SHA-256 of a large one, git's name of another."""
+    """Returns the hub's id of a file: the SHA-256 of a large one, the git blob id of any other."""
     is_large = path.endswith(LARGE)
     return hashlib.sha256(content).hexdigest() if is_large else sha1(b"blob %d\0" % len(content) + content)
 
@@ -99,18 +99,18 @@ def entries(files: Files, folder: str) -> list[dict[str, object]]:
     return folders + [entry(path, content) for path, content in inside.items()]
 
 
-def answer(hub: Hub, asked: Asked, is_known: bool) -> Answer:
-    """Returns what the hub says to a request, the parts of whose path are quoted; who is known may write."""
-    command, body = asked.command, asked.body
-    parts = [unquote(part) for part in asked.path.removeprefix("/api").strip("/").split("/")]
+def answer(hub: Hub, request: Request, is_known: bool) -> Response:
+    """Returns the response to a request; only a user who `is_known` may write."""
+    command, body = request.command, request.body
+    parts = [unquote(part) for part in request.path.removeprefix("/api").strip("/").split("/")]
     match [command, *parts]:
         case ["POST", "validate-yaml"]:
             return validated(**json.loads(body))
         case ["POST", "repos", "create"]:
-            return created(hub, json.loads(body)) if is_known else Answer({"error": "unknown token"}, 401)
+            return created(hub, json.loads(body)) if is_known else Response({"error": "unknown token"}, 401)
         case ["PUT", "objects", oid]:
             hub.objects[oid_of(LARGE[0], body)] = body
-            return Answer(status=200 if oid in hub.objects else 400)
+            return Response(status=200 if oid in hub.objects else 400)
     parts = parts if parts[0] in KINDS else ["models", *parts]
     name, parts = "/".join(parts[:3]).removesuffix(".git"), parts[3:]
     repository = hub.repositories.get(name)
@@ -118,11 +118,11 @@ def answer(hub: Hub, asked: Asked, is_known: bool) -> Answer:
         return missing("Repo")
     if command != "POST" or parts[0] == "paths-info":
         return read(repository, name.split("/", 1)[1], parts or ["revision"], body)
-    return written(hub, repository, parts, body) if is_known else Answer({"error": "you may only read"}, 403)
+    return written(hub, repository, parts, body) if is_known else Response({"error": "you may only read"}, 403)
 
 
-def read(repository: Repository, name: str, parts: list[str], body: bytes) -> Answer:
-    """Returns what there is in a repository: refs, pull requests, a commit, its files."""
+def read(repository: Repository, name: str, parts: list[str], body: bytes) -> Response:
+    """Returns the response to a request that reads refs, pull requests, a commit or its files."""
     revision, inside = (parts[1:] or [LATEST])[0], "/".join(parts[2:]) or parse_qs(body.decode()).get("paths", "")
     commit, files, content, headers = repository.resolve(revision), repository.files(revision), None, {}
     match parts[0], inside:
@@ -143,7 +143,7 @@ def read(repository: Repository, name: str, parts: list[str], body: bytes) -> An
             content = entries(files, folder)
         case "resolve", str(path) if path in files:
             content, headers = files[path], {"ETag": f'"{oid_of(path, files[path])}"', "X-Repo-Commit": commit}
-    return missing("Entry") if content is None else Answer(content, headers=headers)
+    return missing("Entry") if content is None else Response(content, headers=headers)
 
 
 def pull(name: str, number: int, title: str) -> dict[str, object]:
@@ -152,8 +152,8 @@ def pull(name: str, number: int, title: str) -> dict[str, object]:
     return {**about, **more, "createdAt": "2026-01-01T00:00:00.000Z"}
 
 
-def validated(content: str, repoType: str) -> Answer:  # noqa: N803 - as the client calls it
-    """Returns what the hub finds wrong with the metadata of a card."""
+def validated(content: str, repoType: str) -> Response:  # noqa: N803 - the client's name
+    """Returns the response to a validation of a card's metadata: the keys that are wrong."""
     data = RepoCard(content).data.to_dict()
     wrong = [key for key in METADATA[repoType] if not data.get(key)]
     for split in (split for config in data.get("configs", ()) for split in config["data_files"]):
@@ -162,29 +162,31 @@ def validated(content: str, repoType: str) -> Answer:  # noqa: N803 - as the cli
         parts = [result["task"]["type"], result["dataset"]["name"], result["dataset"]["type"]]
         numbers = [metric["value"] for metric in result["metrics"]]
         wrong += [] if all(parts) and all(isinstance(number, float) for number in numbers) else ["model-index"]
-    return Answer({"errors": [{"message": f"{key} is wrong"} for key in wrong], "warnings": []}, 400 if wrong else 200)
+    return Response(
+        {"errors": [{"message": f"{key} is wrong"} for key in wrong], "warnings": []}, 400 if wrong else 200
+    )
 
 
-def created(hub: Hub, asked: dict) -> Answer:
-    name = f"{asked.get('type', 'model')}s/{asked['organization']}/{asked['name']}"
+def created(hub: Hub, request: dict) -> Response:
+    name = f"{request.get('type', 'model')}s/{request['organization']}/{request['name']}"
     if name in hub.repositories:
-        return Answer({"error": "exists"}, 409)
-    hub.repository(name).private = asked.get("visibility") == "private"
+        return Response({"error": "exists"}, 409)
+    hub.repository(name).private = request.get("visibility") == "private"
     hub.repository(name).commit({".gitattributes": b"*.safetensors filter=lfs\n"})
-    return Answer({"url": f"{hub.endpoint}/{name.removeprefix('models/')}"})
+    return Response({"url": f"{hub.endpoint}/{name.removeprefix('models/')}"})
 
 
-def written(hub: Hub, repository: Repository, parts: list[str], body: bytes) -> Answer:
-    """Returns what the hub says to a request that changes a repository, or prepares that."""
+def written(hub: Hub, repository: Repository, parts: list[str], body: bytes) -> Response:
+    """Returns the response to a request that changes a repository or prepares a commit."""
     lines = [json.loads(line) for line in body.splitlines()]
     match parts:
         case ["preupload", revision]:
-            return Answer({"files": [mode_of(one["path"], repository.files(revision)) for one in lines[0]["files"]]})
+            return Response({"files": [mode_of(one["path"], repository.files(revision)) for one in lines[0]["files"]]})
         case ["info", "lfs", "objects", "batch"]:
-            return Answer({"objects": [actions_for(hub, one) for one in lines[0]["objects"]]})
+            return Response({"objects": [actions_for(hub, one) for one in lines[0]["objects"]]})
         case ["commit", revision] if repository.resolve(revision):
             commit = repository.commit(changed(repository.files(revision), lines, hub.objects), revision)
-            return Answer({"commitUrl": f"{hub.endpoint}/owner/name/commit/{commit}", "commitOid": commit})
+            return Response({"commitUrl": f"{hub.endpoint}/owner/name/commit/{commit}", "commitOid": commit})
         case ["branch", name] if name not in repository.branches:
             repository.branches[name] = repository.branches[LATEST]
         case ["tag", revision]:
@@ -193,8 +195,8 @@ def written(hub: Hub, repository: Repository, parts: list[str], body: bytes) -> 
             repository.pulls.append(lines[0]["title"])
             repository.branches[f"refs/pr/{len(repository.pulls)}"] = repository.branches[LATEST]
         case _:
-            return Answer({"error": "exists"}, 409)
-    return Answer({"num": len(repository.pulls)})
+            return Response({"error": "exists"}, 409)
+    return Response({"num": len(repository.pulls)})
 
 
 def mode_of(path: str, files: Files) -> dict[str, object]:
@@ -221,7 +223,7 @@ def changed(files: Files, operations: list[dict], objects: dict[str, bytes]) -> 
 
 
 def point_client_at(hub: Hub, cache: Path, patch: pytest.MonkeyPatch) -> None:
-    """Lets the client in this process ask the hub, with the token that it knows and a cache of its own."""
+    """Makes the client in this process use the hub, with a valid token and its own cache folder."""
     if hub.token:
         patch.setenv("HF_TOKEN", hub.token)
     settings = {"ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
@@ -232,11 +234,11 @@ def point_client_at(hub: Hub, cache: Path, patch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def serve() -> Iterator[Hub]:
-    """Yields a hub without repositories that listens on this machine until the block ends."""
+    """Yields an empty hub that listens on a local port until the block exits."""
     hub = Hub()
 
-    def respond(asked: Asked) -> Answer:
-        return answer(hub, asked, hub.token is None or asked.headers.get("Authorization") == f"Bearer {hub.token}")
+    def respond(request: Request) -> Response:
+        return answer(hub, request, hub.token is None or request.headers.get("Authorization") == f"Bearer {hub.token}")
 
     with listening(hub, respond):
         yield hub

@@ -1,4 +1,4 @@
-"""Published rows on a hub of this machine, and a short run on them, as fixtures."""
+"""Fixtures: rows published on a fake hub, and a short run on them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +12,7 @@ from longmlm.settings.held_out import HeldOut
 from longmlm.settings.prepare import RowsCard
 from longmlm.settings.pretrain import PretrainConfig
 from tests.support.hub import Hub, point_client_at, serve
+from tests.support.served import content
 
 NAME, TOKEN = "owner/rows", "hf_planted0123456789"
 
@@ -26,11 +27,11 @@ def short(settings: PretrainConfig) -> PretrainConfig:
 
 @pytest.fixture(scope="session")
 def published_files(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The published files of the rows."""
+    """The files of the published rows."""
     folder = tmp_path_factory.mktemp("published")
     publication = Publication(str(inputs / "tokenizer"), RowsCard(license="cc0-1.0"))
     write_dataset(inputs / "rows", publication, folder)
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = content(folder)
     assert {"README.md", MANIFEST} < files.keys()
     return files
 

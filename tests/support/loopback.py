@@ -1,4 +1,4 @@
-"""Answers to HTTP requests on this machine; each request is noted, and fails where a test wants it."""
+"""A local HTTP server that records every request and fails those that a test chooses."""
 
 import json
 import re
@@ -14,9 +14,9 @@ CUT, HANG = 0, 1
 
 @dataclass
 class Fault:
-    """Fails the requests whose `METHOD /path` matches, from the `first` on, `times` times.
+    """Fails the requests whose `METHOD /path` matches `kind`, `times` times from the `first` match on.
 
-    They are answered with `status`; CUT does what is asked and sends half of the answer, HANG never answers.
+    The response has `status`. CUT executes the request and sends half of the response, HANG never responds.
     """
 
     kind: str
@@ -28,14 +28,14 @@ class Fault:
     seen: int = 0
 
     def strikes(self, request: str) -> bool:
-        """Tells whether this request is to fail, and counts it."""
+        """Returns whether this request must fail, and counts it."""
         self.seen += (matches := re.search(self.kind, request) is not None)
         return matches and self.first <= self.seen < self.first + self.times
 
 
 @dataclass
 class Server:
-    """Where it listens, what was asked, as `METHOD /path`, what was sent of files, and what is going to fail."""
+    """An endpoint, its requests as `METHOD /path`, the byte ranges of files that it sent, and the faults to come."""
 
     endpoint: str = ""
     requests: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A request."""
 
     command: str
@@ -56,8 +56,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is sent, a file's bytes or else as JSON, and with which status."""
+class Response:
+    """Bytes of a file, or any other content as JSON, with a status and headers."""
 
     content: object = None
     status: int = 200
@@ -65,8 +65,8 @@ class Answer:
 
 
 @contextmanager
-def listening(server: Server, respond: Callable[[Asked], Answer]) -> Iterator[None]:
-    """Lets the server answer, one request after the other, until the block ends."""
+def listening(server: Server, respond: Callable[[Request], Response]) -> Iterator[None]:
+    """Serves requests, one at a time, until the block exits."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -79,16 +79,16 @@ def listening(server: Server, respond: Callable[[Asked], Answer]) -> Iterator[No
                 if fault is None or fault.status == CUT:
                     address = urlsplit(self.path)
                     query = dict(parse_qsl(address.query))
-                    said = respond(Asked(self.command, address.path, query, self.headers, body))
+                    said = respond(Request(self.command, address.path, query, self.headers, body))
                 else:
-                    said = Answer({"error": fault.said}, fault.status, fault.headers)
+                    said = Response({"error": fault.said}, fault.status, fault.headers)
             if said.status == HANG:
                 self.close_connection = server.ended.wait()
             else:
                 self.send(said, is_cut=fault is not None and fault.status == CUT)
 
-        def send(self, said: Answer, is_cut: bool) -> None:
-            """Sends the answer, of a file the range that is asked for, from a byte on."""
+        def send(self, said: Response, is_cut: bool) -> None:
+            """Sends the response, or the rest of it from the first byte of the requested range."""
             whole = said.content if isinstance(said.content, bytes) else json.dumps(said.content).encode()
             first = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
             headers = {**said.headers, "Content-Length": str(len(whole) - first)}

@@ -1,6 +1,6 @@
-"""Files to a ModelScope hub on this machine, which speaks as much of its protocol as the client needs.
+"""A fake ModelScope hub on a local port: the part of its protocol that the client uses.
 
-A repository has one branch, master; tags keep what that held when they were set. Files are known by their SHA-256.
+A repository has one branch, master; a tag is a copy of its files. Files are identified by their SHA-256.
 """
 
 import base64
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from tests.support.loopback import Answer, Asked, Server, listening
+from tests.support.loopback import Request, Response, Server, listening
 
 Files = dict[str, bytes]
 BRANCH = "master"
@@ -21,7 +21,7 @@ FIRST = {".gitattributes": b"*.safetensors filter=lfs\n", "README.md": b"# empty
 
 @dataclass
 class Repository:
-    """What each revision holds, the messages of the commits, and who may see it."""
+    """Files by revision, the messages of the commits, visibility and licence."""
 
     revisions: dict[str, Files] = field(default_factory=lambda: {BRANCH: dict(FIRST)})
     commits: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Repository:
 class ModelScope(Server):
     """Repositories by OWNER/NAME, and large files by their SHA-256.
 
-    With a token, only requests that bring it may write, or see a private repository.
+    If `token` is set, only requests with it may write, or read a private repository.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -49,47 +49,48 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def success(data: object) -> Answer:
-    return Answer({"Code": 200, "Success": True, "Message": "", "Data": data})
+def success(data: object) -> Response:
+    return Response({"Code": 200, "Success": True, "Message": "", "Data": data})
 
 
-def failure(status: int, message: str, code: int = 10010000000) -> Answer:
-    return Answer({"Code": code, "Success": False, "Message": message, "Data": None}, status)
+def failure(status: int, message: str, code: int = 10010000000) -> Response:
+    return Response({"Code": code, "Success": False, "Message": message, "Data": None}, status)
 
 
-def answer(hub: ModelScope, asked: Asked) -> Answer:
-    """Returns what the hub says to a request; who is known may write."""
-    parts = unquote(asked.path).removeprefix("/api/v1").strip("/").split("/")
-    is_known = hub.token in (None, asked.headers.get("Authorization", "").removeprefix("Bearer "))
-    if asked.command in ("POST", "PUT") and not is_known:
+def answer(hub: ModelScope, request: Request) -> Response:
+    """Returns the response to a request; only one with the right token may write."""
+    parts = unquote(request.path).removeprefix("/api/v1").strip("/").split("/")
+    is_known = hub.token in (None, request.headers.get("Authorization", "").removeprefix("Bearer "))
+    if request.command in ("POST", "PUT") and not is_known:
         return failure(401, "user not logged in")
-    match [asked.command, *parts]:
+    match [request.command, *parts]:
         case ["POST", "models"]:
-            return created(hub, json.loads(asked.body))
+            return created(hub, json.loads(request.body))
         case ["PUT", "objects", oid]:
-            hub.objects[sha256(asked.body)] = asked.body
-            return success(None) if oid in hub.objects else failure(400, "these bytes are of another object")
+            hub.objects[sha256(request.body)] = request.body
+            return success(None) if oid in hub.objects else failure(400, "these bytes belong to another object")
         case [_, "models", owner, name, *rest] | [_, "repos", "models", owner, name, *rest]:
             repository = hub.repositories.get(f"{owner}/{name}")
             if repository is None or (repository.visibility == PRIVATE and not is_known):
                 return failure(404, "model not exists")
-            is_read = asked.command == "GET"
-            return read(repository, rest, asked) if is_read else written(hub, repository, rest, json.loads(asked.body))
+            is_read = request.command == "GET"
+            body = json.loads(request.body or "null")
+            return read(repository, rest, request) if is_read else written(hub, repository, rest, body)
     return failure(404, "no such page")
 
 
-def created(hub: ModelScope, asked: dict) -> Answer:
-    name = f"{asked['Path']}/{asked['Name']}"
+def created(hub: ModelScope, request: dict) -> Response:
+    name = f"{request['Path']}/{request['Name']}"
     if name in hub.repositories:
         return failure(400, "the name is registered", 10010101001)
-    hub.repositories[name] = Repository(visibility=asked["Visibility"], license=asked["License"])
-    return success({"Path": asked["Path"], "Name": asked["Name"]})
+    hub.repositories[name] = Repository(visibility=request["Visibility"], license=request["License"])
+    return success({"Path": request["Path"], "Name": request["Name"]})
 
 
-def read(repository: Repository, parts: list[str], asked: Asked) -> Answer:
-    """Returns what there is in a repository: who may see it, revisions, the files of one, a file."""
-    files = repository.revisions.get(asked.query.get("Revision", BRANCH))
-    path = asked.query.get("FilePath", "")
+def read(repository: Repository, parts: list[str], request: Request) -> Response:
+    """Returns the response to a request that reads visibility, revisions, a list of files or a file."""
+    files = repository.revisions.get(request.query.get("Revision", BRANCH))
+    path = request.query.get("FilePath", "")
     match parts:
         case []:
             return success({"Visibility": repository.visibility, "License": repository.license})
@@ -99,7 +100,7 @@ def read(repository: Repository, parts: list[str], asked: Asked) -> Answer:
         case ["repo", "files"] if files is not None:
             return success({"Files": [entry(*each) for each in files.items()]})
         case ["repo"] if files is not None and path in files:
-            return Answer(files[path])
+            return Response(files[path])
     return failure(404, "no such revision or file")
 
 
@@ -107,28 +108,28 @@ def entry(path: str, content: bytes) -> dict[str, object]:
     return {"Path": path, "Name": path, "Type": "blob", "Size": len(content), "Sha256": sha256(content)}
 
 
-def written(hub: ModelScope, repository: Repository, parts: list[str], asked: dict) -> Answer:
-    """Returns what the hub says to a request that changes a repository, or prepares that."""
+def written(hub: ModelScope, repository: Repository, parts: list[str], request: dict) -> Response:
+    """Returns the response to a request that changes a repository or prepares a commit."""
     match parts:
         case ["info", "lfs", "objects", "batch"]:
-            return success({"objects": [actions_for(hub, one) for one in asked["objects"]]})
+            return success({"objects": [actions_for(hub, one) for one in request["objects"]]})
         case ["commit", revision]:
-            return committed(hub, repository, revision, asked)
-        case ["repo", "tag"] if asked["TagName"] in repository.revisions:
+            return committed(hub, repository, revision, request)
+        case ["repo", "tag"] if request["TagName"] in repository.revisions:
             return failure(400, "the tag exists")
         case ["repo", "tag"]:
-            repository.revisions[asked["TagName"]] = dict(repository.revisions[asked["Ref"]])
-            return success({"Name": asked["TagName"]})
+            repository.revisions[request["TagName"]] = dict(repository.revisions[request["Ref"]])
+            return success({"Name": request["TagName"]})
     return failure(404, "no such page")
 
 
-def committed(hub: ModelScope, repository: Repository, revision: str, asked: dict) -> Answer:
+def committed(hub: ModelScope, repository: Repository, revision: str, request: dict) -> Response:
     if revision != BRANCH:
         return failure(400, "You can only create or edit files when you are on a branch")
-    if [each for each in asked["actions"] if each["type"] == "lfs" and each["sha256"] not in hub.objects]:
+    if [each for each in request["actions"] if each["type"] == "lfs" and each["sha256"] not in hub.objects]:
         return failure(400, "an object was not uploaded")
-    repository.revisions[BRANCH] = changed(hub, repository.revisions[BRANCH], asked["actions"])
-    repository.commits.append(asked["commit_message"])
+    repository.revisions[BRANCH] = changed(hub, repository.revisions[BRANCH], request["actions"])
+    repository.commits.append(request["commit_message"])
     return success({"Id": str(len(repository.commits))})
 
 
@@ -152,7 +153,7 @@ def changed(hub: ModelScope, files: Files, actions: list[dict]) -> Files:
 
 @contextmanager
 def serve() -> Iterator[ModelScope]:
-    """Yields a hub without repositories that listens on this machine until the block ends."""
+    """Yields an empty hub that listens on a local port until the block exits."""
     hub = ModelScope()
-    with listening(hub, lambda asked: answer(hub, asked)):
+    with listening(hub, lambda request: answer(hub, request)):
         yield hub

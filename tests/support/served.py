@@ -1,4 +1,4 @@
-"""Both hubs on this machine behind one interface, and a sealed folder such as a release is."""
+"""Both fake hubs behind one interface, and a sealed folder like a release."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from huggingface_hub.utils._http import default_client_factory
 
 from longmlm.folders import new_folder
 from longmlm.hubs.publish import publish
-from longmlm.hubs.target import Target
+from longmlm.settings.publishing import Target
 from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
 from tests.support.loopback import Server
@@ -54,7 +54,7 @@ REQUESTS = {
 
 @dataclass
 class Served:
-    """A hub that the client in this process talks to, with regular expressions for the kinds of requests to it."""
+    """A hub that the client in this process uses, with a regular expression for each kind of request."""
 
     name: Literal["hf", "ms"]
     server: Any
@@ -81,7 +81,7 @@ class Served:
         return self.server.repository(f"models/{name}").private
 
     def files(self, revision: str | None = None) -> dict[str, bytes]:
-        """Returns the files of the repository at a revision, without those that the hub itself adds."""
+        """Returns the files of the repository at a revision, without those that the hub adds."""
         if self.name == "ms":
             if NAME not in self.server.repositories:
                 return {}
@@ -97,7 +97,7 @@ class Served:
 
 @contextmanager
 def serve(name: Literal["hf", "ms"], ground: Path, patch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """Yields the hub, which knows one token; the client in this process has that token and empty folders of its own."""
+    """Yields a hub with one valid token, which the client in this process has, along with empty folders."""
     with hf.serve() if name == "hf" else ms.serve() as server:
         server.token = TOKENS[name]
         if name == "hf":
@@ -115,7 +115,7 @@ def serve(name: Literal["hf", "ms"], ground: Path, patch: pytest.MonkeyPatch) ->
 
 
 def make(folder: Path, text: str = '{"a": 1}', weights: bytes = bytes(range(256)) * 1000) -> Path:
-    """Writes a sealed folder with this config, replacing what is there, and returns it."""
+    """Writes a sealed folder with this config in place of an earlier one; returns it."""
     shutil.rmtree(folder, ignore_errors=True)
     with new_folder(folder) as partial:
         (partial / "README.md").write_text(CARD)
@@ -125,7 +125,7 @@ def make(folder: Path, text: str = '{"a": 1}', weights: bytes = bytes(range(256)
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Returns the files of a folder."""
+    """Returns the files of a folder by relative path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -7,7 +7,7 @@ from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
 from longmlm.data.rows import Rows, open_rows
 from longmlm.errors import DataError, FolderError
 from longmlm.hubs.datasets import commit_of, download
-from longmlm.hubs.target import Target, parse_target
+from longmlm.settings.publishing import Target, parse_target
 
 
 def pin_rows(name: str, earlier: str | None = None) -> str:

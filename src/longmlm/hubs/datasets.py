@@ -1,49 +1,44 @@
 """Data sets by name: the files of one commit of a repository, or of a local folder."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from longmlm.errors import DataError
 from longmlm.hubs import huggingface
-from longmlm.hubs.errors import TransferError
-from longmlm.hubs.retry import retry
-from longmlm.hubs.target import Target
+from longmlm.hubs.huggingface import retry_download
 from longmlm.settings.prepare import Source
+from longmlm.settings.publishing import Target
 
 SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk and DatasetDict.save_to_disk
-Result = TypeVar("Result")
 
 
 def is_local(source: Source) -> bool:
     """Returns whether the data set is a local folder."""
-    return Path(cast(str, source.dataset)).is_dir()
+    return Path(str(source.dataset)).is_dir()
 
 
 def commit_of(name: str, revision: str | None) -> str:
     """Returns the commit that the revision of a data set means now; raises DataError if it is unknown."""
     target = Target("hf", name, revision, "dataset")
-    commit, note = _retry(target, lambda: huggingface.resolve(target))
+    commit, note = retry_download(target, lambda: huggingface.resolve(target))
     if note:
         print(note, file=sys.stderr)
     return commit
 
 
 def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
-    """Returns the folder with a data set's files that match a pattern, after downloading those not in the cache.
-
-    Raises DataError if that fails.
-    """
+    """Returns the folder with a data set's files that match a pattern; raises DataError if a download fails."""
     target = Target("hf", name, commit, "dataset")
-    return _retry(target, lambda: huggingface.download(target, commit, patterns))
+    return retry_download(target, lambda: huggingface.download(target, commit, patterns))
 
 
 def source_files(source: Source) -> list[Path]:
     """Returns the files that the split of a data set in a local folder is made of."""
     if _is_saved(source):
         return arrow_files(source)
-    data_files = _retry(_target(source), lambda: _builder(source)).config.data_files
+    data_files = retry_download(_target(source), lambda: _builder(source)).config.data_files
     return [Path(path) for path in data_files[source.split]]
 
 
@@ -53,17 +48,17 @@ def arrow_files(source: Source) -> list[Path]:
     Code in a data set is never run. Raises DataError if there is no such data set, revision, subset or split, or if
     the hub cannot be reached.
     """
-    return _retry(_target(source), lambda: _arrow_files(source))
+    return retry_download(_target(source), lambda: _arrow_files(source))
 
 
 def _arrow_files(source: Source) -> list[Path]:
     from datasets import DatasetDict, load_from_disk
 
     if _is_saved(source):
-        saved: Any = load_from_disk(cast(str, source.dataset))
+        saved: Any = load_from_disk(str(source.dataset))
         splits = saved if isinstance(saved, DatasetDict) else {str(saved.split or source.split): saved}
         _check_split(source, list(splits))
-        table = splits[cast(str, source.split)]
+        table = splits[str(source.split)]
     else:
         builder = _builder(source)
         builder.download_and_prepare()
@@ -75,7 +70,7 @@ def _builder(source: Source) -> Any:
     from datasets import load_dataset_builder
 
     revision = None if is_local(source) else source.revision
-    builder: Any = load_dataset_builder(cast(str, source.dataset), source.subset, revision=revision)
+    builder: Any = load_dataset_builder(str(source.dataset), source.subset, revision=revision)
     if revision and builder.hash != revision:
         raise DataError(
             f"{source.dataset}: commit {revision} cannot be downloaded now, and the local cache holds another one: "
@@ -86,7 +81,7 @@ def _builder(source: Source) -> Any:
 
 
 def _is_saved(source: Source) -> bool:
-    return any((Path(cast(str, source.dataset)) / name).is_file() for name in SAVED)
+    return any((Path(str(source.dataset)) / name).is_file() for name in SAVED)
 
 
 def _check_split(source: Source, splits: Sequence[object]) -> None:
@@ -95,18 +90,4 @@ def _check_split(source: Source, splits: Sequence[object]) -> None:
 
 
 def _target(source: Source) -> Target:
-    return Target("storage" if is_local(source) else "hf", cast(str, source.dataset), source.revision, "dataset")
-
-
-def _retry(target: Target, attempt: Callable[[], Result]) -> Result:
-    huggingface.set_up_client()
-    return retry(attempt, "download", target, _translate)
-
-
-def _translate(error: Exception) -> TransferError:
-    from datasets.exceptions import DatasetNotFoundError
-
-    failure = huggingface.translate(error)
-    if failure.cause == "unusable" and isinstance(error, DatasetNotFoundError):
-        return TransferError("not found", failure.message)
-    return failure
+    return Target("storage" if is_local(source) else "hf", str(source.dataset), source.revision, "dataset")

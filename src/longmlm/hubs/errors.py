@@ -1,47 +1,46 @@
-"""Errors of hubs and storage: what can go wrong in a transfer, and the one line that a user reads about it."""
+"""Errors of hubs and storage: what can go wrong in a transfer, and the one line, without secrets, that a user reads."""
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from enum import Enum
+from typing import Literal
 
 from longmlm.errors import DataError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError, UserError
-from longmlm.hubs.redaction import redact
-from longmlm.hubs.target import Hub, Target
+from longmlm.settings.publishing import Hub, Target
 
 Direction = Literal["upload", "download"]
-Cause = Literal[
-    "unauthorized",
-    "payment required",
-    "forbidden",
-    "gated",
-    "not found",
-    "no revision",
-    "offline",
-    "unreachable",
-    "unavailable",
-    "refused",
-    "unusable",
-]
 TRANSIENT = (408, 429, 500, 502, 503, 504)
-CAUSES: dict[int, Cause] = {401: "unauthorized", 402: "payment required", 403: "forbidden", 404: "not found"}
-PROBLEMS_AND_REMEDIES: dict[Cause, tuple[str, str]] = {
-    "unauthorized": ("access needs a valid token", "check its name, and {login}"),
-    "payment required": ("its owner's plan does not cover this", "choose another owner, or change the plan"),
-    "forbidden": ("access is forbidden", "use a token that may {direction}, or free some space if a quota is full"),
-    "gated": ("access is granted on request", "accept its conditions on the hub, and {login}"),
-    "not found": ("no such repository or folder", "check its name; if it is private, {login}"),
-    "no revision": ("it has no revision {revision!r}", "name a branch, a tag or a commit"),
-    "offline": ("HF_HUB_OFFLINE is set", "unset it"),
-    "unreachable": ("the server cannot be reached", "check the network and run the same command again: {kept}"),
-    "unavailable": ("the server is unavailable", "run the same command again later: {kept}"),
-    "refused": ("the server refused the request", "correct what it objects to"),
-    "unusable": ("it cannot be {used}", "correct this and run the same command again"),
-}
 LOGINS: dict[Hub, str] = {
     "hf": "set HF_TOKEN to a valid token, or log in with `hf auth login`",
     "ms": "set MODELSCOPE_API_TOKEN to a valid token",
     "storage": "set valid credentials",
 }
+SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*")
+USER_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
+SECRET_VARIABLE = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
+MIN_SECRET_LENGTH = 8  # shorter values are words such as `true`
+MAX_MESSAGE_LENGTH = 300
+
+
+class Cause(Enum):
+    """Why a transfer failed: the problem and the remedy, as the user reads them."""
+
+    UNAUTHORIZED = ("access needs a valid token", "check its name, and {login}")
+    PAYMENT_REQUIRED = ("its owner's plan does not cover this", "choose another owner, or change the plan")
+    FORBIDDEN = ("access is forbidden", "use a token that may {direction}, or free some space if a quota is full")
+    GATED = ("access is granted on request", "accept its conditions on the hub, and {login}")
+    NOT_FOUND = ("no such repository or folder", "check its name; if it is private, {login}")
+    NO_REVISION = ("it has no revision {revision!r}", "name a branch, a tag or a commit")
+    OFFLINE = ("HF_HUB_OFFLINE is set", "unset it")
+    UNREACHABLE = ("the server cannot be reached", "check the network and run the same command again: {kept}")
+    UNAVAILABLE = ("the server is unavailable", "run the same command again later: {kept}")
+    REFUSED = ("the server refused the request", "correct what it objects to")
+    UNUSABLE = ("it cannot be {used}", "correct this and run the same command again")
+
+
+CAUSES = {401: Cause.UNAUTHORIZED, 402: Cause.PAYMENT_REQUIRED, 403: Cause.FORBIDDEN, 404: Cause.NOT_FOUND}
 
 
 @dataclass(eq=False)
@@ -60,12 +59,12 @@ class TransferError(Exception):
     @property
     def is_transient(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.cause in ("unreachable", "unavailable")
+        return self.cause in (Cause.UNREACHABLE, Cause.UNAVAILABLE)
 
 
 def request_error(status: int, message: str, retry_after: float = 0.0) -> TransferError:
     """Returns the error that an HTTP status stands for."""
-    cause: Cause = "unavailable" if status in TRANSIENT else CAUSES.get(status, "refused")
+    cause = Cause.UNAVAILABLE if status in TRANSIENT else CAUSES.get(status, Cause.REFUSED)
     return TransferError(cause, message, status, retry_after)
 
 
@@ -73,21 +72,17 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     """Returns the error that tells the user in one line what failed, where, and the remedy."""
     words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
     words |= {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed"}
-    problem, remedy = (part.format(**words, revision=target.revision) for part in PROBLEMS_AND_REMEDIES[error.cause])
+    problem, remedy = (part.format(**words, revision=target.revision) for part in error.cause.value)
     details = [f"status {error.status}"] if error.status else []
     details += [error.message] if error.message else []
     details += [f"it asks for a pause of {error.retry_after:,.0f} seconds"] if error.retry_after else []
     problem += f" ({', '.join(details)})" if details else ""
     line = f"{redact(target.name)}: {problem}; {remedy}"
-    match direction, target.kind:
-        case "upload", _:
-            return UnavailableError(line) if error.is_transient else ReleaseError(line)
-        case "download", "dataset":
-            return DataError(line)
-        case "download", "model":
-            return (ModelNotFoundError if error.cause in ("not found", "no revision") else ModelError)(line)
-        case unknown:
-            assert_never(unknown)
+    if direction == "upload":
+        return UnavailableError(line) if error.is_transient else ReleaseError(line)
+    if target.kind == "dataset":
+        return DataError(line)
+    return ModelNotFoundError(line) if error.cause in (Cause.NOT_FOUND, Cause.NO_REVISION) else ModelError(line)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -95,3 +90,16 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
+
+
+def redact(text: str, *secrets: str | None) -> str:
+    """Returns the text on one line of at most 300 characters without anything that grants access.
+
+    Removed are the given secrets, the values of environment variables whose names say that they are secret, the
+    queries of URLs, which may sign them, and user names and passwords in URLs.
+    """
+    environment = [value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)]
+    known = [*filter(None, secrets), *(value for value in environment if len(value) >= MIN_SECRET_LENGTH)]
+    for secret in sorted(known, key=len, reverse=True):  # one may begin with another
+        text = text.replace(secret, "***")
+    return USER_IN_ADDRESS.sub("", SIGNED_QUERY.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]

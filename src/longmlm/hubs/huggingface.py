@@ -2,9 +2,9 @@
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, constants, errors, get_token, set_client_factory, snapshot_download
@@ -13,33 +13,25 @@ from huggingface_hub.utils._http import default_client_factory
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
-from longmlm.hubs.errors import Cause, TransferError, causes, request_error, user_error
-from longmlm.hubs.redaction import redact
+from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error, user_error
 from longmlm.hubs.retry import LONGEST_WAIT_SECONDS, TIMEOUT_SECONDS, retry
-from longmlm.hubs.target import Target
+from longmlm.settings.publishing import Target
 
 LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache serves
-CAUSES: dict[type, Cause] = {
-    errors.HFValidationError: "not found",
-    errors.GatedRepoError: "gated",
-    errors.RevisionNotFoundError: "no revision",
-}
+Result = TypeVar("Result")
 
 
-def check_login(target: Target) -> None:
+def check_ready(target: Target) -> None:
     """Raises ReleaseError if the client is set to stay offline, or has no token to publish with."""
-    if constants.HF_HUB_OFFLINE:
-        raise user_error(TransferError("offline"), "upload", target)
-    if get_token() is None:
-        raise user_error(TransferError("unauthorized"), "upload", target)
+    if constants.HF_HUB_OFFLINE or get_token() is None:
+        cause = Cause.OFFLINE if constants.HF_HUB_OFFLINE else Cause.UNAUTHORIZED
+        raise user_error(TransferError(cause), "upload", target)
 
 
-def set_up_client() -> None:
-    """Bounds the client's waits, which have no limit by default, and silences it: its warnings hold signed URLs."""
-    set_client_factory(_client)
-    logging.set_verbosity_error()
-    if not sys.stderr.isatty():
-        disable_progress_bars()
+def retry_download(target: Target, attempt: Callable[[], Result]) -> Result:
+    """Returns the result of an attempt, which may use the client; raises as `retry` does."""
+    _set_up_client()
+    return retry(attempt, "download", target, translate)
 
 
 def resolve(target: Target) -> tuple[str, str | None]:
@@ -51,7 +43,7 @@ def resolve(target: Target) -> tuple[str, str | None]:
         api.repo_info(target.name, timeout=LOOKUP_TIMEOUT_SECONDS, **about)  # resolve_revision takes no timeout
         return api.resolve_revision(target.name, **about).resolved, None
     except Exception as error:
-        if not (failure := translate(error)).is_transient and failure.cause != "offline":
+        if not (failure := translate(error)).is_transient and failure.cause != Cause.OFFLINE:
             raise
         try:
             commit = api.resolve_revision(target.name, **about, local_files_only=True).resolved
@@ -68,15 +60,8 @@ def download(target: Target, commit: str, patterns: Sequence[str], ignored: Sequ
 
 
 def upload(folder: Path, target: Target, message: str) -> str:
-    """Returns the address on the hub of the folder's files, after verifying each one's checksum there.
-
-    Only new and changed files are uploaded. Raises ReleaseError in one line, UnavailableError if waiting may help.
-    """
-    set_up_client()
-    return retry(lambda: _upload(folder, target, message), "upload", target, translate)
-
-
-def _upload(folder: Path, target: Target, message: str) -> str:
+    """Uploads to a branch or a pull request in one commit, and tags that once its files are verified."""
+    _set_up_client()
     api = HfApi()
     _open_repository(api, target)
     revision = target.revision or "main"
@@ -94,7 +79,11 @@ def _upload(folder: Path, target: Target, message: str) -> str:
     ).oid
     _verify(api, target, commit, folder)
     if target.tag:
-        _set_tag(api, target, target.tag, commit)
+        tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(target.name, repo_type=target.kind).tags}
+        if tags.get(target.tag, commit) != commit:  # tags do not move
+            raise ReleaseError(f"{target.name} has a tag {target.tag} with other files: choose another tag")
+        if target.tag not in tags:
+            api.create_tag(target.name, repo_type=target.kind, tag=target.tag, revision=commit)
     path = f"datasets/{target.name}" if target.kind == "dataset" else target.name
     return f"{api.endpoint}/{path}/tree/{target.tag or revision}"
 
@@ -137,32 +126,36 @@ def git_blob_id(path: Path) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def _set_tag(api: HfApi, target: Target, tag: str, commit: str) -> None:
-    """Sets the tag unless it exists; raises ReleaseError if it is on another commit, since tags do not move."""
-    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(target.name, repo_type=target.kind).tags}
-    if tags.get(tag, commit) != commit:
-        raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
-    if tag not in tags:
-        api.create_tag(target.name, repo_type=target.kind, tag=tag, revision=commit)
-
-
 def translate(error: Exception) -> TransferError:
     """Returns what an exception of the client means; its message holds no token and no signed URL."""
     said = redact(str(error), get_token()) or type(error).__name__
-    unreachable: Cause = "offline" if constants.HF_HUB_OFFLINE else "unreachable"
+    unreachable = Cause.OFFLINE if constants.HF_HUB_OFFLINE else Cause.UNREACHABLE
     for cause in reversed(list(causes(error))):
-        if known := next((CAUSES[kind] for kind in CAUSES if isinstance(cause, kind)), None):
-            return TransferError(known)
-        if isinstance(cause, errors.HfHubHTTPError):
-            status, message = cause.response.status_code, redact(cause.server_message or "", get_token())
-            if cause.response.headers.get("X-Error-Code") == "RepoNotFound":  # its status may be 401
-                return TransferError("not found", message, status)
-            return request_error(status, message, _asked_wait(cause.response))
-        if isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError):
-            return TransferError(unreachable, said)
+        match cause:
+            case errors.HFValidationError():
+                return TransferError(Cause.NOT_FOUND)
+            case errors.GatedRepoError() | errors.RevisionNotFoundError():
+                is_gated = isinstance(cause, errors.GatedRepoError)
+                return TransferError(Cause.GATED if is_gated else Cause.NO_REVISION)
+            case errors.HfHubHTTPError():
+                failure = request_error(cause.response.status_code, redact(cause.server_message or "", get_token()))
+                failure.retry_after = _asked_wait(cause.response)
+                if cause.response.headers.get("X-Error-Code") == "RepoNotFound":  # its status may be 401
+                    failure.cause = Cause.NOT_FOUND
+                return failure
+            case httpx2.TransportError() | ConnectionError() | TimeoutError():
+                return TransferError(unreachable, said)
     if isinstance(error, errors.LocalEntryNotFoundError):
         return TransferError(unreachable, "the cache does not hold all its files")
-    return TransferError("unusable", said)
+    return TransferError(Cause.UNUSABLE, said)
+
+
+def _set_up_client() -> None:
+    """Bounds the client's waits, which have no limit by default, and silences it: its warnings hold signed URLs."""
+    set_client_factory(_client)
+    logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
 
 
 def _client() -> httpx2.Client:
@@ -173,9 +166,7 @@ def _client() -> httpx2.Client:
 
 def _limit(request: httpx2.Request) -> None:
     limits = request.extensions["timeout"]
-    request.extensions["timeout"] = {
-        phase: min(limit or TIMEOUT_SECONDS, TIMEOUT_SECONDS) for phase, limit in limits.items()
-    }
+    request.extensions["timeout"] = {phase: min(limits[phase] or TIMEOUT_SECONDS, TIMEOUT_SECONDS) for phase in limits}
 
 
 def _refuse_long_wait(response: httpx2.Response) -> None:

@@ -10,8 +10,7 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.hubs import huggingface
-from longmlm.hubs.retry import retry
-from longmlm.hubs.target import Target
+from longmlm.settings.publishing import Target
 
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")  # config and tokenizer, never code
 IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load another repository
@@ -36,9 +35,8 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
     """
     if Path(name).is_dir():
         return HubSnapshot(Path(name))
-    huggingface.set_up_client()
     target = Target("hf", name, revision)
-    return retry(lambda: _download(target, with_weights), "download", target, huggingface.translate)
+    return huggingface.retry_download(target, lambda: _download(target, with_weights))
 
 
 def _download(target: Target, with_weights: bool) -> HubSnapshot:
@@ -80,6 +78,5 @@ def _check_unaltered(folder: Path, patterns: Sequence[str]) -> None:
         if not blob.is_file():
             raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load the model again")
         hash_of = HASHES.get(len(blob.name))
-        actual = hash_of(blob) if hash_of else blob.name
-        if actual != blob.name:
+        if hash_of and hash_of(blob) != blob.name:
             raise ModelError(f"{path} is damaged in the hub's cache ({blob}): remove that file and load it again")

@@ -10,6 +10,7 @@ from typing import Any
 
 import requests
 from huggingface_hub import ModelCard
+from huggingface_hub.constants import REPOCARD_NAME
 from modelscope_hub import HubApi, HubConfig, License, Visibility
 from modelscope_hub.constants import MODEL_LFS_SUFFIX, UPLOAD_INLINE_METADATA_PATHS, UPLOAD_LFS_FORCE_THRESHOLD_BYTES
 from modelscope_hub.errors import APIError, HubError, NotExistError
@@ -17,15 +18,13 @@ from requests.adapters import HTTPAdapter
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
-from longmlm.hubs.errors import TransferError, causes, request_error, user_error
-from longmlm.hubs.redaction import redact
-from longmlm.hubs.retry import TIMEOUT_SECONDS, retry
-from longmlm.hubs.target import Target
+from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error, user_error
+from longmlm.hubs.retry import TIMEOUT_SECONDS
+from longmlm.settings.publishing import Target
 
 TOKEN_VARIABLE = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable
 BRANCH = "master"
 MODEL = "model"
-CARD = "README.md"
 
 
 class SingleAttempt(HTTPAdapter):
@@ -37,42 +36,33 @@ class SingleAttempt(HTTPAdapter):
         return super().send(*arguments, **options)
 
 
-def check_login(target: Target) -> None:
+def check_ready(target: Target) -> None:
     """Raises ReleaseError if there is no token to publish with."""
     if not os.environ.get(TOKEN_VARIABLE):
-        raise user_error(TransferError("unauthorized"), "upload", target)
+        raise user_error(TransferError(Cause.UNAUTHORIZED), "upload", target)
 
 
 def upload(folder: Path, target: Target, message: str) -> str:
-    """Returns the address on the hub of the folder's files, after verifying each one's checksum there.
-
-    Only new and changed files are uploaded. Raises ReleaseError in one line, UnavailableError if waiting may help.
-    """
-    check_login(target)
+    """Uploads to the only branch and sets the tag; a tag that holds a revision's files already is left as it is."""
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it logs requests with signed URLs
     expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
     with tempfile.TemporaryDirectory() as home:  # the client stores the token and an id of the machine there
-        config = HubConfig(token=os.environ[TOKEN_VARIABLE], config_dir=Path(home), cache_dir=Path(home))
-        api = HubApi(config)
+        api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home)))
         for scheme in ("http://", "https://"):
             api.legacy._session.mount(scheme, SingleAttempt())  # noqa: SLF001 - there is no setting for its retries
-        return retry(lambda: _upload(api, folder, expected, target, message), "upload", target, translate)
-
-
-def _upload(api: HubApi, folder: Path, expected: Mapping[str, str], target: Target, message: str) -> str:
-    _open_repository(api, folder, target)
-    tag = target.tag or target.revision
-    _, tags = api.legacy.list_revisions_detail(target.name, MODEL)
-    is_tagged = tag in {each["Revision"] for each in tags}
-    if is_tagged and _different(_checksums(api, target.name, tag), expected):
-        raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
-    if not (is_tagged and target.revision):
-        _commit(api, folder, expected, target, message)
-    if tag and not is_tagged:
-        api.create_repo_tag(target.name, MODEL, tag, revision=BRANCH)
-    if different := _different(_checksums(api, target.name, tag or BRANCH), expected):
-        name = different[0]
-        raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}, or is missing: publish again")
+        _open_repository(api, folder, target)
+        tag = target.tag or target.revision
+        _, tags = api.legacy.list_revisions_detail(target.name, MODEL)
+        is_tagged = tag in {each["Revision"] for each in tags}
+        if is_tagged and _different(_checksums(api, target.name, tag), expected):
+            raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
+        if not (is_tagged and target.revision):
+            _commit(api, folder, expected, target, message)
+        if tag and not is_tagged:
+            api.create_repo_tag(target.name, MODEL, tag, revision=BRANCH)
+        if names := _different(_checksums(api, target.name, tag or BRANCH), expected):
+            problem = f"{names[0]} differs from the one in {folder}, or is missing"
+            raise ReleaseError(f"{target.name}: {problem}: publish again")
     return f"{api.legacy.endpoint}/models/{target.name}" + (f" at {tag}" if tag else "")
 
 
@@ -81,7 +71,7 @@ def _open_repository(api: HubApi, folder: Path, target: Target) -> None:
     try:
         repository = api.legacy.get_repo_info(target.name, MODEL)
     except NotExistError:
-        identifier = str(ModelCard.load(folder / CARD).data.to_dict().get("license"))
+        identifier = str(ModelCard.load(folder / REPOCARD_NAME).data.to_dict().get("license"))
         licence = next((known for known in License if known.lower() == identifier.lower()), License.OTHER)
         visibility = Visibility.PUBLIC if target.public else Visibility.PRIVATE
         api.create_repo(target.name, MODEL, visibility=visibility, license=licence)
@@ -106,7 +96,12 @@ def _commit(api: HubApi, folder: Path, expected: Mapping[str, str], target: Targ
     changed = _different(uploaded, expected)
     removed = [path for path in uploaded if target.mirrors and path not in expected and not path.startswith(".git")]
     large = {path: expected[path] for path in changed if _is_large(folder / path)}
-    _upload_blobs(api, folder, large, target.name)
+    paths = {sha256: folder / path for path, sha256 in large.items()}
+    blobs = [{"oid": sha256, "size": path.stat().st_size} for sha256, path in paths.items()]
+    for sha256, address in (api.legacy.validate_blobs(target.name, MODEL, blobs) if blobs else {}).items():
+        if address:  # the hub does not have this file
+            with paths[sha256].open("rb") as file:
+                api.legacy.upload_blob(address, file, paths[sha256].stat().st_size)
     actions = [_action(folder / path, path, large.get(path)) for path in changed]
     actions += [{"action": "delete", "path": path, "type": "normal", "size": 0} for path in removed]
     if actions:
@@ -115,20 +110,8 @@ def _commit(api: HubApi, folder: Path, expected: Mapping[str, str], target: Targ
 
 def _is_large(path: Path) -> bool:
     """Returns whether the hub stores a file outside git, by the client's rule."""
-    if path.name.upper() in UPLOAD_INLINE_METADATA_PATHS:
-        return False
-    return path.suffix.lower() in MODEL_LFS_SUFFIX or path.stat().st_size > UPLOAD_LFS_FORCE_THRESHOLD_BYTES
-
-
-def _upload_blobs(api: HubApi, folder: Path, large: Mapping[str, str], name: str) -> None:
-    """Uploads those of the files, given with their SHA-256, that the hub does not have."""
-    paths = {sha256: folder / path for path, sha256 in large.items()}
-    blobs = [{"oid": sha256, "size": path.stat().st_size} for sha256, path in paths.items()]
-    addresses = api.legacy.validate_blobs(name, MODEL, blobs) if blobs else {}
-    for sha256, address in addresses.items():
-        if address:
-            with paths[sha256].open("rb") as file:
-                api.legacy.upload_blob(address, file, paths[sha256].stat().st_size)
+    is_large = path.suffix.lower() in MODEL_LFS_SUFFIX or path.stat().st_size > UPLOAD_LFS_FORCE_THRESHOLD_BYTES
+    return is_large and path.name.upper() not in UPLOAD_INLINE_METADATA_PATHS
 
 
 def _action(path: Path, name: str, blob: str | None) -> dict[str, Any]:  # the JSON that the hub's API takes
@@ -147,9 +130,9 @@ def translate(error: Exception) -> TransferError:
         case APIError(status_code=int(status)):
             said = "" if error.message.startswith(("HTTP ", "<")) else redact(error.message)
             failure = request_error(status, said, float(getattr(error, "retry_after", None) or 0))
-            failure.cause = "unavailable" if error.retryable else failure.cause  # such as two commits at a time
+            failure.cause = Cause.UNAVAILABLE if error.retryable else failure.cause  # such as two commits at a time
             return failure
         case requests.RequestException() | HubError(retryable=True):
-            return TransferError("unreachable", type(root).__name__)
+            return TransferError(Cause.UNREACHABLE, type(root).__name__)
         case _:
-            return TransferError("unusable", redact(str(root)) or type(root).__name__)
+            return TransferError(Cause.UNUSABLE, redact(str(root)) or type(root).__name__)

@@ -2,45 +2,57 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import assert_never
+from typing import Protocol, assert_never, runtime_checkable
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import verify
 from longmlm.hubs import huggingface, storage
-from longmlm.hubs.target import Target
+from longmlm.hubs.errors import TransferError
+from longmlm.hubs.retry import retry
+from longmlm.settings.publishing import Hub, Target
+
+
+@runtime_checkable
+class Client(Protocol):
+    """What the module of a hub provides."""
+
+    def check_ready(self, target: Target) -> None:
+        """Raises ReleaseError if the client is offline, has no token, or is not installed."""
+
+    def upload(self, folder: Path, target: Target, message: str) -> str:
+        """Uploads new and changed files; returns the folder's address after verifying every checksum there."""
+
+    def translate(self, error: Exception) -> TransferError:
+        """Returns what an exception of the client means, without secrets."""
 
 
 def check_can_publish(target: Target) -> None:
     """Raises ReleaseError if the target's client is not installed, is offline or has no token, before any work."""
-    match target.hub:
+    _client_of(target.hub).check_ready(target)
+
+
+def publish(folder: Path, target: Target, message: str) -> str:
+    """Returns the address of the folder's files, verified there; files that exist there are not uploaded again.
+
+    Raises FolderError for a damaged folder, ReleaseError in one line if it cannot be published, and UnavailableError if
+    waiting may help.
+    """
+    verify(folder)
+    client = _client_of(target.hub)
+    return retry(lambda: client.upload(folder, target, message), "upload", target, client.translate)
+
+
+def _client_of(hub: Hub) -> Client:
+    match hub:
         case "hf":
-            huggingface.check_login(target)
+            return huggingface
         case "ms":
             if find_spec("modelscope_hub") is None:
                 raise ReleaseError("ModelScope's client is not installed: pip install 'longmlm[modelscope]'")
             from longmlm.hubs import modelscope
 
-            modelscope.check_login(target)
+            return modelscope
         case "storage":
-            storage.check_client(target)
-        case unknown:
-            assert_never(unknown)
-
-
-def publish(folder: Path, target: Target, message: str) -> str:
-    """Returns the address of the folder's files, verified there; files that are there already are not uploaded again.
-
-    Raises FolderError for a damaged folder, ReleaseError in one line if it cannot be published.
-    """
-    verify(folder)
-    match target.hub:
-        case "hf":
-            return huggingface.upload(folder, target, message)
-        case "ms":
-            from longmlm.hubs import modelscope
-
-            return modelscope.upload(folder, target, message)
-        case "storage":
-            return storage.upload(folder, target)
+            return storage
         case unknown:
             assert_never(unknown)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from longmlm.errors import UserError
 from longmlm.hubs.errors import Direction, TransferError, causes, user_error
-from longmlm.hubs.target import Target
+from longmlm.settings.publishing import Target
 
 WAITS_SECONDS = (1.0, 5.0, 25.0)
 LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
@@ -35,7 +35,8 @@ def retry(
     Raises the UserError of the last failure, in one line. A UserError of the attempt, and an OSError of the disk that
     is downloaded to, are passed on.
     """
-    for wait in (*WAITS_SECONDS, None):
+    waits = iter(WAITS_SECONDS)
+    while True:
         try:
             return attempt()
         except UserError:
@@ -44,9 +45,9 @@ def retry(
             if direction == "download" and isinstance(error, OSError) and error.errno in DISK_ERRORS:
                 raise
             failure = next((cause for cause in causes(error) if isinstance(cause, TransferError)), translate(error))
-            told = user_error(failure, direction, target)
+            explained = user_error(failure, direction, target)
+            wait = next(waits, None)
             if wait is None or not failure.is_transient or failure.retry_after > LONGEST_WAIT_SECONDS:
-                raise told from None
-            print(f"retrying: {told}", file=sys.stderr, flush=True)
+                raise explained from None
+            print(f"retrying: {explained}", file=sys.stderr, flush=True)
             time.sleep(max(wait, failure.retry_after))
-    raise AssertionError

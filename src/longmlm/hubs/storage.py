@@ -9,13 +9,11 @@ import fsspec
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import MANIFEST, sha256_of
-from longmlm.hubs.errors import TransferError, causes, request_error
-from longmlm.hubs.redaction import redact
-from longmlm.hubs.retry import retry
-from longmlm.hubs.target import Target
+from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error
+from longmlm.settings.publishing import Target
 
 
-def check_client(target: Target) -> None:
+def check_ready(target: Target) -> None:
     """Raises ReleaseError if the client for the URL's scheme is not installed."""
     scheme, is_url, _ = target.name.partition("://")
     try:
@@ -24,15 +22,8 @@ def check_client(target: Target) -> None:
         raise ReleaseError(f"{redact(target.name)}: its client is not installed ({error})") from None
 
 
-def upload(folder: Path, target: Target) -> str:
-    """Returns the address of the folder's copy, after verifying each file's checksum there; a revision is a subfolder.
-
-    Only new and changed files are copied, the manifest last. Raises ReleaseError in one line.
-    """
-    return retry(lambda: _upload(folder, target), "upload", target, translate)
-
-
-def _upload(folder: Path, target: Target) -> str:
+def upload(folder: Path, target: Target, message: str) -> str:  # noqa: ARG001 - a hub's commit has a message
+    """Copies new and changed files, the manifest last; a revision is a subfolder."""
     url = posixpath.join(target.name, target.revision) if target.revision else target.name
     system, root = fsspec.core.url_to_fs(url)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -63,5 +54,5 @@ def translate(error: Exception) -> TransferError:
         if isinstance(status, int):
             return request_error(status, message)
         if isinstance(cause, ConnectionError | TimeoutError):
-            return TransferError("unreachable", message)
-    return TransferError("unusable", redact(str(error)) or type(error).__name__)
+            return TransferError(Cause.UNREACHABLE, message)
+    return TransferError(Cause.UNUSABLE, redact(str(error)) or type(error).__name__)

@@ -15,7 +15,8 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.published import open_named_rows, pin_rows
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.folders import new_folder
+from longmlm.errors import FolderError
+from longmlm.folders import new_folder, verify
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import load_model, weights_sha256
@@ -23,7 +24,6 @@ from longmlm.release.export import export
 from longmlm.release.gate import Identity, check_trained, evaluation_of, exported_accuracy
 from longmlm.release.onnx_graph import write_graph
 from longmlm.release.proof import Proof, prove
-from longmlm.release.released_folder import check_released_from
 from longmlm.reports.evaluation import PICTURES
 from longmlm.reports.facts import licence_of, training_of
 from longmlm.reports.model_card import CardFacts, model_card
@@ -90,8 +90,12 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     """
     released_from = fingerprint(source, settings)
     if settings.output.exists():
-        check_released_from(settings.output, released_from)
-        return None
+        if verify(settings.output).get("released_from") == released_from:
+            return None
+        raise FolderError(
+            f"{settings.output} already exists with a release of another model or other settings: remove it or name "
+            "another folder"
+        )
     with new_folder(settings.output, {"released_from": released_from}) as partial:
         return build(source, settings, partial)
 

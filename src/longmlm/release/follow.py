@@ -5,8 +5,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from longmlm.errors import ReleaseError, UnavailableError, UserError
-from longmlm.release.candidates import is_finished, latest_best, refusal, step_of, unreadable_checkpoints
+from longmlm.artifacts.metrics import METRICS_FILE
+from longmlm.artifacts.run import RunSummary
+from longmlm.errors import ArtifactError, ReleaseError, UnavailableError, UserError
+from longmlm.release.publishing import refusal, step_of
+from longmlm.training.run_folder import evaluated_checkpoints, list_checkpoints, read_state
 
 POLL_SECONDS = 30.0
 
@@ -20,14 +23,15 @@ def follow(run: Path, allow_unrecovered: bool, publish_step: Callable[[Path], No
         raise ReleaseError(f"{run}: no such run folder: start pretrain.py first")
     published, reported = None, set[Path]()
     while True:
-        was_finished, best = is_finished(run), latest_best(run)
-        for folder in set(unreadable_checkpoints(run)) - reported:
+        was_finished = is_finished(run)
+        best = max(evaluated_checkpoints(run), default=(0.0, None))[1]
+        for folder in unreadable_checkpoints(run) - reported:
             reported.add(folder)
-            print(f"step {step_of(folder):,} is skipped: its state.json cannot be read", file=sys.stderr, flush=True)
+            print(f"{step_of(folder)} is skipped: its state.json cannot be read", file=sys.stderr, flush=True)
         if best is not None and best != published:
             try:
                 if reason := refusal(best, allow_unrecovered):
-                    print(f"step {step_of(best):,} is not published: {reason}", flush=True)
+                    print(f"{step_of(best)} is not published: {reason}", flush=True)
                 else:
                     publish_step(best)
                 published = best
@@ -36,8 +40,28 @@ def follow(run: Path, allow_unrecovered: bool, publish_step: Callable[[Path], No
                 may_pass = isinstance(error, UnavailableError) or not best.is_dir()
                 if was_finished or not may_pass:
                     raise
-                print(f"step {step_of(best):,} is not published yet: {error}", file=sys.stderr, flush=True)
+                print(f"{step_of(best)} is not published yet: {error}", file=sys.stderr, flush=True)
         elif was_finished:
             print("the run is finished", flush=True)
             return
         time.sleep(POLL_SECONDS)
+
+
+def is_finished(run: Path) -> bool:
+    """Returns whether the run has written its summary after its last line of metrics."""
+    try:
+        return (run / RunSummary.FILE).stat().st_mtime_ns >= (run / METRICS_FILE).stat().st_mtime_ns
+    except FileNotFoundError:
+        return False
+
+
+def unreadable_checkpoints(run: Path) -> set[Path]:
+    """Returns the checkpoints whose state cannot be read."""
+    unreadable = set()
+    for folder in list_checkpoints(run):
+        try:
+            read_state(folder)
+        except (OSError, ArtifactError):
+            if folder.is_dir():  # unless training has just removed it
+                unreadable.add(folder)
+    return unreadable

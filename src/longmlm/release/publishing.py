@@ -1,18 +1,22 @@
-"""Publishing of releases, and of single checkpoints of a run."""
+"""Publishing of releases, and of the checkpoints of a run that may be published."""
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+
+from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.rows import Rows
-from longmlm.folders import new_folder
+from longmlm.errors import FolderError
+from longmlm.folders import MANIFEST, entry_of, new_folder, read_manifest, write_json
 from longmlm.hubs.publish import publish
-from longmlm.hubs.target import Target
 from longmlm.release.build import ReleaseSettings, ReleaseSource, build
-from longmlm.release.candidates import refusal, step_of
-from longmlm.release.released_folder import address_card
+from longmlm.reports.facts import training_of
+from longmlm.reports.model_card import addressed
+from longmlm.settings.publishing import Target
+from longmlm.training.run_folder import verify_checkpoint
 
 
 def publish_release(folder: Path, title: str, target: Target) -> None:
@@ -21,9 +25,18 @@ def publish_release(folder: Path, title: str, target: Target) -> None:
     print(f"published: {publish(folder, target, title)}", flush=True)
 
 
+def address_card(folder: Path, target: Target) -> None:
+    """Makes the card's code load the model from the hub that it is published to, otherwise from a folder."""
+    card, manifest = folder / REPOCARD_NAME, read_manifest(folder)
+    hub, name = ("", folder.name) if target.hub == "storage" else (target.hub, target.name)
+    card.write_text(addressed(card.read_text(encoding="utf-8"), hub, name, target.revision), encoding="utf-8")
+    manifest["files"][REPOCARD_NAME] = asdict(entry_of(card))
+    write_json(folder / MANIFEST, manifest)
+
+
 def publish_checkpoint(checkpoint: Path, rows: Rows, settings: ReleaseSettings, target: Target) -> None:
     """Releases one checkpoint of a run into a temporary folder and publishes it, as all that the branch holds."""
-    title, output = f"{settings.card.title}, step {step_of(checkpoint):,}", settings.output
+    title, output = f"{settings.card.title}, {step_of(checkpoint)}", settings.output
     source = ReleaseSource(checkpoint, read_provenance(checkpoint), rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as scratch:
@@ -40,7 +53,34 @@ def publish_checkpoints(checkpoints: Sequence[Path], rows: Rows, settings: Relea
     """
     for checkpoint in checkpoints:
         if reason := refusal(checkpoint, settings.recipe.allow_unrecovered):
-            print(f"step {step_of(checkpoint):,} is not published: {reason}")
+            print(f"{step_of(checkpoint)} is not published: {reason}")
         else:
-            revision = f"step-{step_of(checkpoint)}"
+            revision = f"step-{int(checkpoint.name.removeprefix('step-'))}"
             publish_checkpoint(checkpoint, rows, settings, replace(target, revision=revision))
+
+
+def refusal(folder: Path, allow_unrecovered: bool) -> str | None:
+    """Returns why a checkpoint must not be published: it is damaged, or worse than its base model, or unmeasured.
+
+    The last two are allowed with `allow_unrecovered`. None for a checkpoint that may be published.
+    """
+    try:
+        verify_checkpoint(folder)
+    except FolderError as error:
+        return str(error)
+    if allow_unrecovered:
+        return None
+    provenance, base_cut = read_provenance(folder), training_of(folder).base_cut
+    accuracy = provenance.trained.accuracy if provenance.trained else None
+    if accuracy is None:
+        return "it was not evaluated when it was saved"
+    if base_cut is None and provenance.extension:
+        return "its run did not evaluate the base model, so nobody knows whether it is worse"
+    if base_cut is not None and accuracy < base_cut:
+        return f"its accuracy of {accuracy:.2f} % is below base_cut, {base_cut:.2f} %"
+    return None
+
+
+def step_of(checkpoint: Path) -> str:
+    """Returns a checkpoint's step in words, such as step 1,000 for step-00001000."""
+    return f"step {int(checkpoint.name.removeprefix('step-')):,}"

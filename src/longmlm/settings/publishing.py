@@ -1,12 +1,53 @@
-"""Settings of publishing, for models and for rows: where to, who may see it, under which branch or tag."""
+"""Targets of uploads and downloads, and the settings with which a stage publishes models or rows to one."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
+Hub = Literal["hf", "ms", "storage"]
+Kind = Literal["model", "dataset"]
+COMMIT = re.compile(r"[0-9a-f]{40}")
 TARGET = re.compile(
     r"(?P<hub>hf|ms):(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?"
     r"|folder:(?P<path>.+)|(?P<url>[a-z][a-z0-9+]*://.+)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A repository OWNER/NAME on a hub, or a path or URL of storage, and how to publish there.
+
+    `revision` is a branch on Hugging Face, a tag on ModelScope and a subfolder of storage. With `mirrors`, publishing
+    deletes every other file of the revision; otherwise only other files that match `owns`.
+    """
+
+    hub: Hub
+    name: str
+    revision: str | None = None
+    kind: Kind = "model"
+    public: bool = False
+    tag: str | None = None
+    pull_request: bool = False
+    mirrors: bool = False
+    owns: tuple[str, ...] = ()
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the revision is a commit."""
+        return COMMIT.fullmatch(self.revision or "") is not None
+
+
+def parse_target(text: str, kind: Kind = "model") -> Target:
+    """Returns the target that hf:OWNER/NAME[@REVISION], ms:OWNER/NAME, folder:PATH or a URL names.
+
+    Raises ValueError for any other text.
+    """
+    parts = TARGET.fullmatch(text)
+    if parts is None:
+        raise ValueError(f"{text!r} is not hf:OWNER/NAME, hf:OWNER/NAME@REVISION, ms:OWNER/NAME, folder:PATH or a URL")
+    if parts["hub"] is None:
+        return Target("storage", parts["path"] or parts["url"], kind=kind)
+    return Target("hf" if parts["hub"] == "hf" else "ms", parts["repository"], parts["revision"], kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +71,7 @@ class Publishing:
             raise ValueError(f"publish takes no @REVISION: set revision = {target['revision']!r} instead")
         if self.publish is None and self.public:
             raise ValueError("public needs publish")
-        if self.hub_repository is None and (self.revision or self.tag):
+        if self.hub_scheme is None and (self.revision or self.tag):
             raise ValueError("revision and tag need publish on a hub")
         if self.hub_scheme == "ms" and self.revision:
             raise ValueError("ModelScope's client cannot create branches: set tag instead of revision")
@@ -41,8 +82,7 @@ class Publishing:
         target = TARGET.fullmatch(self.publish or "")
         return target and target["hub"]
 
-    @property
-    def hub_repository(self) -> str | None:
-        """OWNER/NAME if `publish` names a hub."""
-        target = TARGET.fullmatch(self.publish or "")
-        return target and target["repository"]
+    def target(self, kind: Kind = "model") -> Target:
+        """Returns the target that `publish`, which must be set, and the other settings describe."""
+        target = parse_target(str(self.publish), kind)
+        return replace(target, public=self.public, revision=self.revision, tag=self.tag)

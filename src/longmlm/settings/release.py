@@ -86,7 +86,7 @@ class ReleaseConfig(Publishing):
             raise ValueError("follow and checkpoints need publish")
         if self.follow and (self.checkpoints or self.tag or self.pull_request):
             raise ValueError("follow publishes to a branch: leave checkpoints, tag and pull_request out")
-        if self.pull_request and self.hub_repository is None:
+        if self.pull_request and self.hub_scheme is None:
             raise ValueError("pull_request needs publish on a hub")
         if self.pull_request and self.revision:
             raise ValueError("a pull request is opened against the default branch: leave revision out")

@@ -11,7 +11,6 @@ from longmlm.data.executor import run_slices
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, decode, load_vocabulary
 from longmlm.hubs.publish import check_can_publish, publish
-from longmlm.hubs.target import publishing_target
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
 from longmlm.reports.pages import PAGE_FILE, write_page
@@ -21,7 +20,7 @@ from longmlm.settings.prepare import PrepareConfig, Source
 def prepare(config: PrepareConfig) -> None:
     """Writes the rows with a page about them, prints what they are made of, and publishes them if a target is set."""
     if config.publish:
-        check_can_publish(publishing_target(config, "dataset"))
+        check_can_publish(config.target("dataset"))
     output, vocabulary = Path(config.output), load_vocabulary(config.recipe.tokenizer)
     executor, existed = partial(run_slices, num_workers=config.runtime.num_workers), output.exists()
     manifest = prepare_rows(config.recipe, vocabulary, output, executor)
@@ -68,8 +67,9 @@ def _public(path: str) -> str:
 def publish_rows(config: PrepareConfig) -> None:
     """Publishes the rows as a data set, by way of a temporary folder."""
     output = Path(config.output)
-    target = replace(publishing_target(config, "dataset"), owns=SHARDS)
-    publication = Publication(config.recipe.tokenizer, config.card, config.hub_repository, config.revision)
+    target = replace(config.target("dataset"), owns=SHARDS)
+    repository = target.name if config.hub_scheme else None
+    publication = Publication(config.recipe.tokenizer, config.card, repository, config.revision)
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as scratch:
         folder = Path(scratch) / output.name
         folder.mkdir()

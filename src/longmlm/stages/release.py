@@ -5,7 +5,6 @@ from pathlib import Path
 
 from longmlm.folders import check_absent
 from longmlm.hubs.publish import check_can_publish
-from longmlm.hubs.target import publishing_target
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
 from longmlm.release.onnx_graph import check_onnx_installed
@@ -17,7 +16,7 @@ from longmlm.training.run_folder import list_checkpoints, model_folder
 def release(config: ReleaseConfig) -> None:
     """Releases a model, and publishes it, or follows a run in training and publishes each new best checkpoint."""
     settings = ReleaseSettings(config.recipe, config.card, Path(config.output))
-    target = replace(publishing_target(config), pull_request=config.pull_request) if config.publish else None
+    target = replace(config.target(), pull_request=config.pull_request) if config.publish else None
     if config.recipe.onnx:
         check_onnx_installed()
     if target:

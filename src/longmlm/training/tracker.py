@@ -21,7 +21,7 @@ from typing import Any
 from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, parse_line
 from longmlm.folders import write_json
-from longmlm.hubs.redaction import USER_IN_ADDRESS, redact
+from longmlm.hubs.errors import USER_IN_ADDRESS, redact
 from longmlm.processes import ignore_stop_signals
 from longmlm.training.run_folder import SETTINGS
 from longmlm.training.tracking import DONE
