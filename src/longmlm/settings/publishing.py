@@ -1,4 +1,4 @@
-"""Settings of publishing, for models and for rows: where to, who may see it, under which branch or tag."""
+"""Settings for publishing models and rows: the target, its visibility, its branch and tag."""
 
 import re
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ TARGET = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publishing:
-    """Where the result of a stage is published, if anywhere."""
+    """Where the result of a stage is published, if it is."""
 
     publish: str | None = None
-    """Where to publish: hf:OWNER/NAME, ms:OWNER/NAME (ModelScope), folder:PATH or an fsspec URL, such as s3://bucket/name."""
+    """Target: hf:OWNER/NAME, ms:OWNER/NAME (ModelScope), folder:PATH or an fsspec URL, such as s3://bucket/name."""
     public: bool = False
-    """Whether a repository that is created is public. If false, an existing public repository is refused."""
+    """Create the repository as a public one; otherwise it is private, and an existing public one is refused."""
     revision: str | None = None
-    """Branch to publish to, created if missing; absent for the default branch."""
+    """Branch to publish to, created if missing; by default the repository's default branch."""
     tag: str | None = None
-    """Tag to set on what was published."""
+    """Tag to set on the published commit."""
 
     def __post_init__(self) -> None:
         target = TARGET.fullmatch(self.publish or "")
@@ -37,12 +37,12 @@ class Publishing:
 
     @property
     def hub_scheme(self) -> str | None:
-        """Hub that `publish` names, hf or ms; None for a folder, a URL or nothing."""
+        """The hub in `publish`, hf or ms; None for a folder, a URL or nothing."""
         target = TARGET.fullmatch(self.publish or "")
         return target and target["hub"]
 
     @property
     def hub_repository(self) -> str | None:
-        """OWNER/NAME if `publish` names a hub."""
+        """OWNER/NAME if `publish` names a hub, else None."""
         target = TARGET.fullmatch(self.publish or "")
         return target and target["repository"]
