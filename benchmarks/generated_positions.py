@@ -19,7 +19,7 @@ SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, 
 
 
 def steps(mode: PositionMode) -> Callable[[], int]:
-    """Returns steps on a row of 1536 tokens as the training loop makes them, after one to warm up."""
+    """Returns training steps on a row of 1536 tokens, after one warm-up step."""
     torch.manual_seed(0)
     model = BertForMaskedLM(BertConfig(**SIZES, vocab_size=VOCABULARY, max_position_embeddings=LENGTH))
     base = ModelSource(name="random")

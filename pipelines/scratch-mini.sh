@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The bundled model from scratch, from the text in assets/text: tokenizer, rows, pretraining, release. About 50 minutes on
-# 2 cores; it goes on where it was stopped. The folder it writes is what lies in assets/roberta-mini.
+# The bundled model from scratch, from the text in assets/text: tokenizer, rows, pretraining, release. About 50 minutes
+# on 2 cores; the same command resumes after an interruption. Its result is the model in assets/roberta-mini.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export HF_HUB_OFFLINE=1

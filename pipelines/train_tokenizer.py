@@ -1,4 +1,4 @@
-"""Text to a byte-level BPE tokenizer with RoBERTa's special tokens: train_tokenizer.py TEXT SIZE LENGTH FOLDER."""
+"""Trains a byte-level BPE tokenizer with RoBERTa's special tokens: train_tokenizer.py TEXT SIZE LENGTH FOLDER."""
 
 import json
 import sys

@@ -119,7 +119,7 @@ def check_absent(folder: Path) -> None:
         raise FolderError(f"{folder} already exists: remove it or name another folder")
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:  # Any: what the folder's writer notes beside `files`
+def read_manifest(folder: Path) -> dict[str, Any]:  # Any: what the folder's writer notes besides `files`
     """Returns the manifest of a complete folder; raises FolderError if there is none, or not a proper one."""
     if not folder.is_dir():
         raise FolderError(f"{folder} is a file, not a folder" if folder.exists() else f"{folder}: no such folder")

@@ -135,7 +135,7 @@ def test_the_source_is_the_base_model_before_the_start_of_the_run() -> None:
 
 
 def test_a_release_names_local_folders_by_their_last_part() -> None:
-    local, of_hub = ModelSource(name="/home/me/secret/long/"), ModelSource(name="owner/name", revision="c0ffee")
+    local, of_hub = ModelSource(name="/maker/secret/long/"), ModelSource(name="owner/name", revision="c0ffee")
     about = Provenance(extension=replace(EXTENSION, base=of_hub), started_from=local, trained=RECORD).published()
     assert (about.extension.base, about.started_from) == (of_hub, ModelSource(name="long"))
     about = Provenance(extension=EXTENSION).published()

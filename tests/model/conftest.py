@@ -1,5 +1,6 @@
 """A base model of each kind, and what is made of it."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,12 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, int]:
 def base(kind: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a base model, which no test may change."""
     return tiny_folder(tmp_path_factory.mktemp("base") / "model", *kind)
+
+
+@pytest.fixture
+def copy(base: Path, tmp_path: Path) -> Path:
+    """A copy of the base model to damage."""
+    return Path(shutil.copytree(base, tmp_path / "copy"))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What training costs, against counts that torch makes while it trains."""
+"""Estimated costs of training, compared with what torch counts while training."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ WIDE = {"roberta": {"intermediate_size": 512}, "bert": {"intermediate_size": 256
 
 
 def model_of(family: str) -> PreTrainedModel:
-    """Returns a model large enough that what does not grow with the tokens counts for little."""
+    """Returns a model so large that costs which do not grow with the tokens are negligible."""
     config = AutoConfig.for_model(family, **SIZES, **WIDE[family], max_position_embeddings=600)
     return AutoModelForMaskedLM.from_config(config)
 
@@ -28,7 +28,7 @@ def batch_of(length: int, num_rows: int = 1) -> MlmBatch:
 
 
 def saved_bytes(objective: MlmObjective, batch: MlmBatch) -> int:
-    """Returns the bytes that autograd keeps for the backward pass, parameters aside."""
+    """Returns the bytes that autograd keeps for the backward pass, without parameters."""
     owned = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
     kept: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""A model's folder to its files: one that is torn, altered, absent or elsewhere is named before it is read."""
+"""Checks of a model's files: one that is cut short, altered, missing or outside the folder is named."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from tests.support.tiny import World
 
 @pytest.fixture
 def whole(world: World, tmp_path: Path) -> Path:
-    """A long model with its manifest, to spoil."""
+    """A long model with its manifest, to damage."""
     copy = Path(shutil.copytree(world.long, tmp_path / "copy"))
     assert (copy / MANIFEST).is_file()
     load_model(str(copy))
@@ -51,22 +51,20 @@ def change_config(folder: Path, **values: object) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("spoil", [cut, flip])
-def test_file_that_is_not_what_the_manifest_says_is_named(
-    whole: Path, name: str, spoil: Callable[[Path], None]
-) -> None:
+def test_file_that_differs_from_the_manifest_is_named(whole: Path, name: str, spoil: Callable[[Path], None]) -> None:
     spoil(whole / name)
     with pytest.raises(ModelError, match=re.escape(f"{whole / name} is damaged")) as caught:
         load_model(str(whole))
     assert "\n" not in str(caught.value)
 
 
-def test_file_that_the_manifest_names_and_is_not_there_is_named(whole: Path) -> None:
+def test_missing_file_of_the_manifest_is_named(whole: Path) -> None:
     (whole / "tokenizer_config.json").unlink()
     with pytest.raises(ModelError, match=r"tokenizer_config\.json is missing, and manifest\.json names it"):
         load_model(str(whole))
 
 
-def test_meant_change_is_read_without_the_manifest(whole: Path) -> None:
+def test_file_changed_on_purpose_is_read_without_the_manifest(whole: Path) -> None:
     change_config(whole, hidden_dropout_prob=0.25)
     with pytest.raises(ModelError, match=r"config\.json is damaged: .* remove manifest\.json"):
         load_model(str(whole))
@@ -74,7 +72,7 @@ def test_meant_change_is_read_without_the_manifest(whole: Path) -> None:
     assert load_model(str(whole)).model.config.hidden_dropout_prob == 0.25
 
 
-def test_what_is_not_read_may_change_and_a_manifest_of_others_says_nothing(whole: Path) -> None:
+def test_files_that_are_not_read_and_manifests_of_other_tools_are_ignored(whole: Path) -> None:
     for name in ("README.md", "optimizer.pt"):
         (whole / name).write_text("mine")
     manifest = json.loads((whole / MANIFEST).read_text())
@@ -90,20 +88,20 @@ def test_what_is_not_read_may_change_and_a_manifest_of_others_says_nothing(whole
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"])
-def test_torn_file_is_named_without_a_manifest(bare: Path, name: str) -> None:
+def test_file_cut_short_is_named_without_a_manifest(bare: Path, name: str) -> None:
     cut(bare / name)
     with pytest.raises(ModelError, match=re.escape(f"{bare / name} is damaged")) as caught:
         load_model(str(bare))
     assert "\n" not in str(caught.value)
 
 
-def test_pointer_that_git_lfs_left_is_named(bare: Path) -> None:
+def test_git_lfs_pointer_is_named(bare: Path) -> None:
     (bare / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(ModelError, match=r"model\.safetensors is damaged .* git-lfs pointer"):
         load_model(str(bare))
 
 
-def test_absent_shard_is_named(bare: Path) -> None:
+def test_missing_shard_is_named(bare: Path) -> None:
     AutoModelForMaskedLM.from_pretrained(bare).save_pretrained(bare, max_shard_size="20KB")
     (bare / "model.safetensors").unlink()
     load_model(str(bare))
@@ -117,7 +115,7 @@ def test_absent_shard_is_named(bare: Path) -> None:
         load_model(str(bare))
 
 
-def test_safetensors_are_read_where_there_is_a_pickle_too(bare: Path) -> None:
+def test_safetensors_are_preferred_to_a_pickle(bare: Path) -> None:
     weights = load_file(bare / "model.safetensors")
     torch.save({name: tensor + 1 for name, tensor in weights.items()}, bare / "pytorch_model.bin")
     loaded = load_model(str(bare))

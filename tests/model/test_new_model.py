@@ -1,4 +1,4 @@
-"""A bare architecture to an untrained model."""
+"""Making an untrained model from a config.json."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def written(tmp_path: Path, **values: object) -> str:
     return str(path)
 
 
-def test_new_model_has_the_sizes_asked_for_and_the_special_ids_of_its_tokenizer(
+def test_new_model_has_the_sizes_of_its_config_and_the_special_ids_of_its_tokenizer(
     tokenizer: Path, tmp_path: Path
 ) -> None:
     loaded = new_model(written(tmp_path), str(tokenizer), seed=0)
@@ -76,9 +76,7 @@ def test_vocabulary_smaller_than_the_tokenizers_is_refused(tokenizer: Path, tmp_
         new_model(written(tmp_path, vocab_size=VOCABULARY_SIZE - 1), str(tokenizer), seed=0)
 
 
-def test_vocabulary_without_a_place_for_the_highest_id_is_refused_where_ids_have_gaps(
-    tokenizer: Path, tmp_path: Path
-) -> None:
+def test_vocabulary_smaller_than_the_highest_id_is_refused_if_ids_have_gaps(tokenizer: Path, tmp_path: Path) -> None:
     highest = leave_a_gap(tokenizer)
     with pytest.raises(ModelError, match=f"vocab_size = {highest}, .* token id {highest}: set it to {highest + 1}"):
         new_model(written(tmp_path, vocab_size=highest), str(tokenizer), seed=0)

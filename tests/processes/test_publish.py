@@ -17,7 +17,7 @@ from huggingface_hub import ModelCard
 from longmlm.folders import verify
 from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
-from tests.support.checkpoints import checkpoint, reached
+from tests.support.checkpoints import actual_accuracy, checkpoint
 from tests.support.loopback import Fault
 from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation, tiny_world
 
@@ -161,9 +161,9 @@ def test_checkpoints_are_published_as_branches(hub: hf.Hub, on_hf: User, world: 
     repository = hub.repository(f"models/{NAME}")
     assert repository.branches.keys() == {"main", "step-20"}
     card = ModelCard(repository.files("step-20")["README.md"].decode())
-    assert card.data.eval_results[0].metric_value == round(reached(world), 2)
+    assert card.data.eval_results[0].metric_value == round(actual_accuracy(world), 2)
     assert f'model="{NAME}", revision="step-20")' in card.text
-    assert {path.name for path in on_hf.folder.iterdir()} == {"run", "tiny-40", "release.toml", "hf"}
+    assert {path.name for path in on_hf.folder.iterdir()} - {"hf"} == {"run", "tiny-40", "release.toml"}
 
 
 @pytest.mark.slow
@@ -251,7 +251,6 @@ def test_follower_hides_gpus_before_torch_can_find_them(tmp_path: Path) -> None:
         (["--publish", "gh:owner/name"], "hf:OWNER/NAME"),
         (["--publish", "gs://bucket/name"], "gcsfs"),
         (["--publish", f"hf:{NAME}"], "HF_HUB_OFFLINE"),
-        (["--publish", "folder:out", "--follow", "nowhere"], "nowhere"),
     ],
 )
 def test_error_of_the_user_is_one_line_before_the_work(overrides: list[str], named: str, tmp_path: Path) -> None:

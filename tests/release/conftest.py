@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hub import Hub
+from tests.support.served import Served, serve
 from tests.support.tiny import World, one_thread, tiny_evaluation, tiny_world
 
 
@@ -22,3 +24,16 @@ def evaluation(world: World) -> Path:
 def _one_thread() -> Iterator[None]:
     with one_thread():
         yield
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """The Hugging Face Hub on this machine; retries take no time."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with serve("hf", tmp_path, monkeypatch) as served:
+        yield served
+
+
+@pytest.fixture
+def hub(served: Served) -> Hub:
+    return served.server

@@ -1,6 +1,5 @@
 """Following a run in training: each new best checkpoint is published, and a line says why another is not."""
 
-import json
 import os
 import shutil
 import signal
@@ -10,23 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts.artifact import write
+from longmlm.artifacts.provenance import Provenance, TrainingRecord
+from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.folders import new_folder
 from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.release import follow as following
 from longmlm.release.candidates import refusal
 from longmlm.release.follow import follow
+from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.training.run_folder import checkpoint_folder
+from tests.support.tiny import tiny_extension
 
 
 def checkpoint(run: Path, step: int, accuracy: float, base_cut: float | None = 10.0) -> Path:
     """Writes the parts of a checkpoint that following reads."""
-    folder = run / "checkpoints" / f"step-{step:08d}"
-    state = {"step": step, "accuracy": accuracy, "evaluated_at_step": step, "base_cut": base_cut}
+    folder = checkpoint_folder(run, step)
+    state = TrainState(step=step, accuracy=accuracy, evaluated_at_step=step, base_cut=base_cut)
+    recipe = PretrainRecipe(num_steps=9, batch_tokens=100, learning_rate=1e-4)
+    trained = TrainingRecord(row_length=40, steps=step, tokens=step, accuracy=accuracy)
     with new_folder(folder) as partial:
         for name in ("config.json", "model.safetensors", "optimizer.pt", "rng-00000.pt", "settings.toml"):
             (partial / name).touch()
-        (partial / "longmlm.json").write_text(json.dumps({"base": "base", "trained": {"accuracy": accuracy}}))
-        (partial / "state.json").write_text(json.dumps({"state": state, "depends_on": {}}))
+        write(partial / Provenance.FILE, Provenance(extension=tiny_extension("base"), trained=trained))
+        write(partial / CheckpointState.FILE, CheckpointState(state=state, recipe=recipe, rows_sha256="0" * 64))
     return folder
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.support.published import CARD, NAME, TOKEN, content, held, send
 
 from longmlm.folders import MANIFEST, new_folder, read_manifest
 from longmlm.model.loading import load_model, weights_sha256
 from longmlm.release.export import export
 from longmlm.release.proof import prove
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
-from tests.support.hub import Hub
+from tests.support.served import CARD, NAME, Served, content
 from tests.support.tiny import World, held_out, prove_in_this_process
 
 INDEX = "model.safetensors.index.json"
@@ -73,11 +72,18 @@ def test_size_that_is_none_is_refused(size: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what the client does to httpx2
-def test_shards_are_published_and_load_from_the_hub(world: World, sharded: Path, hub: Hub, tmp_path: Path) -> None:
-    send(sharded)
-    assert held(hub) == content(sharded)
-    assert MANIFEST in held(hub)
-    client = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+def test_shards_are_published_and_load_from_the_hub(
+    world: World, sharded: Path, served: Served, tmp_path: Path
+) -> None:
+    served.publish(sharded)
+    assert served.files() == content(sharded)
+    assert MANIFEST in served.files()
+    client = {
+        "HF_ENDPOINT": served.server.endpoint,
+        "HF_TOKEN": served.token,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "0",
+    }
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | client
     command = [sys.executable, "-I", "-c", LOAD, NAME, str(tmp_path / "loaded")]
     done = subprocess.run(

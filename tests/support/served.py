@@ -18,9 +18,11 @@ from longmlm.hubs.publish import publish
 from longmlm.hubs.target import Target
 from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
+from tests.support.loopback import Server
 
 NAME = "owner/name"
-TOKENS = {"hf": "hf_planted0123456789", "ms": "ms-planted0123456789"}
+TOKEN = "hf_planted0123456789"
+TOKENS = {"hf": TOKEN, "ms": "ms-planted0123456789"}
 CARD = (
     "---\nlicense: mit\nlibrary_name: transformers\npipeline_tag: fill-mask\n---\n"
     '```python\npipeline("fill-mask", model="tiny")\n```\n'
@@ -125,3 +127,8 @@ def make(folder: Path, text: str = '{"a": 1}', weights: bytes = bytes(range(256)
 def content(folder: Path) -> dict[str, bytes]:
     """Returns the files of a folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def sent(server: Server, kind: str) -> list[str]:
+    """Returns the requests that contain `kind`."""
+    return [request for request in server.requests if kind in request]

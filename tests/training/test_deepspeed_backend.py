@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import nn
 
 from longmlm.errors import TrainingError
@@ -52,7 +54,9 @@ def test_an_unsupported_stage_or_offload_is_refused(deepspeed_launch, monkeypatc
 
 def test_a_checkpoint_of_before_the_first_update_has_no_moments_to_restore():
     engine = SimpleNamespace(optimizer=SimpleNamespace(optimizer=SimpleNamespace(state={})))
-    DeepSpeedBackend(None, engine, (nn.Parameter(torch.zeros(2)),)).restore_optimizer({"state": {}})
+    backend = DeepSpeedBackend(Accelerator(cpu=True), engine, (nn.Parameter(torch.zeros(2)),))
+    backend.restore_optimizer({"state": {}})
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_where_deepspeed_is_not_installed_the_extra_is_named(deepspeed_launch, monkeypatch):

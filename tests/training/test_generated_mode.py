@@ -58,10 +58,8 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(generated,
 def test_a_trained_model_is_released_at_any_length(generated, train, tmp_path, monkeypatch, capsys, num_positions):
     run = train(generated)
     best = best_checkpoint(run)
-    evaluation = tmp_path / "evaluation"
-    evaluation.mkdir()
     prove_in_this_process(monkeypatch)
-    monkeypatch.setattr("longmlm.stages.release.read_evaluation", lambda *_: {})
+    monkeypatch.setattr("longmlm.release.build.evaluation_of", lambda *_: None)
     config = ReleaseConfig(
         model=str(best),
         rows=generated.rows,

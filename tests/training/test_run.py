@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import MetricsFile
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.batches.sampling import global_batch
 from longmlm.batches.steps import rows_per_step
 from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, DataError, FolderError, TrainingError
 from longmlm.evaluation import run_evaluation
 from longmlm.folders import MANIFEST, seal
-from longmlm.model.loading import read_provenance
 from longmlm.processes import exclusive_lock, exit_on_sigterm
 from longmlm.settings.pretrain import Start
 from longmlm.training import loop
@@ -30,6 +31,7 @@ from longmlm.training.run_folder import (
     prune,
     read_state,
 )
+from tests.support.tiny import tiny_extension
 from tests.support.training import (
     assert_same_model,
     evaluation_lines,
@@ -141,7 +143,7 @@ def test_sigterm_before_the_first_step_leaves_no_checkpoint_and_the_same_command
         with pytest.raises(SystemExit) as stop:
             train(settings)
     assert stop.value.code == 128 + signal.SIGTERM
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert capsys.readouterr().err.count("stopped by SIGTERM") == 1
     run = Path(settings.run)
     assert newest_verified(run).folder is None
     assert_same_model(uninterrupted, train(settings), 12)
@@ -262,8 +264,8 @@ def test_a_checkpoint_that_another_process_has_written_meanwhile_is_not_ignored(
 def test_a_local_base_model_that_is_absent_leaves_base_cut_unmeasured_with_a_line(settings, train, tmp_path, capsys):
     first = train(settings)
     start = Path(shutil.copytree(checkpoint_folder(first, 12), tmp_path / "released"))
-    about = read_provenance(str(start)) | {"base": "mybase", "base_revision": None, "base_positions": 16}
-    (start / "longmlm.json").write_text(json.dumps(about))
+    extension = tiny_extension("mybase", 32)
+    artifact.write(start / "longmlm.json", replace(read_provenance(start), extension=extension))
     (start / "manifest.json").unlink()
     run = train(replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start))))
     assert "mybase is not on this machine" in capsys.readouterr().out
@@ -283,7 +285,7 @@ def test_a_run_may_start_from_the_best_weights_of_another_and_from_nothing_else_
     first = train(settings)
     other = train(replace(settings, run=str(tmp_path / "other"), start=Start(checkpoint=str(first))))
     chosen = best_checkpoint(first)
-    assert read_provenance(str(checkpoint_folder(other, 12)))["started_from"] == str(chosen)
+    assert read_provenance(checkpoint_folder(other, 12)).started_from.name == str(chosen)
     assert [line.step for line in training_lines(other)] == list(range(1, 13))
     same = train(replace(settings, run=str(tmp_path / "same"), start=Start(checkpoint=str(chosen))))
     assert losses(other) == losses(same) != losses(first)

@@ -10,7 +10,7 @@ LEAST_BIN_POSITIONS = 16
 class Accuracy:
     """Masked-token accuracy in percent, its standard error, and the mean cross-entropy in nats.
 
-    The three are absent where no token was selected.
+    All three are absent if no token was selected.
     """
 
     __pydantic_config__ = {"extra": "forbid"}

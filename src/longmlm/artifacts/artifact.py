@@ -1,7 +1,7 @@
 """Artifacts: the typed, versioned files that stages write and other stages read; one adapter reads and writes them all.
 
 Every artifact is a frozen dataclass. On disk it is a JSON object that begins with its `format`, the longmlm version
-that wrote it and, where known, the commit:
+that wrote it and, if known, the commit:
 
     {"format": 1, "longmlm": "0.1.0", "commit": "b38c5a7...", "step": 500, ...}
 
@@ -34,7 +34,7 @@ def version() -> str:
 
 @functools.cache
 def commit() -> str | None:
-    """Returns the commit of the checkout that this code runs from; None where there is none."""
+    """Returns the commit of the checkout that this code runs from; None for an installed package."""
     if not (ROOT / ".git").exists():
         return None
     command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]

@@ -13,7 +13,7 @@ class TrainState:
     """Progress of a run after `step` updates; accuracies are masked-token accuracies in percent.
 
     `cursor` counts the rows consumed by all ranks together, `tokens` those rows' tokens. `accuracy` is that of the
-    latest evaluation, made at `evaluated_at_step`. `base_cut` is absent where there is no base model.
+    latest evaluation, made at `evaluated_at_step`. `base_cut` is absent if there is no base model.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -69,7 +69,7 @@ class CheckpointState(Artifact):
 
     @classmethod
     def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns content of before format 1; raises ArtifactError where it does not identify the rows."""
+        """Returns content of before format 1; raises ArtifactError if it does not identify the rows."""
         before = content["depends_on"]
         if "sha256" not in before["rows"]:
             raise ArtifactError(
@@ -94,7 +94,7 @@ class RunSummary(Artifact):
 
     @classmethod
     def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns content of before format 1, in which the state's keys stood beside the others."""
+        """Returns content of before format 1, in which the state's keys stood next to the others."""
         others = ("train_tokens_per_second", "num_processes", "peak_memory_bytes")
         state = {key: value for key, value in content.items() if key not in others}
         return {"state": state, **{key: content[key] for key in others}}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 
@@ -33,7 +34,8 @@ class Rows:
         return len(self.table)
 
     def __getitem__(self, row_id: int) -> Row:
-        return Row(**self.table[int(row_id)])
+        record = cast(pa.Table, self.table[int(row_id)])
+        return Row(**{name: record.column(name).to_numpy()[0].astype(np.int64) for name in COLUMNS})
 
     @property
     def row_length(self) -> int:
@@ -81,7 +83,7 @@ def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
     if not shards:
         raise DataError(f"{folder} holds no {split} rows")
     table = cast(Dataset, concatenate_datasets([Dataset.from_file(str(shard)) for shard in shards]))
-    return Rows(cast(Dataset, table.select_columns(COLUMNS).with_format("numpy")), manifest, split)
+    return Rows(cast(Dataset, table.select_columns(COLUMNS).with_format("arrow")), manifest, split)
 
 
 def shard_schema(vocabulary_size: int) -> pa.Schema:

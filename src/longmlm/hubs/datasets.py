@@ -24,10 +24,10 @@ def is_local(source: Source) -> bool:
 def commit_of(name: str, revision: str | None) -> str:
     """Returns the commit that the revision of a data set means now; raises DataError if it is unknown."""
     target = Target("hf", name, revision, "dataset")
-    resolved = _retry(target, lambda: huggingface.resolve(target))
-    for note in resolved.notes:
+    commit, note = _retry(target, lambda: huggingface.resolve(target))
+    if note:
         print(note, file=sys.stderr)
-    return resolved.commit
+    return commit
 
 
 def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
@@ -36,7 +36,7 @@ def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
     Raises DataError if that fails.
     """
     target = Target("hf", name, commit, "dataset")
-    return _retry(target, lambda: huggingface.download(target, huggingface.Resolved(commit), patterns))
+    return _retry(target, lambda: huggingface.download(target, commit, patterns))
 
 
 def source_files(source: Source) -> list[Path]:

@@ -3,20 +3,11 @@
 import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import (
-    HfApi,
-    constants,
-    errors,
-    get_cached_repo_tree,
-    get_token,
-    set_client_factory,
-    snapshot_download,
-)
+from huggingface_hub import HfApi, constants, errors, get_token, set_client_factory, snapshot_download
 from huggingface_hub.utils import disable_progress_bars, logging, parse_ratelimit_headers
 from huggingface_hub.utils._http import default_client_factory
 
@@ -35,15 +26,6 @@ CAUSES: dict[type, Cause] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The commit that a revision means; `is_cached` if it is the one last seen, since the hub could not be asked."""
-
-    commit: str
-    is_cached: bool = False
-    notes: tuple[str, ...] = ()
-
-
 def check_login(target: Target) -> None:
     """Raises ReleaseError if the client is set to stay offline, or has no token to publish with."""
     if constants.HF_HUB_OFFLINE:
@@ -60,14 +42,14 @@ def set_up_client() -> None:
         disable_progress_bars()
 
 
-def resolve(target: Target) -> Resolved:
-    """Returns the commit of the target's revision; from the cache if the hub does not answer or must not be asked."""
+def resolve(target: Target) -> tuple[str, str | None]:
+    """Returns the commit of the target's revision, and a note if the hub did not answer and the cache served."""
     if target.is_pinned:
-        return Resolved(str(target.revision))
+        return str(target.revision), None
     api, about = HfApi(), {"repo_type": target.kind, "revision": target.revision}
     try:
         api.repo_info(target.name, timeout=LOOKUP_TIMEOUT_SECONDS, **about)  # resolve_revision takes no timeout
-        return Resolved(api.resolve_revision(target.name, **about).resolved)
+        return api.resolve_revision(target.name, **about).resolved, None
     except Exception as error:
         if not (failure := translate(error)).is_transient and failure.cause != "offline":
             raise
@@ -76,29 +58,13 @@ def resolve(target: Target) -> Resolved:
         except errors.RevisionResolutionError:
             raise error from None
         note = f"the hub does not answer: {target.name} is taken from the cache, at commit {commit}"
-        return Resolved(commit, is_cached=True, notes=() if constants.HF_HUB_OFFLINE else (note,))
+        return commit, None if constants.HF_HUB_OFFLINE else note
 
 
-def download(target: Target, revision: Resolved, patterns: Sequence[str], ignored: Sequence[str] = ()) -> Path:
+def download(target: Target, commit: str, patterns: Sequence[str], ignored: Sequence[str] = ()) -> Path:
     """Returns the folder with the repository's files that match a pattern; files in the cache are not downloaded."""
-    folder = snapshot_download(
-        target.name,
-        repo_type=target.kind,
-        revision=revision.commit,
-        local_files_only=revision.is_cached,
-        allow_patterns=list(patterns),
-        ignore_patterns=list(ignored),
-    )
-    return Path(folder)
-
-
-def cached_file_names(target: Target, revision: Resolved) -> list[str]:
-    """Returns the names of all files of a repository, known since a download from it; else an empty list."""
-    try:
-        files = get_cached_repo_tree(target.name, repo_type=target.kind, revision=revision.commit)
-    except errors.CachedRepoTreeNotFoundError:
-        return []
-    return [file.path for file in files]
+    options = {"allow_patterns": list(patterns), "ignore_patterns": list(ignored)}
+    return Path(snapshot_download(target.name, repo_type=target.kind, revision=commit, **options))
 
 
 def upload(folder: Path, target: Target, message: str) -> str:
@@ -158,23 +124,17 @@ def _pull_request(api: HfApi, target: Target, title: str) -> str:
 def _verify(api: HfApi, target: Target, commit: str, folder: Path) -> None:
     """Raises ReleaseError if a file of the folder is missing on the hub at that commit, or differs."""
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    listing = api.get_paths_info(target.name, list(paths), repo_type=target.kind, revision=commit)
-    uploaded: dict[str, Any] = {info.path: info for info in listing}
+    files: list[Any] = api.get_paths_info(target.name, list(paths), repo_type=target.kind, revision=commit)
+    uploaded = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
     for name, path in paths.items():
-        info = uploaded.get(name)
-        if info is None:
-            raise ReleaseError(f"{target.name}: {name} is missing after the upload: publish again")
-        if (info.lfs.sha256 != sha256_of(path)) if info.lfs else (info.blob_id != git_blob_id(path)):
-            raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}: publish again")
+        if uploaded.get(name) not in (sha256_of(path), git_blob_id(path)):
+            raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}, or is missing: publish again")
 
 
 def git_blob_id(path: Path) -> str:
     """Returns the SHA-1 under which git, and thereby the hub, knows the file's content."""
-    blob = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            blob.update(chunk)
-    return blob.hexdigest()
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _set_tag(api: HfApi, target: Target, tag: str, commit: str) -> None:

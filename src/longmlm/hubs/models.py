@@ -1,20 +1,21 @@
 """Models by name: a local folder, or the files of one commit of a repository, each verified."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from huggingface_hub import get_cached_repo_tree
+from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.hubs import huggingface
 from longmlm.hubs.retry import retry
-from longmlm.hubs.target import COMMIT, Target
+from longmlm.hubs.target import Target
 
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")  # config and tokenizer, never code
 IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load another repository
-SHA256 = re.compile(r"[0-9a-f]{64}")
-HASHES = {SHA256: sha256_of, COMMIT: huggingface.git_blob_id}
+HASHES = {64: sha256_of, 40: huggingface.git_blob_id}  # by the length of a blob's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,17 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
 
 
 def _download(target: Target, with_weights: bool) -> HubSnapshot:
-    revision = huggingface.resolve(target)
-    folder = huggingface.download(target, revision, SETTINGS, IGNORED)
-    if with_weights and (weights := weight_files(huggingface.cached_file_names(target, revision))):
-        huggingface.download(target, revision, weights, IGNORED)
-    weights = weight_files([path.name for path in folder.iterdir()]) if with_weights else []
+    commit, note = huggingface.resolve(target)
+    folder = huggingface.download(target, commit, SETTINGS, IGNORED)
+    try:
+        names = [file.path for file in get_cached_repo_tree(target.name, revision=commit)]
+    except CachedRepoTreeNotFoundError:  # the hub does not answer, and an older client filled the cache
+        names = [path.name for path in folder.iterdir()]
+    weights = weight_files(names) if with_weights else []
+    if weights:
+        huggingface.download(target, commit, weights, IGNORED)
     _check_unaltered(folder, [*SETTINGS, *weights])
-    return HubSnapshot(folder, revision.commit, revision.notes)
+    return HubSnapshot(folder, commit, (note,) if note else ())
 
 
 def weight_files(names: Sequence[str]) -> list[str]:
@@ -74,6 +79,7 @@ def _check_unaltered(folder: Path, patterns: Sequence[str]) -> None:
         blob = path.resolve()
         if not blob.is_file():
             raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load the model again")
-        actual = next((hash_of(blob) for kind, hash_of in HASHES.items() if kind.fullmatch(blob.name)), blob.name)
+        hash_of = HASHES.get(len(blob.name))
+        actual = hash_of(blob) if hash_of else blob.name
         if actual != blob.name:
             raise ModelError(f"{path} is damaged in the hub's cache ({blob}): remove that file and load it again")

@@ -70,11 +70,9 @@ def _upload(api: HubApi, folder: Path, expected: Mapping[str, str], target: Targ
         _commit(api, folder, expected, target, message)
     if tag and not is_tagged:
         api.create_repo_tag(target.name, MODEL, tag, revision=BRANCH)
-    uploaded = _checksums(api, target.name, tag or BRANCH)
-    for name in _different(uploaded, expected):
-        if name not in uploaded:
-            raise ReleaseError(f"{target.name}: {name} is missing after the upload: publish again")
-        raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}: publish again")
+    if different := _different(_checksums(api, target.name, tag or BRANCH), expected):
+        name = different[0]
+        raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}, or is missing: publish again")
     return f"{api.legacy.endpoint}/models/{target.name}" + (f" at {tag}" if tag else "")
 
 

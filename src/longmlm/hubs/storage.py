@@ -14,8 +14,6 @@ from longmlm.hubs.redaction import redact
 from longmlm.hubs.retry import retry
 from longmlm.hubs.target import Target
 
-CHUNK_BYTES = 1 << 22
-
 
 def check_client(target: Target) -> None:
     """Raises ReleaseError if the client for the URL's scheme is not installed."""
@@ -53,11 +51,8 @@ def _sha256(system: Any, path: str) -> str | None:
     """Returns the SHA-256 of a file's bytes; None if there is no such file."""
     if not system.isfile(path):
         return None
-    digest = hashlib.sha256()
     with system.open(path, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def translate(error: Exception) -> TransferError:

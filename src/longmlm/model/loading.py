@@ -127,7 +127,7 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
 
 
 def weights_sha256(folder: str | Path) -> str:
-    """Returns one SHA-256 of all weight files in a local folder, which tells one trained model from another.
+    """Returns one SHA-256 of all weight files in a local folder, to identify a trained model.
 
     Raises ModelError if there are none.
     """

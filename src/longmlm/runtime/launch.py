@@ -37,7 +37,6 @@ def launch(
     start, or not `num_processes`.
     """
     is_cpu = not torch.cuda.is_available()
-    quiet_deepspeed()
     _join_new_store()
     timeout = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # the watchdog comes first
     group = InitProcessGroupKwargs(backend="gloo" if is_cpu and deepspeed else None, timeout=timeout)
@@ -55,12 +54,6 @@ def launch(
     if is_cpu:
         torch.set_num_threads(num_threads or _fair_share_of_cores())
     return accelerator
-
-
-def quiet_deepspeed() -> None:
-    """Keeps DeepSpeed, which transformers imports to save a model, from warning that there is no GPU."""
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def _check_num_processes(actual: int, required: int | None) -> None:

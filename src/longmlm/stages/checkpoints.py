@@ -28,12 +28,10 @@ def export_checkpoint(config: CheckpointsConfig) -> None:
     # these import torch, which a list does without
     from longmlm.model.loading import load_model
     from longmlm.release.export import export
-    from longmlm.runtime.launch import quiet_deepspeed
 
     run, output = Path(config.run), Path(str(config.output))
     source = best_checkpoint(run) if config.step is None else checkpoint_folder(run, config.step)
     verify_checkpoint(source)
-    quiet_deepspeed()
     with new_folder(output) as partial:
         loaded = load_model(str(source))
         export(loaded, "fp32", partial)

@@ -14,7 +14,7 @@ from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.hubs.target import publishing_target
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
-from longmlm.reports.pages import write_page
+from longmlm.reports.pages import PAGE_FILE, write_page
 from longmlm.settings.prepare import PrepareConfig, Source
 
 
@@ -25,7 +25,7 @@ def prepare(config: PrepareConfig) -> None:
     output, vocabulary = Path(config.output), load_vocabulary(config.recipe.tokenizer)
     executor, existed = partial(run_slices, num_workers=config.runtime.num_workers), output.exists()
     manifest = prepare_rows(config.recipe, vocabulary, output, executor)
-    page = output / "index.html"
+    page = output / PAGE_FILE
     if not page.is_file():
         example = example_of(open_rows(output, "train", verified=existed), vocabulary)
         made_by = f"# longmlm prepare settings.toml\n{to_toml(without_paths(config))}"

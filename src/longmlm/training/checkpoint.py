@@ -16,6 +16,7 @@ from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import CheckpointError
 from longmlm.folders import partial_of, seal
 from longmlm.model.generated import stock_state
+from longmlm.model.quiet import quiet_transformers
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import Backend, OptimizerState
 from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder
@@ -78,7 +79,8 @@ def write_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        model.save_pretrained(partial, state_dict=snapshot.weights)
+        with quiet_transformers():
+            model.save_pretrained(partial, state_dict=snapshot.weights)
         torch.save(snapshot.optimizer, partial / OPTIMIZER)
         for rank, states in enumerate(snapshot.generators):
             torch.save(states, partial / _generator_file(rank))

@@ -172,6 +172,8 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
         return None
     if find_spec("deepspeed") is None:
         raise TrainingError("the launch uses DeepSpeed, which is not installed: pip install 'longmlm[deepspeed]'")
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or it would warn that it found no GPU
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

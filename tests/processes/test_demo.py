@@ -1,3 +1,5 @@
+"""The demo as a user runs it: from a clean folder to a released model that recovered."""
+
 import json
 import os
 import subprocess
