@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import errno
+import functools
 import io
 import json
 import os
@@ -71,14 +72,11 @@ def read(kind: type[Config], paths: Sequence[Path]) -> Config:
     """Returns the settings from TOML files. Later files override earlier ones; arrays are replaced, not merged."""
     import pydantic
 
-    merged: dict[str, Any] = {}
-    for path in paths:
-        merged = _merge(merged, _toml(path))
-    names = " + ".join(str(path) for path in paths)
+    content = json.dumps(functools.reduce(_merge, map(_toml, paths), {}), default=str)
     try:
-        content = json.dumps(merged, default=str)
         return pydantic.TypeAdapter(kind).validate_json(content, strict=True, extra="forbid")
     except pydantic.ValidationError as error:
+        names = " + ".join(str(path) for path in paths)
         raise ConfigError(f"{names}: {_explained(kind, error.errors(include_url=False))}") from None
 
 
