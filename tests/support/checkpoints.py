@@ -22,7 +22,7 @@ def checkpoint(run: Path, step: int, world: World, accuracy: float | None) -> Pa
     """
     folder = checkpoint_folder(run, step)
     about = json.loads((world.trained / "longmlm.json").read_text())
-    recorded = actual_accuracy(world) if accuracy and accuracy >= BASE_CUT else accuracy
+    recorded = reached(world) if accuracy and accuracy >= BASE_CUT else accuracy
     trained = {"row_length": LONG_POSITIONS, "steps": step, "tokens": 100 * step, "accuracy": recorded}
     measured = measured_on(world.rows)
     state = TrainState(
@@ -44,6 +44,6 @@ def checkpoint(run: Path, step: int, world: World, accuracy: float | None) -> Pa
 
 
 @cache
-def actual_accuracy(world: World) -> float:
+def reached(world: World) -> float:
     """Returns the held-out accuracy of the trained model, in percent."""
     return accuracy_of(world.trained, world.rows)

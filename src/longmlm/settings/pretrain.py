@@ -102,7 +102,7 @@ class PretrainRuntime:
     num_threads: int | None = None
     """CPU threads per rank if there is no GPU; by default an equal share of the cores."""
     hang_seconds: float = 1800.0
-    """Seconds without a forward pass after which a rank exits, because another rank must have hung."""
+    """Seconds without progress after which a rank exits, because another rank must have hung."""
     num_loader_workers: int = 0
     """Processes per rank that prepare batches in advance; 0 prepares them in the training process."""
     activation_checkpointing: bool = False
@@ -116,7 +116,7 @@ class PretrainRuntime:
     save_every_steps: int = 100
     """Steps between checkpoints."""
     checkpoints_kept: int = 2
-    """Number of newest checkpoints to keep, at least 2; the best one is always kept."""
+    """Newest checkpoints to keep, at least 2; the best of those saved at an evaluated step is kept as well."""
     stop_when_recovered: bool = False
     """End the run once held-out accuracy at full length reaches the base model's."""
 

@@ -28,50 +28,40 @@ class Backend(Protocol):
     @property
     def objective(self) -> Objective:
         """The objective itself, not wrapped."""
-        ...
 
     @property
     def settings(self) -> dict[str, Any] | None:
         """The backend's own resolved settings, as DeepSpeed's JSON; None where it has none."""
-        ...
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns what the objective returns, through the wrapper of this backend."""
-        ...
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
         """Returns the context of one micro-batch; gradients are averaged over ranks in the last one."""
-        ...
 
     def backward(self, loss: Tensor) -> None:
         """Adds the gradients of `loss`."""
-        ...
 
     def step(self, learning_rate: float) -> float:
         """Clips the gradients, updates, and returns their norm before clipping.
 
         No update is made where the norm is not finite.
         """
-        ...
 
     def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:
         """Returns how much of a rank's gradients and AdamW moments is allocated only by the first update."""
-        ...
 
     def gather_weights(self) -> dict[str, Tensor]:
         """Returns the model's state dict in full, in fp32 on the CPU of the main process; tied weights share memory.
 
         Every rank must call it. Others than the main process get empty tensors.
         """
-        ...
 
     def gather_optimizer(self) -> OptimizerState:
         """Returns AdamW's state in full, by the optimizer's parameter order, as `gather_weights` does the weights."""
-        ...
 
     def restore_optimizer(self, state: OptimizerState) -> None:
         """Loads what `gather_optimizer` returned; each rank takes its own part."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

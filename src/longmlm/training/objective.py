@@ -18,21 +18,17 @@ class Batch(Protocol):
     @property
     def num_targets(self) -> int:
         """Predictions that the loss is summed over."""
-        ...
 
     @property
     def num_tokens(self) -> int:
         """Tokens without padding."""
-        ...
 
     @property
     def row_ids(self) -> tuple[int, ...]:
         """The rows that it consists of."""
-        ...
 
     def to(self, device: torch.device) -> Self:
         """Returns the batch on `device`."""
-        ...
 
 
 @runtime_checkable
@@ -42,21 +38,17 @@ class Batches(Protocol):
     @property
     def rows(self) -> Rows:
         """The rows that are drawn from."""
-        ...
 
     @property
     def rows_per_step(self) -> int:
         """Rows of a global batch."""
-        ...
 
     @property
     def rows_per_micro_batch(self) -> int:
         """Rows of a micro-batch, at most."""
-        ...
 
     def __getitem__(self, cursor: int, /) -> tuple[Batch, ...]:
         """Returns this rank's micro-batches of the global batch that starts at `cursor`."""
-        ...
 
 
 @runtime_checkable
@@ -67,7 +59,6 @@ class Objective(Protocol):
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the loss summed over the batch's targets, in nats, and the number of targets predicted correctly."""
-        ...
 
 
 @runtime_checkable
@@ -80,16 +71,12 @@ class Evaluation(Protocol):
     @property
     def num_rows(self) -> int:
         """Rows that are measured."""
-        ...
 
     def baseline(self, between_rows: Callable[[], None]) -> float | None:
         """Returns the accuracy to win back; None where there is no base model to compare with."""
-        ...
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
         """Returns the accuracy of the model as it is now, and predictions for a tracker to show."""
-        ...
 
     def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
         """Returns whether `accuracy` has won back what extending the model cost."""
-        ...

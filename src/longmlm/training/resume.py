@@ -75,7 +75,7 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
 def differences(before: PretrainRecipe, now: PretrainRecipe) -> Iterator[Change]:
     """Yields each setting in which two recipes differ."""
     old, new = (dict(_leaves(asdict(recipe))) for recipe in (before, now))
-    return (Change(name, old[name], new[name]) for name in new if old[name] != new[name])
+    return (Change(name, old.get(name), new[name]) for name in new if old.get(name) != new[name])
 
 
 def _leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
