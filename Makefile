@@ -1,4 +1,4 @@
-# The virtual environment's commands come first, for recipes and for the Python that `accelerate launch` starts.
+# The virtual environment's commands come first on PATH, also for the processes that `accelerate launch` starts.
 VENV := .venv
 STAMP := $(VENV)/.installed
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -8,10 +8,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test test-processes test-all bench golden clean
 
-help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
-setup: $(STAMP) ## a virtual environment with the pinned dependencies
+setup: $(STAMP) ## create a virtual environment with the pinned dependencies
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python 3.11 or later is needed")'
@@ -21,10 +21,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(VENV)/bin/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## the whole pipeline on the bundled model and corpus
+demo: $(STAMP) ## run the whole pipeline on the bundled model and corpus
 	HF_HUB_OFFLINE=1 bash pipelines/demo.sh
 
-check: $(STAMP) ## style, imports, types, shipped settings: seconds
+check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	ruff check
 	ruff format --check
 	lint-imports --no-logo
@@ -35,29 +35,27 @@ check: $(STAMP) ## style, imports, types, shipped settings: seconds
 	shellcheck .ci/run deploy/slurm.sbatch pipelines/*.sh
 	pytest -q tests/architecture/test_configs.py
 
-test: $(STAMP) ## the fast tests: minutes
-	pytest -m 'not slow' --ignore tests/processes
+test: $(STAMP) ## run the fast tests: minutes
+	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 --dist loadfile
 
-test-processes: $(STAMP) ## the tests that start processes
+test-processes: $(STAMP) ## run the tests that start processes: minutes
 	pytest -m 'not slow' tests/processes
 
-test-all: $(STAMP) ## the slow tests
+test-all: $(STAMP) ## run the slow tests
 	pytest -m slow
 
-bench: $(STAMP) ## every benchmark, one after the other
-	@set -e; scripts=$$(grep -l __main__ benchmarks/*.py 2>/dev/null || true); \
-	test -n "$$scripts" || echo 'there is no benchmark yet'; \
-	for script in $$scripts; do echo "== $$script"; python $$script; done
+bench: $(STAMP) ## run every benchmark
+	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; python $$script; done
 
-golden: $(STAMP) ## make golden BASE=<revision>: are its losses and those of the working tree equal bit for bit?
+golden: $(STAMP) ## with BASE=<revision>: compare its losses with the working tree's, bit for bit
 	@test -n '$(BASE)' || { echo 'error: name a revision, as in make golden BASE=main' >&2; exit 2; }
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"; git worktree prune' EXIT; \
 	git worktree add --quiet --detach "$$folder/base" '$(BASE)'; \
 	python tests/golden.py "$$folder/base" > "$$folder/before.json"; \
 	python tests/golden.py . > "$$folder/now.json"; \
 	diff "$$folder/before.json" "$$folder/now.json"; \
-	echo 'twenty losses are equal, bit for bit'
+	echo 'all losses are equal, bit for bit'
 
-clean: ## removes what was made, but for the virtual environment
+clean: ## remove everything generated except the virtual environment
 	rm -rf out .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,10 +1,11 @@
-"""What every test runs under: no network, two threads, and types and tensor shapes checked against the signatures."""
+"""The environment of every test: no network, few threads, types and tensor shapes checked against the signatures."""
 
 import os
 import typing
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_WAIT_POLICY"] = "passive"  # idle threads sleep: other processes share the cores
 
 import beartype
 import jaxtyping
@@ -17,4 +18,4 @@ def checked(function):
 
 
 jaxtyping.install_import_hook("longmlm", f"{__name__}.checked")
-torch.set_num_threads(2)
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)

@@ -1,4 +1,4 @@
-"""Settings: files merged in order, overrides above them, and one clear line for whatever is wrong."""
+"""Settings: files merged in order, command-line overrides, and one line that names every mistake."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -41,14 +41,14 @@ def written(folder: Path, name: str, content: str) -> str:
 
 
 def refusal(*arguments: str) -> str:
-    """Returns the message with which the arguments are refused, which is one line."""
+    """Returns the one-line message of the ConfigError that the arguments raise."""
     with pytest.raises(ConfigError) as raised:
         parse(PrepareConfig, arguments)
     assert "\n" not in str(raised.value)
     return str(raised.value)
 
 
-def test_a_file_gives_what_it_says_and_defaults_for_the_rest(base: str) -> None:
+def test_settings_of_the_file_and_defaults_for_the_rest(base: str) -> None:
     config = parse(PrepareConfig, [base])
     assert (config.output, config.recipe.tokenizer, config.recipe.row_length) == ("rows", "roberta-base", 512)
     assert config.recipe.sources == (Source(files=("a.txt", "b/*.txt"), language="de"), Source(files=("c.jsonl",)))
@@ -56,7 +56,7 @@ def test_a_file_gives_what_it_says_and_defaults_for_the_rest(base: str) -> None:
     assert config.runtime.num_workers == 1
 
 
-def test_later_files_win_and_leave_what_they_do_not_name(base: str, tmp_path: Path) -> None:
+def test_later_files_win_and_keep_the_keys_that_they_do_not_set(base: str, tmp_path: Path) -> None:
     longer = written(tmp_path, "longer.toml", "recipe.row_length = 1536\n")
     other = written(tmp_path, "other.toml", 'recipe.row_length = 2048\n[[recipe.sources]]\nfiles = ["d.txt"]\n')
     assert parse(PrepareConfig, [base, longer]).recipe.row_length == 1536
@@ -125,14 +125,14 @@ def test_an_override_reaches_into_one_table_of_an_array(base: str) -> None:
         ("runtime.num_workers = 0", "runtime: num_workers"),
     ],
 )
-def test_a_wrong_key_type_or_value_is_named_with_its_file(base: str, tmp_path: Path, wrong: str, message: str) -> None:
+def test_wrong_key_type_or_value_is_named_with_its_file(base: str, tmp_path: Path, wrong: str, message: str) -> None:
     name = written(tmp_path, "wrong.toml", wrong)
     error = refusal(base, name)
     assert name in error
     assert message in error
 
 
-def test_all_errors_are_reported_at_once_and_the_misspelt_key_first(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once_with_the_misspelt_key_first(tmp_path: Path) -> None:
     error = refusal(written(tmp_path, "bad.toml", "outptu = 'rows'\nrecipe.row_length = 'long'\n"))
     parts = [
         "unknown key outptu, did you mean output?",
@@ -155,20 +155,20 @@ def test_all_errors_are_reported_at_once_and_the_misspelt_key_first(tmp_path: Pa
         (ExtendConfig, "extend/demo.toml", ["--recipe.alpha", "0.5"], "alpha"),
     ],
 )
-def test_a_value_that_no_run_can_use_is_refused(kind: type, name: str, options: list[str], key: str) -> None:
+def test_unusable_value_is_refused(kind: type, name: str, options: list[str], key: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(kind, [str(ROOT / "configs" / name), *options])
     section = options[0].removeprefix("--").split(".")[0]
     assert str(raised.value).startswith(f"{section}: {key} must be")
 
 
-def test_a_file_that_is_not_there_is_named(base: str, tmp_path: Path) -> None:
+def test_missing_file_is_named(base: str, tmp_path: Path) -> None:
     for name in (tmp_path / "absent.toml", tmp_path, Path(base) / "below.toml"):
         assert f"{name}: no such TOML file" in refusal(base, str(name))
 
 
 @pytest.mark.parametrize("content", [b"row_length = = 3", b"[sources", b"a = 1\na = 2", b"\xff\xfe", b"{}"])
-def test_a_file_that_is_no_toml_is_named(base: str, tmp_path: Path, content: bytes) -> None:
+def test_invalid_toml_is_named(base: str, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.toml").write_bytes(content)
     assert f"{tmp_path}/bad.toml is not valid TOML" in refusal(base, f"{tmp_path}/bad.toml")
 
@@ -187,15 +187,15 @@ def test_a_file_that_is_no_toml_is_named(base: str, tmp_path: Path, content: byt
         (["--recipe.row-length", "9", "more.toml"], ["more.toml"]),
     ],
 )
-def test_an_override_that_cannot_be_is_named(base: str, arguments: list[str], parts: list[str]) -> None:
-    told = refusal(base, *arguments)
-    assert all(part in told for part in parts)
+def test_wrong_override_is_named(base: str, arguments: list[str], parts: list[str]) -> None:
+    message = refusal(base, *arguments)
+    assert all(part in message for part in parts)
 
 
-def test_a_command_without_a_file_says_what_it_needs() -> None:
-    told = refusal()
-    assert "--output" in told
-    assert "name a TOML file first" in told
+def test_command_without_a_file_names_the_missing_settings() -> None:
+    message = refusal()
+    assert "--output" in message
+    assert "name a TOML file first" in message
 
 
 TEXT = st.text(max_size=8)
@@ -208,7 +208,7 @@ TEXT = st.text(max_size=8)
     fraction=st.floats(1e-9, 0.999),
     sources=st.lists(st.tuples(st.lists(TEXT, min_size=1, max_size=3), TEXT, TEXT), min_size=1, max_size=3),
 )
-def test_settings_written_as_toml_are_read_back_the_same(
+def test_settings_survive_a_round_trip_through_toml(
     tmp_path_factory: pytest.TempPathFactory, output: str, row_length: int, fraction: float, sources: list[tuple]
 ) -> None:
     config = PrepareConfig(
@@ -227,7 +227,7 @@ def test_settings_written_as_toml_are_read_back_the_same(
     assert read(PrepareConfig, [path]) == config
 
 
-def test_an_absent_value_is_left_out_of_the_toml_and_absent_again(tmp_path: Path) -> None:
+def test_none_is_left_out_of_the_toml_and_none_again(tmp_path: Path) -> None:
     from longmlm.settings.masking import Masking
 
     for masking in (Masking(), Masking(mask_patterns=10)):

@@ -1,13 +1,15 @@
-"""Command line: `longmlm STAGE FILE.toml ... --section.field value` parses the settings and runs the stage.
+"""The command line: `longmlm STAGE [FILE.toml ...] [--section.field value ...]`.
 
     longmlm prepare mine.toml --runtime.num-workers 8
 
-A stage, with torch and transformers, is imported after parsing, so that --help and wrong settings are answered at once.
+Stages import torch and transformers; they are imported after parsing, so that --help and errors appear at once.
 """
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from longmlm.config import parse, user_errors
@@ -31,29 +33,40 @@ STAGES: dict[str, type] = {
 
 
 def main(stage: str | None = None) -> None:
-    """Runs `stage`, or the stage that the first argument names."""
-    arguments = sys.argv[1:]
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what matters of its warnings, longmlm says in one line
+    """Runs `stage`, or the stage that the first argument names, with the settings of the other arguments."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # longmlm reports in one line what matters of its warnings
     with user_errors(), exit_on_sigterm():
-        if stage is None:
-            stage, arguments = _stage_and_settings(arguments)
-        run(parse(STAGES[stage], arguments, f"longmlm {stage}"))
+        with _exit_on_closed_pipe():
+            config = _settings(stage, sys.argv[1:])
+        run(config)
 
 
-def _stage_and_settings(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Returns the stage and the arguments after it; prints the stages and exits if there is none, or for --help."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+def _settings(stage: str | None, arguments: list[str]) -> Any:
+    """Returns the settings of a stage; without one, or for --help, prints the stages and exits."""
+    if stage is None and (not arguments or arguments[0] in ("-h", "--help")):
         lines = (f"  {name:12}{kind.__doc__}" for name, kind in STAGES.items())
         print("usage: longmlm STAGE [FILE.toml ...] [--section.field value ...]", "", *lines, sep="\n")
-        print("\nlongmlm STAGE [FILE.toml ...] --help explains each setting")
+        print("\nlongmlm STAGE [FILE.toml ...] --help explains every setting")
         sys.exit(0 if arguments else 2)
-    if arguments[0] not in STAGES:
-        raise ConfigError(f"unknown stage {arguments[0]}: choose one of {', '.join(STAGES)}")
-    return arguments[0], arguments[1:]
+    stage = stage or arguments.pop(0)
+    if stage not in STAGES:
+        raise ConfigError(f"unknown stage {stage}: choose one of {', '.join(STAGES)}")
+    return parse(STAGES[stage], arguments, f"longmlm {stage}")
+
+
+@contextmanager
+def _exit_on_closed_pipe() -> Iterator[None]:
+    """Makes the process exit silently, without a traceback, when `--help | head` closes the pipe."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        signal.signal(signal.SIGPIPE, before)
 
 
 def run(config: Any) -> None:
-    """Runs the stage to which the settings belong."""
+    """Runs the stage that the settings belong to."""
     match config:
         case PrepareConfig():
             from longmlm.stages.prepare import prepare

@@ -1,17 +1,18 @@
-"""Settings of a stage: read from TOML files and the command line, and written back as TOML."""
+"""Read a stage's settings from TOML files and the command line; write them back as TOML."""
 
 import contextlib
 import difflib
 import errno
+import functools
 import io
 import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import tomli_w
 
@@ -46,9 +47,9 @@ def fail(message: str) -> None:
 
 
 def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm") -> Config:
-    """Returns the settings from TOML files, merged in order, and from the `--section.field value` options after them.
+    """Returns the settings from TOML files, merged in order, overridden by `--section.field value` options after them.
 
-    Raises ConfigError with the file or option, the key, and the nearest known name.
+    Raises ConfigError with the file or option, the key, and the key that was probably meant.
     """
     import tyro
 
@@ -58,9 +59,8 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(
-                kind, args=overrides, default=default, prog=f"{program} [FILE.toml ...]", description=kind.__doc__
-            )
+            program = f"{program} [FILE.toml ...]"
+            return tyro.cli(kind, args=overrides, default=default, prog=program, description=kind.__doc__)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -69,21 +69,19 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
-    """Returns the settings from TOML files, merged in order: later files win, arrays are replaced as a whole."""
+    """Returns the settings from TOML files. Later files override earlier ones; arrays are replaced, not merged."""
     import pydantic
 
-    merged: dict[str, Any] = {}
-    for path in paths:
-        merged = _merge(merged, _toml(path))
-    names = " + ".join(str(path) for path in paths)
+    content = json.dumps(functools.reduce(_merge, map(_toml, paths), {}), default=str)
     try:
-        return pydantic.TypeAdapter(kind).validate_json(json.dumps(merged, default=str), strict=True)
+        return pydantic.TypeAdapter(kind).validate_json(content, strict=True, extra="forbid")
     except pydantic.ValidationError as error:
+        names = " + ".join(str(path) for path in paths)
         raise ConfigError(f"{names}: {_explained(kind, error.errors(include_url=False))}") from None
 
 
 def to_toml(config: Any) -> str:
-    """Returns the settings as TOML that `read` reads back; None is left out."""
+    """Returns the settings as TOML that `read` accepts; settings that are None are left out."""
     return tomli_w.dumps(_present(asdict(config)))
 
 
@@ -96,13 +94,11 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    both = {key: _merge(below[key], above[key]) for key in below.keys() & above.keys() if _tables(below, above, key)}
-    return {**below, **above, **both}
-
-
-def _tables(below: Mapping[str, Any], above: Mapping[str, Any], key: str) -> bool:
-    return isinstance(below[key], dict) and isinstance(above[key], dict)
+def _merge(below: Any, above: Any) -> Any:
+    """Returns `above`, or, for two tables, `below` with the keys of `above` merged into it."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return below | {key: _merge(below.get(key), value) for key, value in above.items()}
 
 
 def _present(value: Any) -> Any:
@@ -115,48 +111,39 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
     """Returns all problems in one line, unknown keys first: one may be a misspelling of a missing key."""
     lines = []
     for problem in sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument"):
-        *parents, key = problem["loc"] or ("",)
         name = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "unexpected_keyword_argument":
-            near = _nearest(str(key), _section(kind, parents), kind)
-            lines.append(f"unknown key {name}" + (f", did you mean {near}?" if near else ""))
-        elif problem["type"] == "missing":
-            lines.append(f"{name} is missing")
-        else:
-            message = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{name}: {message}" if name else message)
+        match problem["type"]:
+            case "unexpected_keyword_argument":
+                nearest = _nearest([part for part in problem["loc"] if isinstance(part, str)], kind)
+                lines.append(f"unknown key {name}" + (f", did you mean {nearest}?" if nearest else ""))
+            case "missing":
+                lines.append(f"{name} is missing")
+            case _:
+                message = problem["msg"].removeprefix("Value error, ")
+                lines.append(f"{name}: {message}" if name else message)
     return "; ".join(lines)
 
 
-def _nearest(key: str, section: Any, kind: type) -> str | None:
-    """Returns the key probably meant by an unknown one: the same in another section, or one like it in its own."""
-    moved = (name for name in _names(kind) if name.rpartition(".")[2] == key)
-    names = [item.name for item in fields(section)] if section else []
-    return next(moved, None) or next(iter(difflib.get_close_matches(key, names, n=1, cutoff=0.5)), None)
+def _nearest(path: Sequence[str], kind: type) -> str | None:
+    """Returns the key that an unknown one stands for: the same key of another section, or a similar one of its own."""
+    *sections, key = path
+    names = [name.rpartition(".") for name in _names(kind)]
+    moved = [section + dot + last for section, dot, last in names if last == key]
+    siblings = [last for section, _, last in names if section == ".".join(sections)]
+    return next(iter(moved + difflib.get_close_matches(key, siblings, n=1, cutoff=0.5)), None)
 
 
-def _names(kind: type, prefix: str = "") -> Iterator[str]:
+def _names(kind: Any, prefix: str = "") -> Iterator[str]:
+    """Yields the dotted name of every setting; those of an array of tables, such as recipe.sources.files, once."""
     for item in fields(kind):
         yield f"{prefix}{item.name}"
-        if subsection := _dataclass_in(item.type):
-            yield from _names(subsection, f"{prefix}{item.name}.")
-
-
-def _section(kind: Any, parents: Sequence[str | int]) -> Any:
-    for parent in parents:
-        if isinstance(parent, str) and is_dataclass(kind):
-            kind = next((item.type for item in fields(kind) if item.name == parent), None)
-        kind = _dataclass_in(kind)
-    return kind
-
-
-def _dataclass_in(kind: Any) -> Any:
-    """Returns the dataclass that a field's type is or contains, as in tuple[Source, ...]; None without one."""
-    return next((part for part in (kind, *getattr(kind, "__args__", ())) if is_dataclass(part)), None)
+        for part in (item.type, *get_args(item.type)):
+            if is_dataclass(part):
+                yield from _names(part, f"{prefix}{item.name}.")
 
 
 def _unboxed(text: str, kind: type) -> str:
-    """Returns the message in a box that tyro draws, from what is wrong on."""
+    """Returns the error message without the box that tyro draws around it."""
     lines = [line.strip("│╭╮╰╯─ ") for line in text.splitlines() if not line.startswith("│ ──")]
     words = (line for line in lines[1:] if any(char.isalnum() for char in line))
     message = " ".join(line for line in words if not line.startswith("For full helptext"))

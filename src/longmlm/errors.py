@@ -1,12 +1,12 @@
-"""Exception to exit code: the errors that the person at the keyboard can mend."""
+"""Errors that the user can fix: a command prints the one-line message and exits with code 2."""
 
 
 class UserError(Exception):
-    """An error whose one-line message names what is wrong and the remedy; commands end on it with exit code 2."""
+    """An error whose one-line message says what is wrong, where, and how to fix it."""
 
 
 class ConfigError(UserError):
-    """A configuration file or an override that cannot be used."""
+    """A settings file or a command-line option that cannot be used."""
 
 
 class DataError(UserError):
@@ -14,15 +14,15 @@ class DataError(UserError):
 
 
 class ArtifactError(UserError):
-    """A file that a stage wrote and that cannot be read: absent, damaged, or of another format."""
+    """A stage's output file that is missing, damaged, or of an unsupported format."""
 
 
 class FolderError(UserError):
-    """A folder that is damaged, incomplete or in the way."""
+    """A folder that is damaged, incomplete, or that already exists."""
 
 
 class ModelError(UserError):
-    """A checkpoint that cannot be used: absent, of another architecture, without an MLM head."""
+    """A model that cannot be used: missing, of an unsupported architecture, without an MLM head."""
 
 
 class ModelNotFoundError(ModelError):
@@ -30,15 +30,15 @@ class ModelNotFoundError(ModelError):
 
 
 class PositionsError(UserError):
-    """A position table that cannot be stretched as asked."""
+    """A position table that cannot be extended to the requested length."""
 
 
 class CheckpointError(UserError):
-    """A run's checkpoint that is needed and not there, or of another run."""
+    """A run's checkpoint that is missing, damaged, or of another run."""
 
 
 class TrainingError(UserError):
-    """A run that cannot start, go on or be resumed."""
+    """A run that cannot start, continue or resume."""
 
 
 class ReleaseError(UserError):
@@ -46,4 +46,4 @@ class ReleaseError(UserError):
 
 
 class UnavailableError(ReleaseError):
-    """A hub that does not answer, or not yet."""
+    """A hub that does not respond, or not yet."""

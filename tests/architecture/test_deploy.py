@@ -12,28 +12,28 @@ COMMAND = re.compile(r"accelerate launch(?: |\\\n|\n)(.*?pretrain\.py)\s+(\S+)",
 
 
 def commands(path: Path) -> list[tuple[list[str], str]]:
-    """Returns the words between `accelerate launch` and its script's settings, and the name of the settings."""
+    """Returns, for each launch, the arguments up to pretrain.py, and the settings file after it."""
     text = re.sub(r"^# ?", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    found = COMMAND.findall(text.replace("$$", "$"))
+    launches = COMMAND.findall(text.replace("$$", "$"))
     arithmetic = re.compile(r"\$\(\(.*?\)\)")
-    return [(shlex.split(arithmetic.sub("16", words.replace("\\\n", " "))), settings) for words, settings in found]
+    return [(shlex.split(arithmetic.sub("16", words.replace("\\\n", " "))), settings) for words, settings in launches]
 
 
 @pytest.mark.parametrize(
     "name", ["docs/deploy.md", "deploy/compose.yaml", "deploy/slurm.sbatch", "deploy/kubernetes.yaml", "README.md"]
 )
 def test_accelerate_parses_each_launch(root: Path, name: str) -> None:
-    found = commands(root / name)
-    assert found
-    for words, settings in found:
+    launches = commands(root / name)
+    assert launches
+    for words, settings in launches:
         numbers = ["0" if word.startswith(('"$', "$")) else word for word in words]
-        asked = launch_command_parser().parse_args([word.replace("$MACHINE_RANK", "0") for word in numbers])
-        assert asked.training_script == "pretrain.py"
-        if asked.config_file:
-            config = load_config_from_file(str(root / asked.config_file))
+        arguments = launch_command_parser().parse_args([word.replace("$MACHINE_RANK", "0") for word in numbers])
+        assert arguments.training_script == "pretrain.py"
+        if arguments.config_file:
+            config = load_config_from_file(str(root / arguments.config_file))
             assert config.num_processes
             if config.num_machines > 1:
-                assert asked.main_process_port == 29500
-                assert asked.main_process_ip and asked.machine_rank is not None
+                assert arguments.main_process_port == 29500
+                assert arguments.main_process_ip and arguments.machine_rank is not None
         if settings.endswith(".toml") and "/" in settings:
             assert (root / settings).is_file()

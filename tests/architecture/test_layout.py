@@ -1,4 +1,4 @@
-"""The limits on the size of files, and the names that modules may have."""
+"""The limits on file sizes, the names of modules, docstrings, and the paths in ARCHITECTURE.md."""
 
 import ast
 import re
@@ -35,12 +35,12 @@ def test_public_names_have_docstrings(root: Path, modules: list[Path]) -> None:
         if path.parts[0] in ("src", "pipelines"):
             public |= {f"{path}:{node.lineno}": node for node in _public(ast.parse((root / path).read_text()))}
     assert len(public) > 100
-    assert [place for place, node in public.items() if not ast.get_docstring(node)] == []
+    assert [location for location, node in public.items() if not ast.get_docstring(node)] == []
 
 
 def _public(parent: ast.Module | ast.ClassDef) -> list[ast.ClassDef | ast.FunctionDef]:
-    here = [node for node in parent.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    public = [node for node in here if not node.name.startswith("_")]
+    nodes = [node for node in parent.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    public = [node for node in nodes if not node.name.startswith("_")]
     return public + [inner for node in public if isinstance(node, ast.ClassDef) for inner in _public(node)]
 
 

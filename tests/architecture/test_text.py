@@ -1,4 +1,4 @@
-"""No file names the machine that it was written on, or a package registry."""
+"""No file names a path of the machine that it was written on, or a package registry."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def test_no_machine_and_no_registry_is_named(root: Path, files: list[Path]) -> N
     assert len(texts) > 50
     assert own in texts
     assert _named(texts.pop(own)) == [*MACHINE, *REGISTRIES]
-    assert {path: found for path, text in texts.items() if (found := _named(text))} == {}
+    assert {path: phrases for path, text in texts.items() if (phrases := _named(text))} == {}
 
 
 def _named(text: str) -> list[str]:

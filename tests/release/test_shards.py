@@ -64,7 +64,7 @@ def test_checksum_of_the_weights_is_that_of_all_shards(sharded: Path) -> None:
 
 @pytest.mark.parametrize("size", ["5", "5 GB", "0MB", "GB", "-1GB", "5gb", "1.5GB"])
 def test_size_that_is_none_is_refused(size: str) -> None:
-    with pytest.raises(ValueError, match="max_shard_size is no size such as 500MB or 5GB"):
+    with pytest.raises(ValueError, match="max_shard_size"):
         ReleaseConfig(
             model="m", rows="r", output="o", card=ReleaseCard(title="t"), recipe=ReleaseRecipe(max_shard_size=size)
         )

@@ -84,7 +84,7 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
     if not isinstance(content, dict):
         raise ArtifactError(f"{name} is damaged: it holds no JSON object")
     try:
-        return _adapter(kind).validate_json(json.dumps(upgraded(kind, content)), strict=True)
+        return _adapter(kind).validate_json(json.dumps(upgraded(kind, content)), strict=True, extra="forbid")
     except pydantic.ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"])

@@ -8,14 +8,12 @@ from typing import Literal
 class CheckpointsConfig:
     """Lists or verifies the checkpoints of a run, or exports one of them."""
 
-    __pydantic_config__ = {"extra": "forbid"}
-
     run: str
     """Run folder."""
     action: Literal["list", "verify", "export"] = "list"
-    """list: list them; verify: compare every file with its manifest; export: write one as a stock model."""
+    """list: list the checkpoints; verify: compare every file with its checksum; export: write one as a model folder."""
     step: int | None = None
-    """Step of the checkpoint to export; absent for the best."""
+    """Step of the checkpoint to export; by default the best checkpoint."""
     output: str | None = None
     """Folder to export to."""
 

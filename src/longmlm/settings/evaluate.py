@@ -8,24 +8,19 @@ from longmlm.settings.pretrain import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateRecipe:
-    """What is measured. A change gives another evaluation."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """What is measured; a change gives another evaluation."""
 
     held_out: HeldOut = field(default_factory=HeldOut)
-    """The rows and their frozen masks."""
     precision: Precision = "no"
-    """Autocast: no (fp32), bf16, or auto for bf16 if the hardware supports it."""
+    """Autocast precision: no (fp32), bf16, or auto (bf16 if the hardware supports it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateRuntime:
-    """How fast accuracy is measured."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """Speed and memory; the result does not depend on them."""
 
     rows_per_batch: int = 16
-    """Rows in one forward pass."""
+    """Rows per forward pass."""
 
     def __post_init__(self) -> None:
         if self.rows_per_batch < 1:
@@ -36,21 +31,17 @@ class EvaluateRuntime:
 class EvaluateConfig:
     """Measures masked-token accuracy on held-out rows, in total and per block of positions, and writes a report."""
 
-    __pydantic_config__ = {"extra": "forbid"}
-
     rows: str
-    """Folder of packed rows, or hf:OWNER/NAME[@REVISION] on the hub; the held-out split is read."""
+    """Folder of packed rows, or hf:OWNER/NAME[@REVISION]; its held-out split is used."""
     output: str
-    """Folder for evaluation.json, the figures and index.html; an earlier result there is replaced."""
+    """Folder for evaluation.json, the figures and index.html; an earlier result in it is replaced."""
     base: str
-    """The base model, at its own length."""
+    """Base model, evaluated at its own length."""
     long_before: str
-    """The long model before training: the output of the extend stage."""
+    """Long model before training: the output of the extend stage."""
     long_after: str | None = None
-    """The long model after training: an export, a checkpoint, or a run folder, whose best checkpoint is used."""
+    """Long model after training: an export, a checkpoint, or a run folder, whose best checkpoint is used."""
     run: str | None = None
     """Run folder whose metrics are plotted as the recovery curve."""
     recipe: EvaluateRecipe = field(default_factory=EvaluateRecipe)
-    """What is measured."""
     runtime: EvaluateRuntime = field(default_factory=EvaluateRuntime)
-    """How fast accuracy is measured."""

@@ -9,22 +9,20 @@ PositionMode = Literal["materialized", "generated"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendRecipe:
-    """What the long model is. A change gives another model."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """How the long model is made; a change gives another model."""
 
     num_positions: int
-    """Usable positions of the long model: special tokens included, reserved rows not counted."""
+    """Usable positions of the long model, counting special tokens but not the table's reserved rows."""
     initialisation: Initialisation = "hierarchical"
     """How the new rows of the position table are computed; only interpolate changes the trained rows."""
     alpha: float = 0.4
     """Weight of the higher digit in the hierarchical decomposition."""
     mode: PositionMode = "materialized"
-    """materialized: every row is trained; generated: the base rows are, and the others are computed from them."""
+    """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     seed: int = 0
     """Seed of random rows and of a new head."""
     new_head: bool = False
-    """Whether to give a model without an MLM head a new, untrained one."""
+    """Add an untrained MLM head to a model that has none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1 or self.alpha == 0.5:
@@ -39,15 +37,12 @@ class ExtendRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendConfig:
-    """Extends a checkpoint to more positions; the trained rows of its position table stay as they are."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """Extends a model to more positions and keeps the trained rows of its position table."""
 
     base: str
     """Folder or hub name of the pretrained model."""
     output: str
-    """Folder of the long checkpoint to write."""
+    """Folder for the long model."""
     recipe: ExtendRecipe
-    """What the long model is."""
     revision: str | None = None
     """Branch, tag or commit of a model on the hub."""

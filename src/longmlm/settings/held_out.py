@@ -9,14 +9,11 @@ from longmlm.settings.masking import Masking
 class HeldOut:
     """Held-out rows, each with one mask that never changes."""
 
-    __pydantic_config__ = {"extra": "forbid"}
-
     max_rows: int | None = None
-    """Number of rows to evaluate, spread evenly over the held-out split; absent for all."""
+    """Number of rows to evaluate, spread evenly over the held-out split; by default all."""
     mask_seed: int = 1789
     """Seed of the frozen masks."""
     masking: Masking = field(default_factory=Masking)
-    """How tokens are selected and replaced in the frozen masks."""
 
     def __post_init__(self) -> None:
         if self.max_rows is not None and self.max_rows < 1:

@@ -12,24 +12,23 @@ PackingMode = Literal["full-sentences", "doc-sentences"]
 class Source:
     """A part of the corpus in one language: files, or a split of a data set."""
 
-    __pydantic_config__ = {"extra": "forbid"}
-
     files: tuple[str, ...] = ()
-    """Paths or globs of .txt (one document), .jsonl, .csv (all also .gz, .zst) or .parquet (one per record)."""
+    """Paths or globs: .txt (one document per file), .jsonl, .csv or .parquet (one per record); all but .parquet may be
+    compressed (.gz, .zst)."""
     dataset: str | None = None
-    """Instead of files: a data set of the Hugging Face Hub, OWNER/NAME, or the folder of a data set."""
+    """Instead of files: a data set on the Hugging Face Hub, OWNER/NAME, or the folder of one."""
     subset: str | None = None
     """Subset (configuration) of the data set, if it has several."""
     split: str | None = None
     """Split of the data set to read, such as train."""
     revision: str | None = None
-    """Branch, tag or commit of the data set, resolved to a commit on the first run; absent for main."""
+    """Branch, tag or commit of the data set, main by default; resolved to a commit on the first run."""
     text_field: str = "text"
     """Field or column that holds the text."""
     delimiter: str | None = None
-    """Character between the fields of .csv files; absent for a comma."""
+    """Character between the fields of .csv files; by default a comma."""
     language: str = "en"
-    """ISO 639-1 code that selects the rules of sentence splitting."""
+    """ISO 639-1 code of the language, for sentence splitting."""
 
     def __post_init__(self) -> None:
         if bool(self.files) == bool(self.dataset):
@@ -46,28 +45,26 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRecipe:
-    """What the rows are made of. A change gives other rows."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """What the rows contain; a change gives other rows."""
 
     tokenizer: str
-    """Folder or hub name of the tokenizer, that of the model to train."""
+    """Folder or hub name of the tokenizer: that of the model to train."""
     row_length: int
-    """Tokens per row, both special tokens included."""
+    """Tokens per row, including both special tokens."""
     sources: tuple[Source, ...] = ()
     """The corpus: one [[recipe.sources]] table for each part of it."""
     packing: PackingMode = "full-sentences"
-    """full-sentences: a row may contain several documents; doc-sentences: it never does."""
+    """full-sentences: a row may span documents; doc-sentences: it never does."""
     held_out_fraction: float = 0.01
-    """Fraction of the documents that is held out from training, chosen by a hash of their text."""
+    """Fraction of the documents to hold out from training, chosen by a hash of their text."""
     slice_bytes: int = 32_000_000
-    """Bytes of text in a slice, the unit of work. A row never crosses slices."""
+    """Bytes of text in a slice, the unit of work; no row spans two slices."""
 
     def __post_init__(self) -> None:
         if self.row_length < 3:
             raise ValueError("row_length must be at least 3: two special tokens and one token of text")
         if not 0 < self.held_out_fraction < 1:
-            raise ValueError("held_out_fraction must lie between 0 and 1, both excluded")
+            raise ValueError("held_out_fraction must be above 0 and below 1")
         if not self.sources:
             raise ValueError("at least one [[recipe.sources]] is needed")
         if self.slice_bytes < 1:
@@ -76,9 +73,7 @@ class PrepareRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRuntime:
-    """How fast the rows are made. The rows do not depend on it."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """Speed and memory; the rows do not depend on them."""
 
     num_workers: int = 1
     """Processes that pack slices in parallel."""
@@ -90,32 +85,25 @@ class PrepareRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCard:
-    """The card of published rows."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """The data set card of published rows."""
 
     title: str | None = None
-    """Title of the card; absent for the name of the output folder."""
+    """Title of the card; by default the name of the output folder."""
     license: str | None = None
-    """Licence of the rows: an identifier known to hubs, such as cc0-1.0."""
+    """Licence of the rows, as an identifier known to hubs, such as cc0-1.0."""
     data: tuple[str, ...] = ()
-    """One line per corpus, with its licence; absent for the names of the sources."""
+    """One line per corpus, with its licence; by default the names of the sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareConfig(Publishing):
-    """Packs text into rows of tokenized whole sentences, with a training and a held-out split."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """Packs text into rows of whole tokenized sentences, split into training and held-out rows."""
 
     output: str
-    """Folder of rows to write."""
+    """Folder for the rows."""
     recipe: PrepareRecipe
-    """What the rows are made of."""
     runtime: PrepareRuntime = field(default_factory=PrepareRuntime)
-    """How fast the rows are made."""
     card: RowsCard = field(default_factory=RowsCard)
-    """The card of published rows."""
 
     def __post_init__(self) -> None:
         Publishing.__post_init__(self)

@@ -1,4 +1,4 @@
-"""Settings of the pretrain stage: what is learned, how fast, and where the run is written."""
+"""Settings of the pretrain stage: the initial weights, the training recipe, and how the run is executed."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,20 +15,18 @@ Schedule = Literal["linear", "cosine", "constant-then-decay"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The weights that a run starts from: a checkpoint, or an untrained model with a tokenizer."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """The initial weights: a checkpoint, or an untrained model with a tokenizer."""
 
     checkpoint: str | None = None
     """Folder or hub name of a model with an MLM head, or a run folder, whose best checkpoint is used."""
     revision: str | None = None
     """Branch, tag or commit of a checkpoint on the hub."""
     new_head: bool = False
-    """Whether to give a checkpoint without an MLM head a new, untrained one."""
+    """Add an untrained MLM head to a checkpoint that has none."""
     architecture: str | None = None
-    """A transformers config.json, for an untrained model."""
+    """Path of a transformers config.json, for an untrained model."""
     tokenizer: str | None = None
-    """Folder or hub name of the tokenizer of an untrained model."""
+    """Folder or hub name of the tokenizer, for an untrained model."""
 
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.architecture is None):
@@ -39,42 +37,38 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainRecipe:
-    """What is learned and how it is measured. A change gives another run."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """What is learned and how it is evaluated; a change gives another run."""
 
     num_steps: int
-    """Optimizer updates. May be changed on resume while the learning rate is constant."""
+    """Number of optimizer updates; may be changed on resume while the learning rate is constant."""
     batch_tokens: int
-    """Tokens in a global batch: all processes and micro-batches of a step together."""
+    """Tokens in a global batch: over all ranks and micro-batches of a step."""
     learning_rate: float
     """Learning rate after warm-up."""
     schedule: Schedule = "linear"
-    """After warm-up: linear or cosine decay to zero, or constant with a linear decay at the end."""
+    """After warm-up: linear or cosine decay to zero, or constant followed by a linear decay to zero."""
     warmup_steps: int = 0
-    """Steps in which the learning rate rises linearly."""
+    """Steps of linear warm-up."""
     decay_steps: int = 0
-    """Steps of the decay of constant-then-decay."""
+    """Steps of the decay at the end of constant-then-decay."""
     weight_decay: float = 0.01
     """AdamW's weight decay, applied to weight matrices and embeddings but not to biases and LayerNorms."""
     adam_beta1: float = 0.9
-    """AdamW's decay of the running mean of gradients."""
+    """AdamW's decay rate of the running mean of gradients."""
     adam_beta2: float = 0.98
-    """AdamW's decay of the running mean of squared gradients; 0.98 is RoBERTa's."""
+    """AdamW's decay rate of the running mean of squared gradients; 0.98 is RoBERTa's."""
     adam_epsilon: float = 1e-6
     """AdamW's epsilon; 1e-6 is RoBERTa's."""
     max_gradient_norm: float = 1.0
-    """Norm at which gradients are clipped."""
+    """Norm to which gradients are clipped."""
     dropout: float | None = None
-    """Probability of every dropout; absent for that of the checkpoint."""
+    """Probability of every dropout layer; by default as in the checkpoint."""
     precision: Precision = "auto"
-    """Autocast: no (fp32), bf16, or auto for bf16 if the hardware supports it. Parameters and optimizer are fp32."""
+    """Autocast precision: no (fp32), bf16, or auto (bf16 if supported). Parameters and optimizer stay fp32."""
     seed: int = 42
-    """Seed of the order of rows, of the masks and of dropout."""
+    """Seed of the row order, the masks and dropout."""
     masking: Masking = field(default_factory=Masking)
-    """Which tokens are selected for prediction, and what replaces them."""
     held_out: HeldOut = field(default_factory=HeldOut)
-    """The held-out rows that the run evaluates, and their frozen masks."""
 
     def __post_init__(self) -> None:
         if self.num_steps < 1 or self.batch_tokens < 1 or not 0 < self.learning_rate < math.inf:
@@ -97,45 +91,45 @@ class PretrainRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainRuntime:
-    """How fast it is learned, and what is kept. May be changed on resume."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """Speed, memory, logging and checkpoints; may be changed on resume."""
 
     rows_per_micro_batch: int = 8
-    """Rows in one forward and backward pass of one process; accumulation follows from the global batch."""
+    """Rows per forward and backward pass of one rank; gradient accumulation follows from the global batch."""
     rows_per_evaluation_batch: int = 16
-    """Rows in one forward pass of an evaluation."""
+    """Rows per forward pass of an evaluation."""
     num_processes: int | None = None
-    """Expected number of processes; a launch with another number is refused. Absent for any number."""
+    """Expected number of ranks; a launch with another number is refused. By default any number is accepted."""
     num_threads: int | None = None
-    """CPU threads per process without a GPU; absent for an equal share of the cores."""
+    """CPU threads per rank if there is no GPU; by default an equal share of the cores."""
     hang_seconds: float = 1800.0
-    """Seconds without progress after which a process exits, because another one must have hung."""
+    """Seconds without progress after which a rank exits, because another rank must have hung."""
     num_loader_workers: int = 0
-    """Processes per training process that prepare batches ahead; 0 prepares them in the training process."""
+    """Processes per rank that prepare batches in advance; 0 prepares them in the training process."""
     activation_checkpointing: bool = False
-    """Whether activations are recomputed in the backward pass: a third more work, a fraction of the memory."""
+    """Recompute activations in the backward pass: a third more computation, a fraction of the memory."""
     peak_flops: float | None = None
-    """Peak bf16 FLOP/s of the GPU, for MFU; absent for the data sheet's figure, if the GPU is known."""
+    """Peak bf16 FLOP/s of the GPU, for MFU; by default the data sheet's figure, if the GPU is known."""
     log_every_steps: int = 10
-    """Steps between two lines of metrics.jsonl."""
+    """Steps between lines of metrics.jsonl."""
     evaluate_every_steps: int = 100
-    """Steps between two evaluations."""
+    """Steps between evaluations."""
     save_every_steps: int = 100
-    """Steps between two checkpoints."""
+    """Steps between checkpoints."""
     checkpoints_kept: int = 2
-    """Newest checkpoints to keep, at least two; the best of those saved at an evaluated step is kept as well."""
+    """Newest checkpoints to keep, at least 2; the best of those saved at an evaluated step is kept as well."""
     stop_when_recovered: bool = False
-    """Whether the run ends when held-out accuracy at full length reaches the base model's."""
+    """End the run once held-out accuracy at full length reaches the base model's."""
 
     def __post_init__(self) -> None:
         batches = (self.rows_per_micro_batch, self.rows_per_evaluation_batch)
         if min(*batches, self.log_every_steps, self.evaluate_every_steps, self.save_every_steps) < 1:
-            raise ValueError("rows per batch and the numbers of steps between events must be at least 1")
+            raise ValueError(
+                "rows_per_micro_batch, rows_per_evaluation_batch and every *_every_steps must be at least 1"
+            )
         if self.checkpoints_kept < 2:
-            raise ValueError("checkpoints_kept must be at least 2: the newest may turn out damaged")
+            raise ValueError("checkpoints_kept must be at least 2, because the newest may turn out to be damaged")
         if not 0 < self.hang_seconds <= 1e8:
-            raise ValueError("hang_seconds must be positive, and at most 1e8")
+            raise ValueError("hang_seconds must be positive and at most 1e8")
         if self.peak_flops is not None and not 0 < self.peak_flops < math.inf:
             raise ValueError("peak_flops must be positive")
         if self.num_loader_workers < 0:
@@ -148,20 +142,18 @@ class PretrainRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracking:
-    """A tracker that shows the run; metrics.jsonl always has every figure."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """A tracker to show the run in; metrics.jsonl always has every number."""
 
     tracker: Literal["wandb", "tensorboard"] | None = None
-    """Weights & Biases, offline unless its client is logged in, or TensorBoard; absent for neither."""
+    """Weights & Biases (offline unless its client is logged in), TensorBoard, or by default neither."""
     project: str = "longmlm"
-    """Project at W&B."""
+    """W&B project."""
     entity: str | None = None
-    """User or team at W&B; absent for the client's own."""
+    """W&B user or team; by default the logged-in user's."""
     name: str | None = None
-    """Name of the run at W&B; absent for the last two parts of its folder."""
+    """Name of the run in W&B; by default the last two parts of the path of the run folder."""
     num_examples: int = 3
-    """Held-out rows per evaluation for which the model's predictions near the end of the row are shown."""
+    """Held-out rows per evaluation whose predictions near the end of the row are shown."""
 
     def __post_init__(self) -> None:
         if self.num_examples < 0:
@@ -170,21 +162,15 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainConfig:
-    """Trains a model on packed rows; after any interruption the same command resumes."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """Trains a model on packed rows; the same command resumes an interrupted run."""
 
     run: str
-    """Run folder: checkpoints, metrics.jsonl, the resolved settings."""
+    """Run folder, for checkpoints, metrics.jsonl and the resolved settings."""
     rows: str
-    """Folder of packed rows, or hf:OWNER/NAME[@REVISION] on the hub; its commit is resolved once and kept."""
+    """Folder of packed rows, or hf:OWNER/NAME[@REVISION], resolved to a commit when the run starts."""
     start: Start
-    """The weights to start from."""
     recipe: PretrainRecipe
-    """What is learned."""
     runtime: PretrainRuntime = field(default_factory=PretrainRuntime)
-    """How fast it is learned, and what is kept."""
     tracking: Tracking = field(default_factory=Tracking)
-    """The tracker that shows the run."""
     dry_run: bool = False
-    """Whether to check everything, make two steps, report what the run would do, and write nothing."""
+    """Check everything, make two steps, report what the run would do, and write nothing."""

@@ -52,16 +52,16 @@ def parse_target(text: str, kind: Kind = "model") -> Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publishing:
-    """Where the result of a stage is published, if anywhere."""
+    """Where the result of a stage is published, if it is."""
 
     publish: str | None = None
-    """Where to publish: hf:OWNER/NAME, ms:OWNER/NAME (ModelScope), folder:PATH or an fsspec URL, such as s3://bucket/name."""
+    """Target: hf:OWNER/NAME, ms:OWNER/NAME (ModelScope), folder:PATH or an fsspec URL, such as s3://bucket/name."""
     public: bool = False
-    """Whether a repository that is created is public. If false, an existing public repository is refused."""
+    """Create the repository as a public one; otherwise it is private, and an existing public one is refused."""
     revision: str | None = None
-    """Branch to publish to, created if missing; absent for the default branch."""
+    """Branch to publish to, created if missing; by default the repository's default branch."""
     tag: str | None = None
-    """Tag to set on what was published."""
+    """Tag to set on the published commit."""
 
     def __post_init__(self) -> None:
         target = TARGET.fullmatch(self.publish or "")
@@ -78,7 +78,7 @@ class Publishing:
 
     @property
     def hub_scheme(self) -> str | None:
-        """Hub that `publish` names, hf or ms; None for a folder, a URL or nothing."""
+        """The hub in `publish`, hf or ms; None for a folder, a URL or nothing."""
         target = TARGET.fullmatch(self.publish or "")
         return target and target["hub"]
 
