@@ -73,7 +73,8 @@ def test_file_from_before_versions_is_read_with_all_it_holds(tmp_path: Path) -> 
     assert evaluation.examples == (FilledMask(7, 38, "a", "b", " c", ((" c", 0.5), (" d", 0.25))),)
     assert evaluation == read_evaluation(path)
     artifact.write(tmp_path / "again.json", evaluation)
-    assert read_evaluation(tmp_path / "again.json") == evaluation
+    again = read_evaluation(tmp_path / "again.json")
+    assert again == replace(evaluation, longmlm=again.longmlm, commit=again.commit)
 
 
 @pytest.mark.parametrize("changes", [{"num_rows": 26}, {"gains": {}}, {"curve": []}, {"sha256": ""}])

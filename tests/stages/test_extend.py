@@ -146,7 +146,7 @@ def keep(folder: Path) -> None:
 
 
 ERRORS = {
-    "absent": (shutil.rmtree, {}, "neither a folder with a model nor one that the hub gives"),
+    "absent": (shutil.rmtree, {}, "base: no such"),
     "cut short": (cut_weights, {}, "model.safetensors is damaged"),
     "list": (make_config_a_list, {}, "config.json is damaged"),
     "NaN": (poison, {}, "roberta.embeddings.LayerNorm.weight holds NaN"),
