@@ -62,7 +62,7 @@ class Artifact:
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:  # noqa: ARG003 - for subclasses
-        """Returns content of an older format in the current one; raises ArtifactError, with the remedy, if impossible."""
+        """Returns content of an older format in the current one; raises ArtifactError, with a remedy, if it cannot."""
         raise ArtifactError("it was written by an earlier version of longmlm: make it again")
 
     @classmethod

@@ -1,4 +1,9 @@
-"""The parts of a masked language model: the one module that knows where each family keeps its modules."""
+"""The parts of a masked language model: the only module that knows where each family keeps its modules.
+
+To add a family with learned absolute positions, add its `model_type` to Family and a case to `_parts` that names its
+layers, its head's transform and matrix, its decoder and, if position 0 does not use row 0 of the table, the offset.
+The tests of tests/model then need its tiny tokenizer and config in tests/support/tiny.py.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,20 +18,11 @@ from longmlm.errors import ModelError
 Family = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 REFUSED = {
-    "deberta": "relative positions",
-    "deberta-v2": "relative positions",
-    "mpnet": "relative positions",
-    "t5": "relative positions",
-    "xlnet": "relative positions",
-    "nezha": "relative positions",
-    "roformer": "rotary positions",
-    "modernbert": "rotary positions",
-    "nomic_bert": "rotary positions",
-    "eurobert": "rotary positions",
+    **dict.fromkeys(("deberta", "deberta-v2", "mpnet", "t5", "xlnet", "nezha"), "relative positions"),
+    **dict.fromkeys(("roformer", "modernbert", "nomic_bert", "eurobert"), "rotary positions"),
+    **dict.fromkeys(("longformer", "big_bird"), "its own windowed attention"),
     "esm": "rotary or other positions",
     "fnet": "no attention to extend",
-    "longformer": "its own windowed attention",
-    "big_bird": "its own windowed attention",
 }
 
 

@@ -14,9 +14,8 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.loading import LoadedModel, load_model, quiet_transformers
 from longmlm.model.positions import extended_table
-from longmlm.model.quiet import quiet_transformers
 
 
 @dataclass(frozen=True, slots=True)
