@@ -1,11 +1,10 @@
 """The parts of a masked language model: the only module that knows where each family keeps its modules.
 
-To add a family with learned absolute positions, add its `model_type` to Family and a case to `_parts` that names its
-layers, its head's transform and matrix, its decoder and, if position 0 does not use row 0 of the table, the offset.
-The tests of tests/model then need its tiny tokenizer and config in tests/support/tiny.py.
+To add a family with learned absolute positions, add its `model_type` to Family and a case to `_parts`: its layers, its
+head's transform and decoder and, if position 0 does not use row 0 of the position table, the offset. Then describe a
+tiny tokenizer and config of the family in tests/support/tiny.py, and all tests of tests/model run on it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, cast, get_args
 
@@ -30,20 +29,25 @@ REFUSED = {
 class Architecture:
     """The parts of a masked language model with learned absolute positions.
 
-    `layers` are applied `layer_repeats` times. `decoder(head_transform(hidden))` are the logits; `head_matrix` is the
-    first linear layer of the transform. The first `position_offset` rows of the position table are reserved: no
-    position uses them.
+    `decoder(head_transform(hidden))` are the logits. ALBERT applies each of its `layers` several times. The first
+    `position_offset` rows of the position table are reserved: no position uses them.
     """
 
-    family: Family
     encoder: nn.Module
-    embeddings: nn.Module
-    layers: nn.Module
-    layer_repeats: int
-    head_transform: Callable[[Tensor], Tensor]
-    head_matrix: nn.Linear
+    layers: nn.ModuleList
+    head_transform: nn.Module
     decoder: nn.Linear
     position_offset: int
+
+    @property
+    def head_matrix(self) -> nn.Linear:
+        """The only linear layer of the head's transform."""
+        return next(part for part in self.head_transform.modules() if isinstance(part, nn.Linear))
+
+    @property
+    def embeddings(self) -> nn.Module:
+        """The embeddings of tokens and positions."""
+        return cast(nn.Module, self.encoder.embeddings)
 
     @property
     def position_table(self) -> nn.Embedding:
@@ -89,37 +93,33 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def _parts(model: Any, family: Family) -> Architecture:  # Any: each family has attributes of its own
-    encoder, offset, repeats = model.base_model, 0, 1
-    layers: Any = None if family in ("albert", "distilbert") else encoder.encoder.layer
+    encoder, offset = model.base_model, 0
     match family:
         case "roberta" | "xlm-roberta" | "camembert":
-            head, offset = model.lm_head, encoder.embeddings.padding_idx + 1
-            matrix, decoder = head.dense, head.decoder
-            transform = nn.Sequential(matrix, nn.GELU(), head.layer_norm)
+            head, layers, offset = model.lm_head, encoder.encoder.layer, encoder.embeddings.padding_idx + 1
+            transform, decoder = nn.Sequential(head.dense, nn.GELU(), head.layer_norm), head.decoder
         case "bert":
-            transform, decoder = model.cls.predictions.transform, model.cls.predictions.decoder
-            matrix = transform.dense
+            head, layers = model.cls.predictions, encoder.encoder.layer
+            transform, decoder = head.transform, head.decoder
         case "albert":
             head, layers = model.predictions, encoder.encoder.albert_layer_groups
-            matrix, decoder = head.dense, head.decoder
-            transform = nn.Sequential(matrix, head.activation, head.LayerNorm)
-            repeats = model.config.num_hidden_layers // model.config.num_hidden_groups
+            transform, decoder = nn.Sequential(head.dense, head.activation, head.LayerNorm), head.decoder
         case "electra":
+            layers = encoder.encoder.layer
             transform, decoder = model.generator_predictions, model.generator_lm_head
-            matrix = transform.dense
         case "distilbert":
-            layers, matrix, decoder = encoder.transformer.layer, model.vocab_transform, model.vocab_projector
-            transform = nn.Sequential(matrix, model.activation, model.vocab_layer_norm)
+            layers, decoder = encoder.transformer.layer, model.vocab_projector
+            transform = nn.Sequential(model.vocab_transform, model.activation, model.vocab_layer_norm)
         case _:
             assert_never(family)
-    return Architecture(family, encoder, encoder.embeddings, layers, repeats, transform, matrix, decoder, offset)
+    return Architecture(encoder, layers, transform, decoder, offset)
 
 
 @torch.no_grad()
 def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
-    """Replaces the usable rows of the position table by `table` (positions, width); reserved rows are kept.
+    """Replaces the usable rows of the position table with `table` (positions, width); reserved rows are kept.
 
-    The embeddings' buffers that are as long as the table, and the model's config, follow.
+    The buffers that are as long as the table are resized, and config.max_position_embeddings is set.
     """
     parts = architecture_of(model)
     old, embeddings = parts.position_table, parts.embeddings

@@ -56,13 +56,13 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     12 * length * width per layer for attention; recomputation is not counted. The head runs on selected tokens only.
     """
     parts = architecture_of(model)
-    repeated = _num_weights(parts.layers)
-    once = _num_weights(parts.encoder) - repeated
-    head = parts.head_matrix.weight.numel() + parts.decoder.weight.numel()
+    shared = _num_weights(parts.layers)  # ALBERT's layers share weights
+    layers = shared * model.config.num_hidden_layers // len(parts.layers)
+    head = _num_weights(parts.head_transform) + _num_weights(parts.decoder)
     attention = 12 * model.config.num_hidden_layers * work.row_length * model.config.hidden_size
     num_parameters = model.num_parameters(only_trainable=True)
     return Cost(
-        flop_per_token=6 * (once + repeated * parts.layer_repeats + work.selected_fraction * head) + attention,
+        flop_per_token=6 * (_num_weights(parts.encoder) - shared + layers + work.selected_fraction * head) + attention,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
         row_bytes=round(work.row_length * _saved_bytes_per_token(model, work)),
         checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,

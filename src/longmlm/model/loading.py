@@ -205,14 +205,14 @@ def _check_unexpected(name: str, model: PreTrainedModel, unexpected: Collection[
     """Raises ModelError for a weight of the encoder that the config does not describe; a pooler is never needed."""
     prefix = f"{model.base_model_prefix}."
     parts = {part for part, _ in model.base_model.named_children()}  # an encoder saved alone has no prefix
-    keys = [key for key in sorted(unexpected) if key.startswith(prefix) or key.split(".")[0] in parts]
-    leftover = [key for key in keys if not key.endswith(REBUILT_BUFFERS) and not key.startswith(f"{prefix}pooler.")]
-    if leftover:
-        remedy = "its code, which is never run, may use it: take a stock checkpoint"
-        raise ModelError(
-            f"{name}: config.json does not describe the weight {leftover[0]}: "
-            + (remedy if has_code else "take the config.json of these weights")
-        )
+    for key in sorted(unexpected):
+        is_needless = key.endswith(REBUILT_BUFFERS) or key.startswith(f"{prefix}pooler.")
+        if not is_needless and (key.startswith(prefix) or key.split(".")[0] in parts):
+            remedy = "take a stock checkpoint: its code, which is never run, may use it"
+            raise ModelError(
+                f"{name}: config.json does not describe the weight {key}: "
+                + (remedy if has_code else "take the config.json of these weights")
+            )
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """The masked-language-modelling objective: loss and accuracy at the selected positions of a batch."""
 
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -57,7 +57,7 @@ class MlmObjective(nn.Module):
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
     """Makes each layer keep only its input and recompute the rest in the backward pass (Chen et al. 2016)."""
-    for layer in cast(nn.ModuleList, architecture_of(model).layers):
+    for layer in architecture_of(model).layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
