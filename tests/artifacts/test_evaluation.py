@@ -128,3 +128,12 @@ def test_file_has_its_format_and_none_for_what_was_not_measured(tmp_path: Path) 
     content = json.loads((tmp_path / "evaluation.json").read_text())
     assert content["format"] == 1
     assert content["measured"]["base_cut"]["blocks"][1] == NOTHING
+
+
+def test_unknown_key_of_a_nested_entry_is_refused(tmp_path: Path) -> None:
+    write_before_versions(tmp_path / "old.json")
+    artifact.write(tmp_path / Evaluation.FILE, read_evaluation(tmp_path / "old.json"))
+    content = json.loads((tmp_path / Evaluation.FILE).read_text())
+    content["measured"]["base_cut"]["blocks"][1]["mood"] = "good"
+    with pytest.raises(ArtifactError, match=r"measured\.base_cut\.blocks\.1\.mood"):
+        artifact.load(Evaluation, json.dumps(content), "it")

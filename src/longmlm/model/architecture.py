@@ -21,7 +21,7 @@ REFUSED = {
     **dict.fromkeys(("roformer", "modernbert", "nomic_bert", "eurobert"), "rotary positions"),
     **dict.fromkeys(("longformer", "big_bird"), "its own windowed attention"),
     "esm": "rotary or other positions",
-    "fnet": "no attention to extend",
+    "fnet": "no attention",
 }
 
 
@@ -61,7 +61,7 @@ class Architecture:
 
     @property
     def num_positions(self) -> int:
-        """Number of positions that a text can use."""
+        """Number of usable positions."""
         return self.position_table.num_embeddings - self.position_offset
 
 
@@ -69,15 +69,15 @@ def check_architecture(config: PretrainedConfig, name: str) -> None:
     """Raises ModelError, with the reason, unless the model is an encoder with learned absolute positions."""
     family = config.model_type
     if family in REFUSED:
-        raise ModelError(f"{name} is a {family} model: it has {REFUSED[family]} and no position table to extend")
+        raise ModelError(f"{name} is a {family} model, which cannot be extended: it has {REFUSED[family]}")
     if family not in FAMILIES:
         raise ModelError(
             f"{name} is a {family or 'nameless'} model: only {', '.join(FAMILIES[:-1])} and {FAMILIES[-1]} models can "
             "be extended"
         )
-    if getattr(config, "sinusoidal_pos_embds", False):
-        raise ModelError(f"{name} has sinusoidal positions: only learned absolute positions can be extended")
-    if (kind := getattr(config, "position_embedding_type", None) or "absolute") != "absolute":
+    is_sinusoidal = getattr(config, "sinusoidal_pos_embds", False)
+    kind = "sinusoidal" if is_sinusoidal else getattr(config, "position_embedding_type", None) or "absolute"
+    if kind != "absolute":
         raise ModelError(f"{name} has {kind} positions: only learned absolute positions can be extended")
     if getattr(config, "is_decoder", False):
         raise ModelError(
