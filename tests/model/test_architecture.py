@@ -23,7 +23,7 @@ REFUSED = {
     "roformer": "rotary positions",
     "modernbert": "rotary positions",
     "esm": "rotary or other positions",
-    "fnet": "no attention to extend",
+    "fnet": "no attention",
     "longformer": "its own windowed attention",
     "big_bird": "its own windowed attention",
     "gpt2": "only roberta, .* and distilbert models",
