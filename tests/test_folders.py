@@ -8,7 +8,17 @@ import pytest
 
 from longmlm import folders
 from longmlm.errors import FolderError
-from longmlm.folders import MANIFEST, new_folder, partial_of, read_manifest, seal, sha256_of, verify, write_json
+from longmlm.folders import (
+    MANIFEST,
+    new_folder,
+    partial_of,
+    read_manifest,
+    replaced_folder,
+    seal,
+    sha256_of,
+    verify,
+    write_json,
+)
 from longmlm.processes import exit_on_sigterm
 
 
@@ -236,3 +246,33 @@ def test_a_file_in_the_place_of_a_folder_is_called_a_file(tmp_path: Path) -> Non
     (tmp_path / "rows").write_text("x")
     with pytest.raises(FolderError, match="rows is a file"):
         read_manifest(tmp_path / "rows")
+
+
+def replace(folder: Path, text: str) -> None:
+    with replaced_folder(folder, ["a.txt"]) as partial:
+        assert list(partial.iterdir()) == []
+        (partial / "a.txt").write_text(text, encoding="utf-8")
+        if text == "fail":
+            raise RuntimeError
+
+
+def test_a_replaced_folder_stays_as_it_was_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    replace(tmp_path / "new", "first")
+    with pytest.raises(RuntimeError):
+        replace(tmp_path / "new", "fail")
+    assert (tmp_path / "new" / "a.txt").read_text(encoding="utf-8") == "first"
+    (tmp_path / "new").rename(tmp_path / "new.earlier.partial")  # as a kill between the two renames leaves it
+    with pytest.raises(RuntimeError):
+        replace(tmp_path / "new", "fail")
+    assert (tmp_path / "new" / "a.txt").read_text(encoding="utf-8") == "first"
+    replace(tmp_path / "new", "second")
+    assert (tmp_path / "new" / "a.txt").read_text(encoding="utf-8") == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    for path, name in ((tmp_path, "mine.txt"), (tmp_path / "mine.txt", "is a file")):
+        with pytest.raises(FolderError, match=name):
+            replace(path, "lost")
+    assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "mine"

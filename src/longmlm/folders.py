@@ -1,6 +1,5 @@
 """Folders that are complete or absent: written under another name, hashed, synced, renamed, verified when read."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.errors import FolderError
+from longmlm.processes import lock
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
@@ -19,7 +19,7 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file of a sealed folder, as its manifest lists it."""
+    """A file of a complete folder, as the manifest lists it."""
 
     bytes: int
     sha256: str
@@ -32,7 +32,7 @@ def sha256_of(path: Path) -> str:
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Returns the file's size and hash as a manifest lists them."""
+    """Returns the file's size and hash."""
     return FileEntry(path.stat().st_size, sha256_of(path))
 
 
@@ -50,7 +50,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:  # Any: JSON of every kind
+def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Writes `content` so that a reader sees the old file or the new one, never a part of it."""
     partial = partial_of(path)
     partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -58,19 +58,19 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:  # Any: JSON of 
     partial.replace(path)
 
 
-def seal(partial: Path, folder: Path, about: Mapping[str, Any] | None = None) -> None:
+def seal(partial: Path, folder: Path, about: Mapping[str, object] | None = None) -> None:
     """Turns `partial` into `folder`: hashes and syncs every file, writes the manifest, renames.
 
-    The manifest holds `about` and `files`, a map from relative path to size in bytes and SHA-256. Every file gets the
-    permissions that the user's umask gives to new files.
+    The manifest holds `about` and `files`, a map from relative path to size in bytes and SHA-256.
     """
-    paths = sorted(path for path in partial.rglob("*") if path.is_file() and path != partial / MANIFEST)
+    manifest = partial / MANIFEST
+    paths = sorted(path for path in partial.rglob("*") if path.is_file() and path != manifest)
     files = {path.relative_to(partial).as_posix(): asdict(entry_of(path)) for path in paths}
     for path in paths:
         sync(path)
-    write_json(partial / MANIFEST, {**(about or {}), "files": files})
+    write_json(manifest, {**(about or {}), "files": files})
     for path in paths:
-        path.chmod((partial / MANIFEST).stat().st_mode)  # safetensors lets only the owner read its files
+        path.chmod(manifest.stat().st_mode)  # safetensors lets only the owner read its files, whatever the umask
     for parent in {path.parent for path in paths} | {partial}:
         sync(parent)
     partial.rename(folder)
@@ -78,7 +78,7 @@ def seal(partial: Path, folder: Path, about: Mapping[str, Any] | None = None) ->
 
 
 @contextmanager
-def new_folder(folder: Path, about: Mapping[str, Any] | None = None) -> Iterator[Path]:
+def new_folder(folder: Path, about: Mapping[str, object] | None = None) -> Iterator[Path]:
     """Yields an empty folder to write into, which becomes `folder` if the block succeeds and is removed otherwise.
 
     Raises FolderError if `folder` already exists, or if another process is writing it.
@@ -86,7 +86,10 @@ def new_folder(folder: Path, about: Mapping[str, Any] | None = None) -> Iterator
     check_absent(folder)
     partial = partial_of(folder)
     partial.mkdir(parents=True, exist_ok=True)
-    with _locked(partial):
+    descriptor = os.open(partial, os.O_RDONLY)  # the lock is on the folder itself: a lock file would be sealed with it
+    try:
+        with suppress(OSError):  # some network file systems do not lock folders
+            lock(descriptor, partial)
         try:
             check_absent(folder)  # another process may have finished it meanwhile
             for path in partial.iterdir():  # what a killed process left behind
@@ -96,19 +99,6 @@ def new_folder(folder: Path, about: Mapping[str, Any] | None = None) -> Iterator
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Locks the folder itself, so that no lock file is left in it or next to it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems lock no folders: there, two writers are on their own
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FolderError(f"{folder} is being written by another process: wait for it, or stop it") from None
-        yield
     finally:
         os.close(descriptor)
 
@@ -119,8 +109,8 @@ def check_absent(folder: Path) -> None:
         raise FolderError(f"{folder} already exists: remove it or name another folder")
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:  # Any: what the folder's writer notes besides `files`
-    """Returns the manifest of a complete folder; raises FolderError if there is none, or not a proper one."""
+def read_manifest(folder: Path) -> dict[str, Any]:  # `files`, and whatever else the writer of the folder noted
+    """Returns the manifest of a complete folder; raises FolderError if it is missing or damaged."""
     if not folder.is_dir():
         raise FolderError(f"{folder} is a file, not a folder" if folder.exists() else f"{folder}: no such folder")
     path = folder / MANIFEST
@@ -129,7 +119,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # Any: what the folder's wri
     except FileNotFoundError:
         raise FolderError(f"{folder} has no {MANIFEST}: it was not written completely, or is something else") from None
     except ValueError:
-        raise FolderError(f"{path} is damaged: it is no JSON") from None
+        raise FolderError(f"{path} is damaged: it is not JSON") from None
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
         raise FolderError(f"{path} lists no files: the folder is something else")
@@ -141,45 +131,41 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # Any: what the folder's wri
     return manifest
 
 
-def verify(folder: Path, below: str = "") -> dict[str, Any]:  # Any: as read_manifest
-    """Returns the manifest of a folder; raises FolderError unless every file has the size and SHA-256 listed there.
+def verify(folder: Path, below: str = "") -> dict[str, Any]:  # as read_manifest
+    """Returns the manifest; raises FolderError unless the files have the sizes and SHA-256 that it lists.
 
-    With `below`, only the files whose names start with it are checked.
+    With `below`, only the files whose names start with it are read.
     """
     manifest = read_manifest(folder)
     for name, entry in manifest["files"].items():
-        if not name.startswith(below):
-            continue
-        path = folder / name
-        if not path.is_file():
-            raise FolderError(f"{path} is missing")
-        if asdict(entry_of(path)) != entry:
-            raise FolderError(f"{path} is damaged: its content differs from the manifest")
+        if name.startswith(below):
+            path = folder / name
+            if not path.is_file():
+                raise FolderError(f"{path} is missing")
+            if asdict(entry_of(path)) != entry:
+                raise FolderError(f"{path} is damaged: its content differs from {MANIFEST}")
     return manifest
 
 
 def check_replaceable(folder: Path, names: Collection[str]) -> None:
-    """Raises FolderError when `folder` is a file, or a folder that holds anything else than the named files."""
-    if folder.exists() and not folder.is_dir():
+    """Raises FolderError if `folder` is a file, or a folder with anything but the named files."""
+    if folder.is_file():
         raise FolderError(f"{folder} is a file: remove it or name another folder")
-    others = sorted(path.name for path in folder.iterdir() if path.name not in names) if folder.exists() else []
+    others = sorted({path.name for path in folder.iterdir()} - set(names)) if folder.exists() else []
     if others:
         raise FolderError(f"{folder} holds other files ({others[0]}), which would be lost: name another folder")
 
 
 @contextmanager
 def replaced_folder(folder: Path, names: Collection[str]) -> Iterator[Path]:
-    """Yields an empty folder to write into; it replaces `folder` when the block succeeds, and is removed otherwise.
+    """Yields an empty folder to write into, which replaces `folder` if the block succeeds and is removed otherwise.
 
-    Until then an earlier `folder`, of which only the named files may be replaced, stays as it is.
+    Raises FolderError if `folder` holds anything but the named files.
     """
     check_replaceable(folder, names)
     folder = folder.resolve()
     partial, earlier = partial_of(folder), partial_of(folder.with_name(f"{folder.name}.earlier"))
-    if earlier.exists() and not folder.exists():  # killed between the two renames below
-        earlier.rename(folder)
-    for leftover in (partial, earlier):
-        shutil.rmtree(leftover, ignore_errors=True)
+    _finish_replacement(folder, partial, earlier)  # one that was killed
     partial.mkdir(parents=True)
     try:
         yield partial
@@ -188,10 +174,14 @@ def replaced_folder(folder: Path, names: Collection[str]) -> Iterator[Path]:
         if folder.exists():
             folder.rename(earlier)
         partial.rename(folder)
-    except BaseException:
-        if earlier.exists() and not folder.exists():
-            earlier.rename(folder)
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    sync(folder.parent)
-    shutil.rmtree(earlier, ignore_errors=True)
+        sync(folder.parent)
+    finally:
+        _finish_replacement(folder, partial, earlier)
+
+
+def _finish_replacement(folder: Path, partial: Path, earlier: Path) -> None:
+    """Restores the earlier folder if nothing replaced it, and removes what is left of the replacement."""
+    if earlier.exists() and not folder.exists():
+        earlier.rename(folder)
+    for leftover in (partial, earlier):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Processes: exit with the parent or on SIGTERM, leave signals and GPUs alone, lock a folder."""
+"""What a process asks of the system: signals to ignore or to exit on, no GPU, the lock of a folder."""
 
 import ctypes
 import fcntl
@@ -11,28 +11,26 @@ from pathlib import Path
 
 from longmlm.errors import FolderError
 
-PR_SET_PDEATHSIG = 1
-
 
 def end_with_parent(number: int) -> None:
-    """Makes Linux send this process the signal `number` when its parent exits, for whatever reason."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
+    """Makes Linux send this process the signal `number` when its parent exits for any reason."""
+    ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def ignore_stop_signals(_worker: int = 0) -> None:
-    """Ignores SIGTERM and SIGINT, which reach a whole process group, where the main process handles them."""
+    """Ignores SIGTERM and SIGINT: a whole process group receives them, and the main process handles them."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def hide_gpus() -> None:
-    """Makes this process compute on the CPU unless CUDA_VISIBLE_DEVICES is set; call it before torch is imported."""
+    """Hides all GPUs unless CUDA_VISIBLE_DEVICES is set; must run before torch is imported."""
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM leave the block like an error, so that partial output is removed, with exit code 143."""
+    """Makes SIGTERM raise SystemExit(143) in the block, so that partial output is removed."""
 
     def leave(number: int, _frame: object) -> None:
         print(f"stopped by {signal.Signals(number).name}: the same command resumes", file=sys.stderr, flush=True)
@@ -47,11 +45,16 @@ def exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Holds the lock of `folder`; raises FolderError when another process holds it."""
+    """Creates `folder` and holds its lock in the block; raises FolderError if another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderError(f"{folder} is being written by another process: wait for it, or stop it") from None
+    with (folder / ".lock").open("w") as file:
+        lock(file.fileno(), folder)
         yield
+
+
+def lock(descriptor: int, folder: Path) -> None:
+    """Locks an open file for the writer of `folder`; raises FolderError if another process holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FolderError(f"{folder} is being written by another process: wait for it, or stop it") from None

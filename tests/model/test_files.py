@@ -83,7 +83,7 @@ def test_files_that_are_not_read_and_manifests_of_other_tools_are_ignored(whole:
         (whole / MANIFEST).write_text(content)
         load_model(str(whole))
     (whole / MANIFEST).write_text("{")
-    with pytest.raises(ModelError, match=r"manifest\.json is damaged: it is no JSON"):
+    with pytest.raises(ModelError, match=r"manifest\.json is damaged"):
         load_model(str(whole))
 
 
@@ -127,13 +127,14 @@ def test_model_with_code_of_its_own_is_read_as_a_stock_one_if_that_takes_its_wei
     change_config(bare, auto_map={"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"})
     (bare / "own.py").write_text("raise SystemExit('code was run')")
     loaded = load_model(str(bare))
-    assert loaded.notes == (f"{bare} brings code of its own, which was not run: it was read as a stock roberta model",)
+    assert len(loaded.notes) == 1
+    assert all(fact in loaded.notes[0] for fact in (str(bare), "not run", "stock roberta"))
     assert not hasattr(loaded.model.config, "auto_map")
     weights = load_file(bare / "model.safetensors")
     own = {"roberta.encoder.layer.0.gate.weight": torch.zeros(2), "roberta.pooler.dense.bias": torch.zeros(2)}
     save_file(weights | own, bare / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=r"never run, and roberta\.encoder\.layer\.0\.gate\.weight, which no stock"):
+    with pytest.raises(ModelError, match=r"roberta\.encoder\.layer\.0\.gate\.weight.* never run"):
         load_model(str(bare))
     change_config(bare, model_type="unheard-of")
-    with pytest.raises(ModelError, match="needs code of its own, and code in a repository is never run"):
+    with pytest.raises(ModelError, match="code in a repository is never run"):
         load_model(str(bare))

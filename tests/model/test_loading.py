@@ -67,7 +67,7 @@ def test_half_precision_is_loaded_as_fp32(copy: Path) -> None:
 
 
 def test_absent_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"nowhere is neither a folder with a model nor one that the hub gives"):
+    with pytest.raises(ModelError, match="nowhere: no such"):
         load_model(str(tmp_path / "nowhere"))
 
 
@@ -149,7 +149,7 @@ def test_a_trained_matrix_stays_when_only_other_parts_of_the_head_are_new(copy: 
 @pytest.mark.parametrize("new_head", [False, True])
 def test_missing_weight_of_the_encoder_is_an_error(copy: Path, name: str, new_head: bool) -> None:
     keep(copy, lambda key: not re.search(f"{name}$", key))
-    with pytest.raises(ModelError, match=f"lacks weights of its encoder, .*{name}"):
+    with pytest.raises(ModelError, match=f"encoder .*{name}"):
         load_model(str(copy), new_head=new_head)
 
 
@@ -192,7 +192,7 @@ def test_weights_of_more_layers_than_the_config_says_are_refused(
     name = min(key for key in weights if layer in key)
     more = {name.replace(layer, layer.replace("1", "2").replace("0", "1")): weights[name].clone()}
     save_file({**weights, **more}, copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=rf"has {next(iter(more))} among its weights, .*config\.json"):
+    with pytest.raises(ModelError, match=rf"config\.json .*{next(iter(more))}"):
         load_model(str(copy), new_head=is_alone)
 
 
@@ -211,7 +211,7 @@ def test_code_in_the_folder_is_never_run(copy: Path, kind: tuple[str, int], tmp_
     (copy / "own.py").write_text(f"open({str(trace)!r}, 'w').close()\nclass Config: ...\nclass Model: ...\n")
     change_config(copy, auto_map={"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"})
     if is_known:
-        assert architecture_of(load_model(str(copy)).model).family == kind[0]
+        assert load_model(str(copy)).model.config.model_type == kind[0]
     else:
         change_config(copy, model_type="unheard-of")
         with pytest.raises(ModelError, match=str(copy)):

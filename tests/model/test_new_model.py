@@ -10,7 +10,7 @@ from longmlm.errors import ModelError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import new_model
 from longmlm.model.positions import sinusoidal_table
-from tests.support.tiny import VOCABULARY_SIZE, leave_a_gap, tiny_tokenizer
+from tests.support.tiny import VOCABULARY_SIZE, tiny_tokenizer
 
 ARCHITECTURE = {
     "model_type": "roberta",
@@ -77,7 +77,10 @@ def test_vocabulary_smaller_than_the_tokenizers_is_refused(tokenizer: Path, tmp_
 
 
 def test_vocabulary_smaller_than_the_highest_id_is_refused_if_ids_have_gaps(tokenizer: Path, tmp_path: Path) -> None:
-    highest = leave_a_gap(tokenizer)
+    path, highest = tokenizer / "tokenizer.json", VOCABULARY_SIZE + 9
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["vocab"]["far"] = highest
+    path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ModelError, match=f"vocab_size = {highest}, .* token id {highest}: set it to {highest + 1}"):
         new_model(written(tmp_path, vocab_size=highest), str(tokenizer), seed=0)
     new_model(written(tmp_path, vocab_size=highest + 1), str(tokenizer), seed=0)

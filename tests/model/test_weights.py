@@ -43,7 +43,7 @@ def test_pickled_tensors_are_read_and_noted(base: Path, copy: Path) -> None:
 
 def test_pickled_code_is_refused_and_not_run(copy: Path, tmp_path: Path) -> None:
     as_pickle(copy, more=Intruder(tmp_path / "trace"))
-    with pytest.raises(ModelError, match="holds more than tensors, and was not read"):
+    with pytest.raises(ModelError, match="holds more than tensors"):
         load_model(str(copy))
     assert not (tmp_path / "trace").exists()
     torch.load(copy / "pytorch_model.bin", weights_only=False)
@@ -122,5 +122,5 @@ def test_fingerprint_of_shards_covers_all_in_the_order_of_their_names(copy: Path
 
 def test_folder_without_weights_has_no_fingerprint(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ModelError, match=r"no folder with model\.safetensors"):
+        with pytest.raises(ModelError, match=r"model\.safetensors"):
             weights_sha256(folder)

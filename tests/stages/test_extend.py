@@ -146,12 +146,12 @@ def keep(folder: Path) -> None:
 
 
 ERRORS = {
-    "absent": (shutil.rmtree, {}, "neither a folder with a model nor one that the hub gives"),
+    "absent": (shutil.rmtree, {}, "base: no such"),
     "cut short": (cut_weights, {}, "model.safetensors is damaged"),
     "list": (make_config_a_list, {}, "config.json is damaged"),
     "NaN": (poison, {}, "roberta.embeddings.LayerNorm.weight holds NaN"),
     "headless": (take_head, {}, "set new_head = true"),
-    "encoder": (take_encoder_weight, {"new_head": True}, "lacks weights of its encoder"),
+    "encoder": (take_encoder_weight, {"new_head": True}, "weights of its encoder are missing"),
     "rotary": (make_rotary, {}, "rotary positions"),
     "extended": (mark_as_extended, {}, "extend its-base to"),
     "shorter": (keep, {"num_positions": NUM_POSITIONS}, "num_positions = 16"),

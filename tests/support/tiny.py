@@ -1,4 +1,4 @@
-"""Demo text to tiny models, tokenizers and packed rows, made where a test wants them."""
+"""Tiny models, tokenizers and packed rows from the demo text."""
 
 import functools
 import json
@@ -47,7 +47,6 @@ from longmlm.release import reload
 from longmlm.runtime import launch
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
 
@@ -71,7 +70,6 @@ TOKENIZERS = {
     "albert": AlbertTokenizer,
 }
 WIDTH = 32
-HELD_OUT = {"max_rows": None, "mask_seed": 1789, "masking": asdict(Masking())}
 
 
 @functools.cache
@@ -84,43 +82,27 @@ def demo_texts() -> tuple[str, ...]:
 
 
 @functools.cache
-def _learnt(family: str, pad: int) -> dict[str, Any]:
-    """Returns vocabulary, and merges where it has any, of the family's kind of tokenizer, trained on the demo texts."""
+def _trained(family: str, pad: int) -> dict[str, Any]:
+    """Returns vocabulary, and merges if any, of the family's kind of tokenizer, trained on the demo texts."""
     special = SPECIAL[family, pad]
-    if family == "roberta":
-        tokenizer = ByteLevelBPETokenizer()
-        tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
-    elif family in TOKENIZERS:
-        tokenizer = SentencePieceUnigramTokenizer()
-        tokenizer.train_from_iterator(
-            demo_texts(), VOCABULARY_SIZE, special_tokens=special, unk_token="<unk>", show_progress=False
-        )
-    else:
-        tokenizer = BertWordPieceTokenizer()
-        tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False)
+    more = {"unk_token": "<unk>"} if family in TOKENIZERS and family != "roberta" else {}
+    kind = BertWordPieceTokenizer
+    if family in TOKENIZERS:
+        kind = ByteLevelBPETokenizer if family == "roberta" else SentencePieceUnigramTokenizer
+    tokenizer = kind()
+    tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False, **more)
     return json.loads(tokenizer.to_str())["model"]
 
 
 def tiny_tokenizer(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedTokenizerBase:
-    """Returns the family's tokenizer with some 300 pieces, the padding token at the id `pad`."""
-    learnt, kind = _learnt(family, pad), TOKENIZERS.get(family, BertTokenizer)
+    """Returns the family's tokenizer with about 300 tokens and the padding token at the id `pad`."""
+    backend, kind = _trained(family, pad), TOKENIZERS.get(family, BertTokenizer)
     if family == "roberta":
-        merges = [tuple(pair) for pair in learnt["merges"]]
-        return kind(vocab=dict(learnt["vocab"]), merges=merges, model_max_length=num_positions)
+        merges = [tuple(pair) for pair in backend["merges"]]
+        return kind(vocab=dict(backend["vocab"]), merges=merges, model_max_length=num_positions)
     if family in TOKENIZERS:
-        return kind(vocab=[(piece, score) for piece, score in learnt["vocab"]], model_max_length=num_positions)
-    return kind(vocab=dict(learnt["vocab"]), model_max_length=num_positions)
-
-
-def leave_a_gap(folder: Path) -> int:
-    """Lets the tokenizer in the folder have one more token, some ids above the others, and returns its id."""
-    path = folder / "tokenizer.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    pieces = content["model"]["vocab"]
-    assert isinstance(pieces, dict)
-    pieces["far"] = VOCABULARY_SIZE + 9
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return VOCABULARY_SIZE + 9
+        return kind(vocab=[(piece, score) for piece, score in backend["vocab"]], model_max_length=num_positions)
+    return kind(vocab=dict(backend["vocab"]), model_max_length=num_positions)
 
 
 def tiny_config(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedConfig:
@@ -161,17 +143,17 @@ def tiny_model(family: str, pad: int, num_positions: int = NUM_POSITIONS, seed: 
 def tiny_folder(
     folder: Path, family: str = "roberta", pad: int = 1, num_positions: int = NUM_POSITIONS, seed: int = 0
 ) -> Path:
-    """Writes a tiny model with its tokenizer, as a pretrained one lies on a disk, and returns the folder."""
+    """Writes a tiny model with its tokenizer, like a pretrained one on disk, and returns the folder."""
     tiny_model(family, pad, num_positions, seed).save_pretrained(folder)
     tiny_tokenizer(family, pad, num_positions).save_pretrained(folder)
     return folder
 
 
 def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -> Path:
-    """Packs the demo texts into rows, both sides, and returns their folder."""
+    """Packs the demo texts into rows of both splits and returns their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "text.jsonl"
-    text.write_text("".join(json.dumps({"text": one}) + "\n" for one in demo_texts()), encoding="utf-8")
+    text.write_text("".join(json.dumps({"text": document}) + "\n" for document in demo_texts()), encoding="utf-8")
     sources = (Source(files=(str(text),)),)
     recipe = PrepareRecipe(tokenizer=str(tokenizer), row_length=row_length, sources=sources, held_out_fraction=0.25)
     rows = folder / f"rows-{row_length}"
@@ -181,8 +163,7 @@ def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -
 
 def tiny_long(folder: Path, base: Path, num_positions: int = LONG_POSITIONS) -> Path:
     """Extends the base model into `folder` as the stage does, and returns the folder."""
-    loaded = load_model(str(base))
-    write_extension(loaded, tiny_extension(base, num_positions), folder)
+    write_extension(load_model(str(base)), tiny_extension(base, num_positions), folder)
     return folder
 
 
@@ -203,12 +184,12 @@ def mark_trained(folder: Path, num_steps: int = 3) -> Path:
 
 
 def measured_on(rows: Path) -> dict[str, Any]:
-    """Returns what longmlm.json says of an evaluation of these rows in a run."""
-    return {"held_out": HELD_OUT, "precision": "no", "rows_sha256": held_out(rows).sha256}
+    """Returns what longmlm.json says about the evaluation on these rows in a run."""
+    return {"held_out": asdict(HeldOut()), "precision": "no", "rows_sha256": held_out(rows).sha256}
 
 
 def accuracy_of(folder: Path, rows: Path) -> float:
-    """Returns the percent of the selected held-out tokens that the model in the folder tells."""
+    """Returns the held-out masked-token accuracy of the model in the folder, in percent."""
     loaded = load_model(str(folder))
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
     frozen = FrozenRows(held_out(rows), HeldOut(), vocabulary.maskable, vocabulary.special)
@@ -216,7 +197,7 @@ def accuracy_of(folder: Path, rows: Path) -> float:
 
 
 def favour(folder: Path, token_id: int) -> Path:
-    """Makes the model in the folder answer `token_id` everywhere, and returns the folder."""
+    """Makes the model in the folder predict `token_id` everywhere, and returns the folder."""
     model = AutoModelForMaskedLM.from_pretrained(folder)
     with torch.no_grad():
         model.get_output_embeddings().bias[token_id] = 100.0
@@ -225,21 +206,18 @@ def favour(folder: Path, token_id: int) -> Path:
     return folder
 
 
-def commonest_and_absent(rows: Path, vocabulary: Vocabulary) -> tuple[int, int]:
-    """Returns the token that stands most often in the held-out rows, and one that never does, neither a special one."""
-    held_out = open_rows(rows, "held_out")
-    counts = np.bincount(
-        np.concatenate([held_out[row_id].input_ids for row_id in range(len(held_out))]), minlength=vocabulary.size
-    )
+def commonest_token(rows: Path, vocabulary: Vocabulary) -> int:
+    """Returns the token that is most frequent in the held-out rows, special tokens not counted."""
+    opened = held_out(rows)
+    tokens = [opened[row_id].input_ids for row_id in range(len(opened))]
+    counts = np.bincount(np.concatenate(tokens), minlength=vocabulary.size)
     drawable = vocabulary.maskable.drawable
-    commonest, rarest = (int(drawable[choose(counts[drawable])]) for choose in (np.argmax, np.argmin))
-    assert counts[rarest] == 0
-    return commonest, rarest
+    return int(drawable[counts[drawable].argmax()])
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the stages find: a base model, its long one before and after training, and rows of the long length."""
+    """The inputs of the stages: a base model, its long one before and after training, and rows of the long length."""
 
     base: Path
     long: Path
@@ -249,17 +227,17 @@ class World:
 
 @functools.cache
 def tiny_world(ground: Path, family: str, pad: int) -> World:
-    """Returns folders, below that of the session, which all its tests read and none may change.
+    """Returns folders below that of the session, which all its tests read and none may change.
 
-    Training stands for: the model has found out the commonest token, and answers it everywhere.
+    The trained model predicts the most frequent token everywhere.
     """
     folder = ground / f"world-{family}-{pad}"
     base = tiny_folder(folder / "base", family, pad)
     rows = tiny_rows(folder, base)
     long = tiny_long(folder / "long", base)
     trained = Path(shutil.copytree(long, folder / "trained"))
-    commonest, _ = commonest_and_absent(rows, load_vocabulary(str(base)))
-    return World(base, long, mark_trained(favour(trained, commonest)), rows)
+    favour(trained, commonest_token(rows, load_vocabulary(str(base))))
+    return World(base, long, mark_trained(trained), rows)
 
 
 @functools.cache
@@ -275,18 +253,18 @@ def tiny_evaluation(world: World) -> Path:
 
 
 def prove_in_this_process(patch: pytest.MonkeyPatch) -> None:
-    """Lets the proof of a release load the folder here, which takes a tenth of the time."""
+    """Makes the proof of a release load the folder in this process, which takes a tenth of the time."""
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess:
         folder, reference, text = command[-3:]
-        found = reload.compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
-        return subprocess.CompletedProcess(command, 0, json.dumps({**found, "knows_longmlm": False}), "")
+        result = reload.compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
+        return subprocess.CompletedProcess(command, 0, json.dumps({**result, "knows_longmlm": False}), "")
 
     patch.setattr(export, "subprocess", SimpleNamespace(run=run))
 
 
 def held_out(rows: Path) -> Rows:
-    """Returns the held-out rows, which are many enough to mean something."""
+    """Returns the held-out rows, of which there are enough to measure on."""
     opened = open_rows(rows, "held_out")
     assert len(opened) >= 50
     return opened
@@ -294,7 +272,7 @@ def held_out(rows: Path) -> Rows:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Lets torch use one thread, which is as many as tiny models can feed."""
+    """Makes torch use one thread: tiny models are slower with more."""
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "_fair_share_of_cores", lambda: 1)
@@ -304,5 +282,5 @@ def one_thread() -> Iterator[None]:
 
 
 def with_fresh_process_state() -> None:
-    """Lets the next Accelerator choose its precision anew; it keeps one for the life of a process."""
+    """Makes the next Accelerator choose its precision anew; it keeps one for the life of a process."""
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -1,19 +1,19 @@
-"""Masked-token accuracy as evaluations and metrics report it: of whole rows, per block, per bin of positions."""
+"""Masked-token accuracy as evaluations and metrics record it: of whole rows, per block, per bin of positions."""
 
 from dataclasses import dataclass
 
+from longmlm.artifacts.artifact import Json
+
 BINS_PER_BLOCK = 8
-LEAST_BIN_POSITIONS = 16
+MIN_BIN_POSITIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Masked-token accuracy in percent, its standard error, and the mean cross-entropy in nats.
+    """Masked-token accuracy and its standard error in percent, and the mean cross-entropy in nats.
 
-    All three are absent if no token was selected.
+    All three are None if no token was selected.
     """
-
-    __pydantic_config__ = {"extra": "forbid"}
 
     accuracy: float | None
     standard_error: float | None
@@ -25,8 +25,6 @@ class Accuracy:
 class Measured:
     """Accuracy of whole rows, of each block of base_positions positions and, if kept, of each bin of `bin_starts`."""
 
-    __pydantic_config__ = {"extra": "forbid"}
-
     whole: Accuracy
     blocks: tuple[Accuracy, ...]
     positions: tuple[Accuracy, ...] = ()
@@ -34,12 +32,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class FilledMask:
-    """A masked position of a row, the true text around it, and the model's likeliest tokens with probabilities.
+    """A masked position, its true text and the text around it, and the model's likeliest tokens with probabilities.
 
-    Texts keep their white space: `before + truth + after` reads as running text, and so does a guess in truth's place.
+    Texts keep their white space: `before + truth + after` is running text, also with a guess instead of the truth.
     """
-
-    __pydantic_config__ = {"extra": "forbid"}
 
     row_id: int
     position: int
@@ -50,8 +46,8 @@ class FilledMask:
 
 
 def bins_per_block(base_positions: int) -> int:
-    """Returns the number of bins per block: at most 8, each at least 16 positions wide (but at least one)."""
-    return max(1, min(BINS_PER_BLOCK, base_positions // LEAST_BIN_POSITIONS))
+    """Returns the number of bins per block: from 1 to 8, each at least 16 positions wide if there are several."""
+    return max(1, min(BINS_PER_BLOCK, base_positions // MIN_BIN_POSITIONS))
 
 
 def bin_starts(base_positions: int, row_length: int) -> tuple[int, ...]:
@@ -62,6 +58,6 @@ def bin_starts(base_positions: int, row_length: int) -> tuple[int, ...]:
     return tuple(start for start in starts if start < row_length)
 
 
-def upgraded_example(content: dict[str, object]) -> dict[str, object]:
-    """Returns a FilledMask's content of before format 1, which named its position `place`."""
+def upgraded_example(content: Json) -> Json:
+    """Returns a FilledMask's content from before format 1, which called its position `place`."""
     return {"position" if key == "place" else key: value for key, value in content.items()}

@@ -1,7 +1,7 @@
-"""Artifacts: the typed, versioned files that stages write and other stages read; one adapter reads and writes them all.
+"""Artifacts: the typed, versioned JSON files that one stage writes and another reads.
 
-Every artifact is a frozen dataclass. On disk it is a JSON object that begins with its `format`, the longmlm version
-that wrote it and, if known, the commit:
+Every artifact is a frozen dataclass. Its JSON object begins with the format, and the longmlm version and commit that
+wrote it:
 
     {"format": 1, "longmlm": "0.1.0", "commit": "b38c5a7...", "step": 500, ...}
 
@@ -12,6 +12,7 @@ newer format is always refused.
 import functools
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +22,7 @@ from longmlm.errors import ArtifactError
 from longmlm.folders import write_json
 
 ROOT = Path(__file__).parents[3]
+Json = dict[str, Any]  # a JSON object that was not validated yet, or is about to be written
 
 
 @functools.cache
@@ -39,15 +41,17 @@ def commit() -> str | None:
         return None
     command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
     except OSError:
         return None
-    return found.stdout.strip() or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """What every artifact begins with. A subclass sets the default of `format` and, if it is a file, `FILE`."""
+    """What every artifact begins with. A subclass that is a file of its own sets `FILE`.
+
+    Unknown keys are refused, also in the dataclasses of its fields: pydantic applies the configuration to all of them.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     FILE: ClassVar[str] = ""
@@ -57,15 +61,26 @@ class Artifact:
     commit: str | None = field(default_factory=commit)
 
     @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003 - for subclasses
-        """Returns the content of an older format as today's; raises ArtifactError, with the remedy, if it cannot."""
+    def upgrade(cls, content: Json) -> Json:  # noqa: ARG003 - for subclasses
+        """Returns content of an older format in the current one; raises ArtifactError, with a remedy, if it cannot."""
         raise ArtifactError("it was written by an earlier version of longmlm: make it again")
+
+    @classmethod
+    def upgraded(cls, content: Json) -> Json:
+        """Returns content of any format in the current one; raises ArtifactError for a newer format."""
+        current, found = cls.__dataclass_fields__["format"].default, content.get("format", 0)
+        if type(found) is not int or found > current:
+            raise ArtifactError(f"its format is {found!r}, this longmlm reads up to {current}: install a newer longmlm")
+        if found == current:
+            return content
+        stamp = {"format": current, "longmlm": content.get("longmlm", "unknown"), "commit": content.get("commit")}
+        return {**cls.upgrade(content), **stamp}
 
 
 Kind = TypeVar("Kind", bound=Artifact)
 
 
-def dump(artifact: Artifact) -> dict[str, Any]:
+def dump(artifact: Artifact) -> Json:
     """Returns the artifact as a JSON object."""
     return _adapter(type(artifact)).dump_python(artifact, mode="json")
 
@@ -73,30 +88,27 @@ def dump(artifact: Artifact) -> dict[str, Any]:
 def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
     """Returns the artifact in a JSON text, upgraded if it is of an older format.
 
-    `name` says in the error what was read. Raises ArtifactError for anything else than an artifact of this kind.
+    Raises ArtifactError, which calls the text `name`, unless it holds an artifact of this kind.
     """
     import pydantic
 
     try:
-        content = json.loads(text, parse_constant=lambda _: None)  # NaN: early versions wrote it for None
-    except ValueError as error:
-        raise ArtifactError(f"{name} is damaged: it is no JSON") from error
-    if not isinstance(content, dict):
-        raise ArtifactError(f"{name} is damaged: it holds no JSON object")
-    try:
-        return _adapter(kind).validate_json(json.dumps(upgraded(kind, content)), strict=True, extra="forbid")
+        content = json.loads(text, parse_constant=lambda _: None)  # early versions wrote NaN for None
+        return _adapter(kind).validate_json(json.dumps(kind.upgraded(content)), strict=True)
     except pydantic.ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise ArtifactError(f"{name} is damaged: {where or 'its content'}: {problem['msg']}") from error
+        key = ".".join(str(part) for part in problem["loc"])
+        raise ArtifactError(f"{name} is damaged: {key or 'its content'}: {problem['msg']}") from error
     except ArtifactError as error:
         raise ArtifactError(f"{name} cannot be used: {error}") from error
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ArtifactError(f"{name} is damaged: it is of no format that longmlm writes") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{name} is damaged: it is not a JSON object of a format that longmlm writes") from error
+    except ValueError as error:
+        raise ArtifactError(f"{name} is damaged: it is not JSON") from error
 
 
 def read(kind: type[Kind], path: Path) -> Kind:
-    """Returns the artifact in a file; raises ArtifactError when it is absent, damaged or of another format."""
+    """Returns the artifact in a file; raises ArtifactError if the file is missing, damaged or of another format."""
     try:
         return load(kind, path.read_bytes(), str(path))
     except FileNotFoundError as error:
@@ -104,19 +116,13 @@ def read(kind: type[Kind], path: Path) -> Kind:
 
 
 def write(path: Path, artifact: Artifact) -> None:
-    """Writes the artifact, stamped anew, so that a reader sees the old file or the new one, never a part of it."""
+    """Writes the artifact with this version and commit; a reader sees the old file or the new one, never a part."""
     write_json(path, dump(replace(artifact, longmlm=version(), commit=commit())))
 
 
-def upgraded(kind: type[Kind], content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of an artifact in the current format; raises ArtifactError for that of a newer one."""
-    current, found = kind.__dataclass_fields__["format"].default, content.get("format", 0)
-    if type(found) is not int or found > current:
-        raise ArtifactError(f"its format is {found!r}, this longmlm reads up to {current}: install a newer longmlm")
-    if found == current:
-        return content
-    stamp = {"format": current, "longmlm": str(content.get("longmlm", "unknown")), "commit": content.get("commit")}
-    return {**kind.upgrade(content), **stamp}
+def without(content: Mapping[str, Any], *keys: str) -> Json:
+    """Returns the content without some keys, for upgrades."""
+    return {key: value for key, value in content.items() if key not in keys}
 
 
 @functools.cache

@@ -1,26 +1,25 @@
-"""evaluation.json: accuracies of base and long model on the same frozen masks, and what they were measured on."""
+"""evaluation.json: the accuracies of base and long model under the same masks, and what they were measured on."""
 
 import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 from longmlm.artifacts.accuracy import FilledMask, Measured, upgraded_example
-from longmlm.artifacts.artifact import Artifact, dump, load, read, upgraded
+from longmlm.artifacts.artifact import Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError
 from longmlm.settings.held_out import HeldOut
 
 ViewName = Literal["base_cut", "base_windows", "long_before", "long_after", "long_after_cut"]
 VIEW_NAMES: tuple[ViewName, ...] = get_args(ViewName)
+REMEDY = "run the evaluate stage again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSources:
-    """Where rows and models lie, and the hashes by which a release knows that the evaluation is about them."""
-
-    __pydantic_config__ = {"extra": "forbid"}
+    """The rows and models by path or name, and the hashes by which a release recognizes them."""
 
     rows: str
     rows_sha256: str
@@ -34,9 +33,9 @@ class EvaluationSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Artifact):
-    """An evaluation: `measured` by view, `curve` from the run's metrics, `examples` filled in by the latest model.
+    """Accuracies by view, the run's curve, and masks filled in by the latest long model.
 
-    `position_starts` are the first positions of the bins in Measured.positions. `sha256` is the hash of all else.
+    `position_starts` are the first positions of the bins in Measured.positions. `sha256` is the hash of the content.
     """
 
     FILE: ClassVar[str] = "evaluation.json"
@@ -54,65 +53,56 @@ class Evaluation(Artifact):
     sha256: str = ""
 
     def accuracy(self, view: ViewName) -> float | None:
-        """Returns the accuracy on whole rows in percent; None where the view or any selected token is missing."""
+        """Returns the accuracy on whole rows in percent; None if the view was not measured or no token selected."""
         return self.measured[view].whole.accuracy if view in self.measured else None
 
     @property
     def latest_view(self) -> ViewName:
-        """The view of the whole row by the latest long model: long_after, or long_before until it is trained."""
+        """The latest long model's view of whole rows: long_after, or long_before until it is trained."""
         return "long_after" if "long_after" in self.measured else "long_before"
 
     @property
     def is_recovered(self) -> bool | None:
-        """Whether long_after >= base_cut, as the numbers stand; None before training."""
+        """Whether long_after >= base_cut; None before training."""
         after, base = self.accuracy("long_after"), self.accuracy("base_cut")
         return None if after is None or base is None else after >= base
 
     @property
     def context_gain(self) -> float | None:
-        """Percentage points that context beyond base_positions is worth: long_after - base_windows."""
+        """Percentage points gained by context beyond base_positions: long_after - base_windows."""
         after, windows = self.accuracy("long_after"), self.accuracy("base_windows")
         return None if after is None or windows is None else after - windows
 
     def signed(self) -> Self:
         """Returns the evaluation with the hash of its content, by which a reader knows that nobody changed it."""
-        return replace(self, sha256=self.content_sha256())
-
-    def content_sha256(self) -> str:
-        """Returns the SHA-256 of everything but `sha256` itself."""
-        return _sha256_of(dump(self))
+        return replace(self, sha256=_sha256_of(dump(self)))
 
     @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns content of before format 1; raises ArtifactError where it was changed or lacks settings."""
-        sources = dict(content["sources"])
-        if "precision" not in sources or "held_out" not in content or "sha256" not in content:
-            raise ArtifactError("it was written by an earlier version of longmlm: run the evaluate stage again")
-        if content["sha256"] != _sha256_of(content):
-            raise ArtifactError("it was changed after it was written: run the evaluate stage again")
-        converted = {
-            **{key: content[key] for key in ("row_length", "position_starts", "num_rows", "measured")},
-            "format": 1,
-            "longmlm": "unknown",
-            "commit": None,
+    def upgrade(cls, content: Json) -> Json:
+        """Returns content from before format 1; raises ArtifactError if settings of the measurement are missing."""
+        sources = content["sources"]
+        if "precision" not in sources or "held_out" not in content:
+            raise ArtifactError(f"it was written by an earlier version of longmlm: {REMEDY}")
+        return {
+            **without(content, "block", "mask_seed", "gains"),
             "base_positions": content["block"],
-            "held_out": {key: value for key, value in content["held_out"].items() if key != "rows_per_batch"},
-            "precision": sources.pop("precision"),
-            "sources": sources,
-            "curve": [upgraded(EvaluationMetrics, line) for line in content["curve"]],
+            "held_out": without(content["held_out"], "rows_per_batch"),
+            "precision": sources["precision"],
+            "sources": without(sources, "precision"),
+            "curve": [EvaluationMetrics.upgraded(line) for line in content["curve"]],
             "examples": [upgraded_example(example) for example in content["examples"]],
         }
-        return dump(load(cls, json.dumps(converted), cls.FILE).signed())
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Returns the evaluation in a file; raises ArtifactError also for one that was changed after it was written."""
-    evaluation = read(Evaluation, path)
-    if evaluation.sha256 != evaluation.content_sha256():
-        raise ArtifactError(f"{path} was changed after it was written: run the evaluate stage again")
-    return evaluation
+    """Returns the evaluation in a file, signed; raises ArtifactError if it was changed after it was written."""
+    evaluation, content = read(Evaluation, path), json.loads(path.read_bytes())
+    if content.get("sha256") != _sha256_of(content):
+        raise ArtifactError(f"{path} was changed after it was written: {REMEDY}")
+    return evaluation.signed()
 
 
-def _sha256_of(content: dict[str, Any]) -> str:
-    hashed = {key: value for key, value in content.items() if key != "sha256"}
+def _sha256_of(content: Json) -> str:
+    """Returns the SHA-256 of all but itself and of what writing the file again may change."""
+    hashed = without(content, "sha256", "longmlm", "commit")
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()

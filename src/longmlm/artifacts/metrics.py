@@ -1,23 +1,23 @@
 """metrics.jsonl: the record of a run, one line per logged step and one per evaluation."""
 
 import json
-import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from longmlm.artifacts.accuracy import FilledMask, Measured, upgraded_example
-from longmlm.artifacts.artifact import Artifact, dump, load
+from longmlm.artifacts.artifact import Artifact, Json, dump, load
 from longmlm.errors import ArtifactError
-from longmlm.folders import PARTIAL
+from longmlm.folders import partial_of
 
 METRICS_FILE = "metrics.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMetrics(Artifact):
-    """Means over the steps since the line before: loss in nats, accuracy in percent; memory is the peak so far."""
+    """Means over the steps since the previous line: loss in nats, accuracy in percent; memory is the peak so far."""
 
     kind: Literal["training"] = "training"
     step: int
@@ -32,14 +32,14 @@ class TrainingMetrics(Artifact):
     mfu: float | None = None
 
     @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns a line of before format 1, which had no kind."""
+    def upgrade(cls, content: Json) -> Json:
+        """Returns a line from before format 1, which had no kind."""
         return {"kind": "training", **content}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationMetrics(Artifact):
-    """Held-out accuracy at a step, whole and per block; `base_cut` is what training must win back."""
+    """Held-out accuracy at a step, of whole rows and per block; `base_cut` is the accuracy to recover."""
 
     kind: Literal["evaluation"] = "evaluation"
     step: int
@@ -51,37 +51,28 @@ class EvaluationMetrics(Artifact):
     examples: tuple[FilledMask, ...] = ()
 
     @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns a line of before format 1, which had no kind, and NaN where no token was selected."""
-        held_out = content["held_out"]
-        measured = {
-            "whole": _without_nan(held_out["whole"]),
-            "blocks": [_without_nan(block) for block in held_out["blocks"]],
-        }
+    def upgrade(cls, content: Json) -> Json:
+        """Returns a line from before format 1, which had no kind."""
         examples = [upgraded_example(example) for example in content.get("examples", ())]
-        return {"kind": "evaluation", **content, "held_out": measured, "examples": examples}
-
-
-def _without_nan(accuracy: dict[str, float | None]) -> dict[str, float | None]:
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in accuracy.items()}
+        return {"kind": "evaluation", **content, "examples": examples}
 
 
 Metrics = TrainingMetrics | EvaluationMetrics
 
 
 class MetricsFile:
-    """The metrics of a run folder: appended to by training, read by reports and trackers."""
+    """The metrics of a run folder: written by training, read by reports and trackers."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / METRICS_FILE
 
     def append(self, line: Metrics) -> None:
-        """Adds one line."""
+        """Appends one line."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dump(line)) + "\n")
 
     def lines(self) -> list[Metrics]:
-        """Returns the lines written so far; a last line that a crash cut short is left out."""
+        """Returns the lines written so far, without a last line that a crash cut short."""
         return [line for _, line in self._parsed()]
 
     def evaluations(self) -> tuple[EvaluationMetrics, ...]:
@@ -89,27 +80,21 @@ class MetricsFile:
         return tuple(replace(line, examples=()) for line in self.lines() if isinstance(line, EvaluationMetrics))
 
     def truncate(self, step: int) -> None:
-        """Drops the lines beyond `step`, which a resumed run will write again; others are kept as they are."""
-        kept = "".join(text for text, line in self._parsed() if line.step <= step)
-        partial = self.path.with_name(self.path.name + PARTIAL)
-        partial.write_text(kept, encoding="utf-8")
+        """Drops the lines after `step`, which a resumed run will write again; the others stay byte for byte."""
+        partial = partial_of(self.path)
+        partial.write_text("".join(text for text, line in self._parsed() if line.step <= step), encoding="utf-8")
         partial.replace(self.path)
 
     def _parsed(self) -> Iterator[tuple[str, Metrics]]:
         if not self.path.is_file():
             return
-        for number, text in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines(True), 1):
+        for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
             if text.endswith("\n"):
-                try:
-                    yield text, parse_line(text, f"{self.path}, line {number}")
-                except ArtifactError:
-                    continue
+                with suppress(ArtifactError):
+                    yield text, parse_line(text, str(self.path))
 
 
 def parse_line(text: str | bytes, name: str) -> Metrics:
     """Returns one line of metrics; raises ArtifactError for anything else."""
-    try:
-        is_evaluation = "held_out" in json.loads(text)
-    except (ValueError, TypeError) as error:
-        raise ArtifactError(f"{name} is damaged: it is no JSON") from error
-    return load(EvaluationMetrics if is_evaluation else TrainingMetrics, text, name)
+    kind = EvaluationMetrics if '"held_out"' in str(text) else TrainingMetrics  # lines of before format 1 have no kind
+    return load(kind, text, name)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from longmlm.artifacts import artifact
-from longmlm.artifacts.artifact import Artifact
+from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.settings.extend import Initialisation, PositionMode
 from longmlm.settings.held_out import HeldOut
 
@@ -13,8 +12,6 @@ from longmlm.settings.held_out import HeldOut
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
     """A model by its folder or hub name; `revision` is the commit of a model on the hub."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     name: str
     revision: str | None = None
@@ -33,8 +30,6 @@ class ModelSource:
 class Extension:
     """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     base: ModelSource
     base_positions: int
     num_positions: int
@@ -51,8 +46,6 @@ class TrainingRecord:
     `precision`, `held_out` and `rows_sha256` say how the accuracy was measured; runs of early versions lack them.
     `rows` names rows on a hub. `exported_accuracy` is that of the released files themselves.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     row_length: int
     steps: int
@@ -93,24 +86,20 @@ class Provenance(Artifact):
         return replace(self, trained=self.trained and replace(self.trained, exported_accuracy=accuracy))
 
     def published(self) -> Self:
-        """Returns the history as a release tells it: a local folder is named by the last part of its path."""
+        """Returns the history for a release, in which a local folder is only the last part of its path."""
         extension = self.extension and replace(self.extension, base=self.extension.base.published())
         return replace(self, extension=extension, started_from=self.started_from and self.started_from.published())
 
     @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns content of before format 1, in which all keys stood side by side."""
+    def upgrade(cls, content: Json) -> Json:
+        """Returns content from before format 1, which had all keys on one level."""
         known = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
-        extension = None
-        if "base" in content:
-            base = {"name": content["base"], "revision": content.get("base_revision")}
-            extension = {"base": base, **{key: content[key] for key in known if key in content}}
-        started = content.get("started_from")
+        base = _upgraded_source(content, "base")
         return {
-            "extension": extension,
-            "started_from": started and {"name": started, "revision": content.get("started_from_revision")},
-            "trained": content.get("trained") and _upgraded(content["trained"]),
-            "trained_before": [_upgraded(record) for record in content.get("trained_before", ())],
+            "extension": base and {"base": base, **{key: content[key] for key in known if key in content}},
+            "started_from": _upgraded_source(content, "started_from"),
+            "trained": content.get("trained") and _upgraded_record(content["trained"]),
+            "trained_before": [_upgraded_record(record) for record in content.get("trained_before", ())],
         }
 
 
@@ -120,10 +109,13 @@ def read_provenance(folder: str | Path) -> Provenance:
     Raises ArtifactError for a file that cannot be read.
     """
     path = Path(folder) / Provenance.FILE
-    return artifact.read(Provenance, path) if path.exists() else Provenance()
+    return read(Provenance, path) if path.exists() else Provenance()
 
 
-def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
+def _upgraded_source(content: Json, key: str) -> Json | None:
+    return {"name": content[key], "revision": content.get(f"{key}_revision")} if content.get(key) else None
+
+
+def _upgraded_record(record: Json) -> Json:
     held_out = record.get("held_out")
-    kept = held_out and {key: value for key, value in held_out.items() if key != "rows_per_batch"}
-    return {**record, "held_out": kept}
+    return {**record, "held_out": held_out and without(held_out, "rows_per_batch")}

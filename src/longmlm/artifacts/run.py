@@ -1,9 +1,9 @@
 """Artifacts of a run: state.json in each checkpoint, and summary.json in the run folder."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from longmlm.artifacts.artifact import Artifact
+from longmlm.artifacts.artifact import Artifact, Json, without
 from longmlm.errors import ArtifactError
 from longmlm.settings.pretrain import PretrainRecipe
 
@@ -15,8 +15,6 @@ class TrainState:
     `cursor` counts the rows consumed by all ranks together, `tokens` those rows' tokens. `accuracy` is that of the
     latest evaluation, made at `evaluated_at_step`. `base_cut` is absent if there is no base model.
     """
-
-    __pydantic_config__ = {"extra": "forbid"}
 
     step: int = 0
     cursor: int = 0
@@ -68,7 +66,7 @@ class CheckpointState(Artifact):
     precision: Literal["no", "bf16"] | None = None
 
     @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
+    def upgrade(cls, content: Json) -> Json:
         """Returns content of before format 1; raises ArtifactError if it does not identify the rows."""
         before = content["depends_on"]
         if "sha256" not in before["rows"]:
@@ -76,8 +74,7 @@ class CheckpointState(Artifact):
                 "it was saved by an early version that did not identify its rows: start a new run from these weights "
                 "with start.checkpoint"
             )
-        held_out = {key: value for key, value in before["held_out"].items() if key != "rows_per_batch"}
-        recipe = {**before["recipe"], "held_out": held_out}
+        recipe = {**before["recipe"], "held_out": without(before["held_out"], "rows_per_batch")}
         return {"state": content["state"], "recipe": recipe, "rows_sha256": before["rows"]["sha256"]}
 
 
@@ -93,8 +90,7 @@ class RunSummary(Artifact):
     peak_memory_bytes: int
 
     @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns content of before format 1, in which the state's keys stood next to the others."""
+    def upgrade(cls, content: Json) -> Json:
+        """Returns content from before format 1, which had the state's keys on the same level."""
         others = ("train_tokens_per_second", "num_processes", "peak_memory_bytes")
-        state = {key: value for key, value in content.items() if key not in others}
-        return {"state": state, **{key: content[key] for key in others}}
+        return {"state": without(content, *others), **{key: content[key] for key in others}}

@@ -1,6 +1,10 @@
-"""The parts of a masked language model: the one module that knows where each family keeps its modules."""
+"""The parts of a masked language model: the only module that knows where each family keeps its modules.
 
-from collections.abc import Callable
+To add a family with learned absolute positions, add its `model_type` to Family and a case to `_parts`: its layers, its
+head's transform and decoder and, if position 0 does not use row 0 of the position table, the offset. Then describe a
+tiny tokenizer and config of the family in tests/support/tiny.py, and all tests of tests/model run on it.
+"""
+
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, cast, get_args
 
@@ -13,20 +17,11 @@ from longmlm.errors import ModelError
 Family = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 REFUSED = {
-    "deberta": "relative positions",
-    "deberta-v2": "relative positions",
-    "mpnet": "relative positions",
-    "t5": "relative positions",
-    "xlnet": "relative positions",
-    "nezha": "relative positions",
-    "roformer": "rotary positions",
-    "modernbert": "rotary positions",
-    "nomic_bert": "rotary positions",
-    "eurobert": "rotary positions",
+    **dict.fromkeys(("deberta", "deberta-v2", "mpnet", "t5", "xlnet", "nezha"), "relative positions"),
+    **dict.fromkeys(("roformer", "modernbert", "nomic_bert", "eurobert"), "rotary positions"),
+    **dict.fromkeys(("longformer", "big_bird"), "its own windowed attention"),
     "esm": "rotary or other positions",
-    "fnet": "no attention to extend",
-    "longformer": "its own windowed attention",
-    "big_bird": "its own windowed attention",
+    "fnet": "no attention",
 }
 
 
@@ -34,20 +29,25 @@ REFUSED = {
 class Architecture:
     """The parts of a masked language model with learned absolute positions.
 
-    `layers` are applied `layer_repeats` times. `decoder(head_transform(hidden))` are the logits; `head_matrix` is the
-    first linear layer of the transform. The first `position_offset` rows of the position table are reserved: no
-    position uses them.
+    `decoder(head_transform(hidden))` are the logits. ALBERT applies each of its `layers` several times. The first
+    `position_offset` rows of the position table are reserved: no position uses them.
     """
 
-    family: Family
     encoder: nn.Module
-    embeddings: nn.Module
-    layers: nn.Module
-    layer_repeats: int
-    head_transform: Callable[[Tensor], Tensor]
-    head_matrix: nn.Linear
+    layers: nn.ModuleList
+    head_transform: nn.Module
     decoder: nn.Linear
     position_offset: int
+
+    @property
+    def head_matrix(self) -> nn.Linear:
+        """The only linear layer of the head's transform."""
+        return next(part for part in self.head_transform.modules() if isinstance(part, nn.Linear))
+
+    @property
+    def embeddings(self) -> nn.Module:
+        """The embeddings of tokens and positions."""
+        return cast(nn.Module, self.encoder.embeddings)
 
     @property
     def position_table(self) -> nn.Embedding:
@@ -61,7 +61,7 @@ class Architecture:
 
     @property
     def num_positions(self) -> int:
-        """Number of positions that a text can use."""
+        """Number of usable positions."""
         return self.position_table.num_embeddings - self.position_offset
 
 
@@ -69,15 +69,15 @@ def check_architecture(config: PretrainedConfig, name: str) -> None:
     """Raises ModelError, with the reason, unless the model is an encoder with learned absolute positions."""
     family = config.model_type
     if family in REFUSED:
-        raise ModelError(f"{name} is a {family} model: it has {REFUSED[family]} and no position table to extend")
+        raise ModelError(f"{name} is a {family} model, which cannot be extended: it has {REFUSED[family]}")
     if family not in FAMILIES:
         raise ModelError(
             f"{name} is a {family or 'nameless'} model: only {', '.join(FAMILIES[:-1])} and {FAMILIES[-1]} models can "
             "be extended"
         )
-    if getattr(config, "sinusoidal_pos_embds", False):
-        raise ModelError(f"{name} has sinusoidal positions: only learned absolute positions can be extended")
-    if (kind := getattr(config, "position_embedding_type", None) or "absolute") != "absolute":
+    is_sinusoidal = getattr(config, "sinusoidal_pos_embds", False)
+    kind = "sinusoidal" if is_sinusoidal else getattr(config, "position_embedding_type", None) or "absolute"
+    if kind != "absolute":
         raise ModelError(f"{name} has {kind} positions: only learned absolute positions can be extended")
     if getattr(config, "is_decoder", False):
         raise ModelError(
@@ -93,37 +93,33 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def _parts(model: Any, family: Family) -> Architecture:  # Any: each family has attributes of its own
-    encoder, offset, repeats = model.base_model, 0, 1
-    layers: Any = None if family in ("albert", "distilbert") else encoder.encoder.layer
+    encoder, offset = model.base_model, 0
     match family:
         case "roberta" | "xlm-roberta" | "camembert":
-            head, offset = model.lm_head, encoder.embeddings.padding_idx + 1
-            matrix, decoder = head.dense, head.decoder
-            transform = nn.Sequential(matrix, nn.GELU(), head.layer_norm)
+            head, layers, offset = model.lm_head, encoder.encoder.layer, encoder.embeddings.padding_idx + 1
+            transform, decoder = nn.Sequential(head.dense, nn.GELU(), head.layer_norm), head.decoder
         case "bert":
-            transform, decoder = model.cls.predictions.transform, model.cls.predictions.decoder
-            matrix = transform.dense
+            head, layers = model.cls.predictions, encoder.encoder.layer
+            transform, decoder = head.transform, head.decoder
         case "albert":
             head, layers = model.predictions, encoder.encoder.albert_layer_groups
-            matrix, decoder = head.dense, head.decoder
-            transform = nn.Sequential(matrix, head.activation, head.LayerNorm)
-            repeats = model.config.num_hidden_layers // model.config.num_hidden_groups
+            transform, decoder = nn.Sequential(head.dense, head.activation, head.LayerNorm), head.decoder
         case "electra":
+            layers = encoder.encoder.layer
             transform, decoder = model.generator_predictions, model.generator_lm_head
-            matrix = transform.dense
         case "distilbert":
-            layers, matrix, decoder = encoder.transformer.layer, model.vocab_transform, model.vocab_projector
-            transform = nn.Sequential(matrix, model.activation, model.vocab_layer_norm)
+            layers, decoder = encoder.transformer.layer, model.vocab_projector
+            transform = nn.Sequential(model.vocab_transform, model.activation, model.vocab_layer_norm)
         case _:
             assert_never(family)
-    return Architecture(family, encoder, encoder.embeddings, layers, repeats, transform, matrix, decoder, offset)
+    return Architecture(encoder, layers, transform, decoder, offset)
 
 
 @torch.no_grad()
 def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
-    """Replaces the usable rows of the position table by `table` (positions, width); reserved rows are kept.
+    """Replaces the usable rows of the position table with `table` (positions, width); reserved rows are kept.
 
-    The embeddings' buffers that are as long as the table, and the model's config, follow.
+    The buffers that are as long as the table are resized, and config.max_position_embeddings is set.
     """
     parts = architecture_of(model)
     old, embeddings = parts.position_table, parts.embeddings

@@ -1,4 +1,4 @@
-"""Estimates what training a model costs: FLOP per token, memory, disk."""
+"""Estimates what training a model costs: FLOP per token, memory and disk."""
 
 import re
 from dataclasses import dataclass
@@ -9,28 +9,24 @@ from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of
 
-# dense bf16 FLOP/s with fp32 accumulation, from NVIDIA's data sheets; the first name that matches counts
-PEAKS = {
+# dense bf16 FLOP/s with fp32 accumulation, from NVIDIA's data sheets; the first pattern that matches counts
+PEAK_FLOPS = {
     "B200": 2250e12,
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "H800": 989e12,
+    "H100|H200|H800": 989e12,
     "H20": 148e12,
-    "A100": 312e12,
-    "A800": 312e12,
+    "A100|A800": 312e12,
     "A40": 150e12,
-    "A30": 165e12,
+    "A30|RTX 4090": 165e12,
     "L40S": 362e12,
     "L40": 181e12,
     "L4": 121e12,
     "RTX 5090": 209e12,
-    "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
-BYTES_PER_SAVED_PARAMETER = 12
+BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What training does: tokens per row, fraction of them selected, bf16 or fp32, activations recomputed or not."""
+    """What a training step computes; with `is_checkpointed`, activations are recomputed in the backward pass."""
 
     row_length: int
     selected_fraction: float
@@ -56,18 +52,17 @@ class Work:
 def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     """Returns the cost of training the model.
 
-    FLOP as Kaplan et al. (2020) and Chowdhery et al. (2022, appendix B) count them: 6 per matrix weight and token,
-    12 * length * width per layer for attention, none for recomputation. The head runs on selected tokens only.
+    FLOP as in Kaplan et al. (2020) and Chowdhery et al. (2022, appendix B): 6 per matrix weight and token, and
+    12 * length * width per layer for attention; recomputation is not counted. The head runs on selected tokens only.
     """
     parts = architecture_of(model)
-    repeated = _matrices(parts.layers)
-    once = _matrices(parts.encoder) - repeated
-    head = parts.head_matrix.weight.numel() + parts.decoder.weight.numel()
+    shared = _num_weights(parts.layers)  # ALBERT's layers share weights
+    layers = shared * model.config.num_hidden_layers // len(parts.layers)
+    head = _num_weights(parts.head_transform) + _num_weights(parts.decoder)
     attention = 12 * model.config.num_hidden_layers * work.row_length * model.config.hidden_size
-    flop = 6 * (once + repeated * parts.layer_repeats + work.selected_fraction * head) + attention
-    num_parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    num_parameters = model.num_parameters(only_trainable=True)
     return Cost(
-        flop_per_token=flop,
+        flop_per_token=6 * (_num_weights(parts.encoder) - shared + layers + work.selected_fraction * head) + attention,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
         row_bytes=round(work.row_length * _saved_bytes_per_token(model, work)),
         checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
@@ -76,15 +71,13 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
 
 def peak_flops() -> float | None:
     """Returns the peak bf16 FLOP/s of this GPU; None if it is unknown."""
-    if not torch.cuda.is_available():
-        return None
-    name = torch.cuda.get_device_name()
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     if re.search(r"\b(MIG|Laptop|Ti)\b", name):
         return None
-    return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
+    return next((peak for pattern, peak in PEAK_FLOPS.items() if re.search(rf"\b({pattern})\b", name)), None)
 
 
-def _matrices(module: nn.Module) -> int:
+def _num_weights(module: nn.Module) -> int:
     return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
 
 
@@ -93,7 +86,7 @@ def _saved_bytes_per_token(model: PreTrainedModel, work: Work) -> float:
 
     Measured on RoBERTa, BERT and ALBERT layers with torch's saved_tensors_hooks: 27 bytes per unit of width and 4 per
     unit of the feed-forward layer under bf16 autocast, 36 and 8 in fp32. On the CPU, attention with dropout keeps 12
-    more per pair of tokens and head. With activation checkpointing, layers keep their inputs, and one layer the rest.
+    more per pair of tokens and head. With activation checkpointing, each layer keeps its input, and one layer the rest.
     """
     config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.out_features for part in layers.modules() if isinstance(part, nn.Linear))

@@ -1,4 +1,4 @@
-"""Extends a loaded model to more positions, and proves that its logits on short inputs did not change."""
+"""Extends a loaded model to more positions, and verifies that its logits on short inputs did not change."""
 
 import copy
 import math
@@ -14,14 +14,13 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.loading import LoadedModel, load_model, quiet_transformers
 from longmlm.model.positions import extended_table
-from longmlm.model.quiet import quiet_transformers
 
 
 @dataclass(frozen=True, slots=True)
 class ExtensionReport:
-    """Root mean squares of trained and new position rows, and the largest difference of short inputs' logits."""
+    """Root mean squares of trained and new position rows, and the largest difference between logits on short inputs."""
 
     trained_rows_rms: float
     new_rows_rms: float
@@ -65,12 +64,14 @@ def with_num_positions(loaded: LoadedModel, num_positions: int) -> LoadedModel:
 
 
 def write_extension(base: LoadedModel, extension: Extension, folder: Path) -> ExtensionReport:
-    """Writes the long model into `folder` and returns what changed; nothing is left there if a check fails.
+    """Writes the long model into `folder` and returns what changed; nothing is left on disk if a check fails.
 
     The written folder is loaded again. Its logits on inputs of up to n tokens must equal the base model's bit for bit,
     unless the initialisation changes the trained rows. Raises ModelError if they do not, or if the base has NaNs.
     """
-    _check_finite(base.model, extension.base.name)
+    for key, weight in base.model.state_dict().items():
+        if not weight.isfinite().all():
+            raise ModelError(f"{extension.base.name}: {key} holds NaN or infinite values: take an intact checkpoint")
     trained = architecture_of(base.model).usable_rows
     table = extended_table(trained, extension)
     long = with_positions(base, table)
@@ -84,26 +85,17 @@ def write_extension(base: LoadedModel, extension: Extension, folder: Path) -> Ex
             raise ModelError(
                 f"the long model's logits on short inputs differ from those of the base model by {difference:.2e}"
             )
-    return ExtensionReport(_rms(trained), _rms(table[len(trained) :]), difference)
-
-
-def _check_finite(model: PreTrainedModel, name: str) -> None:
-    damaged = (key for key, weight in model.state_dict().items() if not weight.isfinite().all())
-    if first := next(damaged, None):
-        raise ModelError(f"{name}: {first} holds NaN or infinite values: take an intact checkpoint")
-
-
-def _rms(rows: Tensor) -> float:
-    return float(rows.square().mean().sqrt())
+    trained_rms, new_rms = (rows.square().mean().sqrt().item() for rows in (trained, table[len(trained) :]))
+    return ExtensionReport(trained_rms, new_rms, difference)
 
 
 @torch.no_grad()
 def largest_difference(base: PreTrainedModel, long: PreTrainedModel) -> float:
-    """Returns the largest difference of two models' logits on random inputs of several lengths up to n, some padded."""
+    """Returns the largest difference between two models' logits on random inputs of up to n tokens, some padded."""
     num_positions = architecture_of(base).num_positions
     generator = torch.Generator().manual_seed(0)
     pad = base.config.pad_token_id or 0
-    differences = []
+    largest = torch.zeros(())
     for length in sorted({1, 2, num_positions // 2 or 1, num_positions}):
         input_ids = torch.randint(0, base.config.vocab_size, (2, length), generator=generator)
         input_ids[input_ids == pad] = (pad + 1) % base.config.vocab_size
@@ -114,5 +106,5 @@ def largest_difference(base: PreTrainedModel, long: PreTrainedModel) -> float:
             model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits[attention_mask == 1]
             for model in (base, long)
         )
-        differences.append((base_logits - long_logits).abs().max())
-    return float(torch.stack(differences).max())  # torch's max keeps a NaN, Python's may lose it
+        largest = torch.maximum(largest, (base_logits - long_logits).abs().max())  # unlike max, it keeps a NaN
+    return largest.item()

@@ -1,8 +1,7 @@
-"""The masked-language-modelling objective: from a batch to loss and accuracy at its selected positions."""
+"""The masked-language-modelling objective: loss and accuracy at the selected positions of a batch."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -38,7 +37,7 @@ class MlmObjective(nn.Module):
         self.parts = architecture_of(model)
 
     def forward(self, batch: MlmBatch) -> LossSum:
-        """Returns what a training step adds up."""
+        """Returns the sums over the batch that a training step adds up."""
         output = self.predict(batch)
         return LossSum(output.losses.sum(), output.is_correct.sum())
 
@@ -58,14 +57,8 @@ class MlmObjective(nn.Module):
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
     """Makes each layer keep only its input and recompute the rest in the backward pass (Chen et al. 2016)."""
-    for layer in cast(nn.ModuleList, architecture_of(model).layers):
-        layer.forward = partial(_recomputed, layer.forward)
-
-
-def _recomputed(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    if not torch.is_grad_enabled():
-        return forward(*arguments, **named)
-    return checkpoint(forward, *arguments, use_reentrant=False, **named)
+    for layer in architecture_of(model).layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def set_dropout(model: nn.Module, probability: float) -> None:

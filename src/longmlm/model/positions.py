@@ -13,13 +13,13 @@ from longmlm.errors import PositionsError
 def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> Float[Tensor, "positions width"]:
     """Returns the `trained` rows, without reserved ones, extended to `extension.num_positions` rows.
 
-    Example: n = 512 rows extended hierarchically. Position 1030 = 2 * 512 + 6 is at offset 6 of block 2, and gets
+    Example: n = 512 rows p extended hierarchically. Position 1030 = 2 * 512 + 6 has offset 6 in block 2. Its row is
 
-        p[6] + alpha / (1 - alpha) * (p[2] - p[0])
+        q[1030] = p[6] + alpha / (1 - alpha) * (p[2] - p[0])
 
-    that is, with alpha = 0.4, the trained row of its offset plus 2/3 of what sets row 2 apart from row 0. In block 0
-    the second term is zero: the first 512 rows stay as they were trained. Block 511 is the last that has a row of its
-    own, so the table ends at 512 * 512 rows.
+    With alpha = 0.4, that is the trained row of the offset plus 2/3 of the difference between rows 2 and 0. In block 0
+    the difference is zero: the first 512 rows stay as they were trained. The last block with a row of its own is 511,
+    so 512 * 512 rows are the limit.
 
     Raises PositionsError unless n < num_positions <= n * n.
     """
@@ -66,18 +66,17 @@ def random_table(trained: Float[Tensor, "n width"], num_positions: int, seed: in
 
 def interpolated_table(trained: Float[Tensor, "n width"], num_positions: int) -> Float[Tensor, "positions width"]:
     """Returns `trained` linearly interpolated to `num_positions` rows: only its first and last row stay unchanged."""
-    at = torch.linspace(0, len(trained) - 1, num_positions, dtype=torch.float64)
-    below = at.floor().long().clamp(max=len(trained) - 2)
-    share = (at - below).unsqueeze(1)
+    offsets = torch.linspace(0, len(trained) - 1, num_positions, dtype=torch.float64)
+    below = offsets.floor().long().clamp(max=len(trained) - 2)
+    weight = (offsets - below).unsqueeze(1)
     p = trained.double()
-    return ((1 - share) * p[below] + share * p[below + 1]).to(trained.dtype)
+    return ((1 - weight) * p[below] + weight * p[below + 1]).to(trained.dtype)
 
 
 def sinusoidal_table(num_positions: int, width: int, deviation: float) -> Float[Tensor, "positions width"]:
     """Returns sines and cosines of geometric wavelengths (Vaswani et al. 2017, 3.5) with a given standard deviation.
 
-    An untrained model starts with them: their products depend on distances, which it then need not learn position by
-    position.
+    An untrained model starts with them: their dot products depend on distances only, which need not be learned then.
     """
     wavelengths = 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(num_positions, dtype=torch.float64).unsqueeze(1) / wavelengths

@@ -6,8 +6,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import LoadedModel
-from longmlm.model.quiet import quiet_transformers
+from longmlm.model.loading import LoadedModel, quiet_transformers
 from longmlm.settings.release import WeightType
 
 LARGEST_FILE = "50GB"
