@@ -6,7 +6,7 @@ from longmlm.artifacts.metrics import METRICS_FILE
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.run import RunSummary
 from longmlm.errors import ArtifactError, FolderError
-from longmlm.reports.facts import training_of
+from longmlm.reports.model_card import training_of
 from longmlm.training.run_folder import evaluated_checkpoints, list_checkpoints, read_state, verify_checkpoint
 
 
