@@ -17,9 +17,9 @@ from transformers import AutoModelForMaskedLM
 from longmlm.artifacts.accuracy import Accuracy, bin_starts
 from longmlm.batches.collate import MlmBatch
 from longmlm.batches.masking import MaskedRow
-from longmlm.evaluation.frozen import FrozenRows
+from longmlm.data.row import Row
+from longmlm.evaluation.frozen import FrozenRows, View, cut, whole, windows
 from longmlm.evaluation.measure import measure
-from longmlm.evaluation.views import View, cut, whole, windows
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.settings.held_out import HeldOut
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_model
@@ -253,7 +253,8 @@ def test_worked_example_of_the_module(
     frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rows of 8 tokens, blocks of 4: right at position 1 of row 0 and position 3 of row 1."""
-    rows = [MaskedRow(np.arange(10, 18), at, at) for at in (np.array([1, 6]), np.array([2, 3, 5]))]
+    row = Row(np.arange(10, 18), np.array([1]), np.array([0]))
+    rows = [MaskedRow(row, at, at) for at in (np.array([1, 6]), np.array([2, 3, 5]))]
     monkeypatch.setattr(FrozenRows, "row_ids", [0, 1])
     monkeypatch.setattr(FrozenRows, "masked", lambda _, row_id: rows[row_id])
     is_right = iter([True, False, False, True, False])
@@ -262,7 +263,7 @@ def test_worked_example_of_the_module(
     def predict(batch: MlmBatch) -> MlmOutput:
         return MlmOutput(torch.ones(len(batch.labels)), torch.tensor([next(is_right) for _ in batch.labels]))
 
-    monkeypatch.setattr(objective, "forward", predict)
+    monkeypatch.setattr(objective, "predict", predict)
     measured = measure(objective, frozen, whole, 4, accelerator)
     assert astuple(measured.whole) == pytest.approx((40.0, 8.0, 1.0, 5))
     assert [block.accuracy for block in measured.blocks[:3]] == [pytest.approx(100 * 2 / 3), 0.0, None]

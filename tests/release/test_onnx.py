@@ -1,6 +1,5 @@
 """The ONNX file of a release: the same logits in another runtime, no paths of this machine, or a refusal."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import onnxruntime
 import pytest
 import torch
 
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ReleaseError
 from longmlm.model.architecture import FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
@@ -20,8 +20,7 @@ from longmlm.release import onnx_graph, reload
 from longmlm.release.export import export
 from longmlm.release.onnx_graph import GRAPH, INPUTS, write_graph
 from longmlm.release.proof import ONNX_TOLERANCE, prove
-from longmlm.reports.facts import Licence, Training
-from longmlm.reports.model_card import CardFacts, addressed, model_card
+from longmlm.reports.model_card import CardFacts, Licence, Training, addressed, model_card
 from longmlm.settings.release import ReleaseCard
 from tests.support.tiny import (
     LONG_POSITIONS,
@@ -97,7 +96,7 @@ def test_file_holds_nothing_of_this_machine(exported: Path) -> None:
 
 
 def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, folder: Path) -> None:
-    provenance = json.loads((world.trained / "longmlm.json").read_text())
+    provenance = read_provenance(world.trained)
     rows = held_out(world.rows)
     facts = CardFacts(folder.name, provenance, None, rows.manifest, Training(), Licence("mit"), has_onnx=True)
     card = model_card(ReleaseCard(title="Tiny"), facts)

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts.accuracy import FilledMask
 from longmlm.reports import pages
 from longmlm.reports.charts import COLOURS, Chart, Series
-from longmlm.reports.pages import Head, Passage, Section, Tile, page, write_page
+from longmlm.reports.pages import Head, Section, Tile, page, write_page
 from longmlm.reports.tables import Table, text_table
 
 STYLE = (Path(pages.__file__).parent / "templates" / "page.css").read_text(encoding="utf-8")
 VOID = {"meta", "img", "br", "link", "wbr"}
 EVIL = '<script>alert(1)</script> & "quoted"'
-CHART = Chart("A chart", ("place", "share (%)"), [Series("one", "blue", [0.0, 1.0, 2.0], [3.0, 9.0, 5.0])])
+CHART = Chart("A chart", ("position", "share (%)"), [Series("one", "blue", [0.0, 1.0, 2.0], [3.0, 9.0, 5.0])])
 HEAD = Head("A title", "A lead.", "Found: it.", True, [Tile("a name", "1,234", "of 5")])
 TABLE = Table(["what", "long_name", "b"], [["x", "1.00 ± 0.50", "–"], ["y", "2.00 ± 0.25", "3"]])
 
@@ -54,12 +55,12 @@ def read(shown: object, head: Head = HEAD, made_by: str = "a command") -> Reader
     return Reader(page(head, [Section("A section", "A text.", shown)], made_by))
 
 
-def passage(hidden: str, *guesses: str) -> Passage:
-    return Passage("row 1", "a word before", hidden, " and after", [(text, 0.5) for text in guesses])
+def filled(truth: str, *guesses: str, before: str = "a word before", after: str = " and after") -> FilledMask:
+    return FilledMask(1, 30, before, after, truth, tuple((text, 0.5) for text in guesses))
 
 
 def test_page_needs_no_other_file_and_no_script() -> None:
-    for shown in (TABLE, CHART, [passage(" x", " x", " y")], {"a": "b"}):
+    for shown in (TABLE, CHART, [filled(" x", " x", " y")], {"a": "b"}):
         reader = read(shown)
         assert not {"script", "link", "iframe", "object", "img"} & {tag for tag, _ in reader.elements}
         text = page(HEAD, [Section("A section", "A text.", shown)], "a command")
@@ -69,7 +70,7 @@ def test_page_needs_no_other_file_and_no_script() -> None:
 
 
 @pytest.mark.parametrize(
-    "shown", [Table([EVIL, EVIL], [[EVIL, EVIL]]), [Passage(EVIL, EVIL, EVIL, EVIL, [(EVIL, 0.5)])], {EVIL: EVIL}]
+    "shown", [Table([EVIL, EVIL], [[EVIL, EVIL]]), [filled(EVIL, EVIL, before=EVIL, after=EVIL)], {EVIL: EVIL}]
 )
 def test_text_is_never_taken_for_markup(shown: object) -> None:
     head = Head(EVIL, EVIL, EVIL, False, [Tile(EVIL, EVIL, EVIL)])
@@ -117,7 +118,9 @@ def test_chart_is_drawn_for_wide_and_narrow_screens_and_described_in_words() -> 
     assert {attrs["class"] for attrs in pictures} == {"broad", "narrow"}
     for attrs in pictures:
         label = str(attrs["aria-label"])
-        assert all(part in label for part in ("A chart", "share (%) over place", "one from 3 to 5 (least 3, most 9)"))
+        assert all(
+            part in label for part in ("A chart", "share (%) over position", "one from 3 to 5 (least 3, most 9)")
+        )
     assert all(attrs["aria-hidden"] == "true" for attrs in reader.all("svg"))
     wide, narrow = STYLE.split("@media (max-width")
     assert ".narrow { display: none; }" in wide
@@ -129,7 +132,7 @@ def test_chart_is_drawn_for_wide_and_narrow_screens_and_described_in_words() -> 
     [((" house", " hut"), "✓ predicted"), ((" hut", " house"), "guess 2"), ((" hut", "house"), "✗ missed")],
 )
 def test_hits_and_misses_are_stated_in_words_not_by_colour_alone(guesses: tuple[str, ...], verdict: str) -> None:
-    reader = read([passage(" house", *guesses)])
+    reader = read([filled(" house", *guesses)])
     assert verdict in reader.said["div"][-1] or any(verdict in said for said in reader.said["div"])
     right = [said for said in reader.said["li"] if "✓" in said and "50.0 %" in said]
     assert len(right) == (verdict != "✗ missed")
@@ -138,18 +141,18 @@ def test_hits_and_misses_are_stated_in_words_not_by_colour_alone(guesses: tuple[
 
 
 def test_writing_from_right_to_left_and_white_space_can_be_read() -> None:
-    reader = read([Passage("row", "كان هناك", " ملك", " في", [(" ملك", 0.5), ("\n", 0.3), ("", 0.1)])])
+    reader = read([filled(" ملك", " ملك", "\n", "", before="كان هناك", after=" في")])
     assert {"dir": "auto"} in reader.all("p")
     assert reader.said["bdi"] == ["ملك", "↵", "∅"]
 
 
 def test_a_piece_inside_a_word_is_not_split_off() -> None:
-    reader = read([Passage("row", " un", "known", "", [("known", 0.5)])])
+    reader = read([filled("known", "known", before=" un", after="")])
     assert any("unknown" in said for said in reader.said["p"])
 
 
 def luminance(colour: str) -> float:
-    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    parts = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

@@ -151,15 +151,15 @@ ERRORS = {
     "no rows": ({"rows": "nowhere"}, "nowhere: no such folder"),
     "no such rows": ({"rows": "{base}"}, "has no manifest.json"),
     "other rows": ({"rows": "{long}"}, "holds no packed rows"),
-    "no base": ({"base": "nowhere"}, "neither a folder with a model nor one that the hub gives"),
-    "other tokenizer": ({"base": "{other}"}, "made by another tokenizer"),
+    "no base": ({"base": "nowhere"}, "nowhere"),
+    "other tokenizer": ({"base": "{other}"}, "another tokenizer"),
     "not extended": ({"long_before": "{base}"}, f"{NUM_POSITIONS}: extend it first"),
-    "before of another tokenizer": ({"long_before": "{other}"}, "made by another tokenizer"),
+    "before of another tokenizer": ({"long_before": "{other}"}, "another tokenizer"),
     "no before": ({"long_before": "nowhere"}, "nowhere"),
     "after not extended": ({"long_after": "{base}"}, f"{NUM_POSITIONS}: extend it first"),
     "no after": ({"long_after": "nowhere"}, "nowhere is no folder with model.safetensors"),
-    "empty run": ({"long_after": "{empty}"}, "has no sound checkpoint"),
-    "no curve": ({"run": "{empty}"}, "holds no evaluations of a run"),
+    "empty run": ({"long_after": "{empty}"}, "has no checkpoint yet"),
+    "no curve": ({"run": "{empty}"}, "has no evaluations"),
     "no rows wanted": ({"recipe": {"held_out": {"max_rows": 0}}}, "max_rows"),
     "precision": ({"recipe": {"precision": "fp8"}}, "precision"),
     "unknown key": ({"long_befor": "x"}, "did you mean long_before?"),
@@ -198,15 +198,15 @@ def test_batch_size_is_that_of_the_settings_and_changes_nothing(
     world: World, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    forward = MlmObjective.forward
+    predict = MlmObjective.predict
 
     def recorded(self: MlmObjective, batch: MlmBatch) -> MlmOutput:
         sizes.append(len(batch.input_ids))
-        return forward(self, batch)
+        return predict(self, batch)
 
     asked = settings(world, tmp_path / "expected")
     assert run_here(EvaluateConfig, evaluate, asked)[0] == 0
-    monkeypatch.setattr(MlmObjective, "forward", recorded)
+    monkeypatch.setattr(MlmObjective, "predict", recorded)
     asked |= {"output": str(tmp_path / "out"), "runtime": {"rows_per_batch": 3}}
     assert run_here(EvaluateConfig, evaluate, asked)[0] == 0
     assert max(sizes) == 3

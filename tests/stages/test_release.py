@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from longmlm.folders import verify
 from longmlm.model.loading import LoadedModel, weights_sha256
 from longmlm.release import build
-from longmlm.reports.model_card import NOT_RECOVERED
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.release import release
 from tests.support.evaluations import forge
@@ -28,6 +27,7 @@ from tests.support.tiny import (
     tiny_folder,
 )
 
+NOT_RECOVERED = "**Not recovered"
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -144,7 +144,7 @@ def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
 ERRORS = {
     "no model": ({"model": "nowhere"}, "nowhere is no folder with model.safetensors"),
     "untrained": ({"model": "{long}"}, "was not trained by longmlm"),
-    "empty run": ({"model": "{empty}"}, "has no sound checkpoint"),
+    "empty run": ({"model": "{empty}"}, "has no checkpoint yet"),
     "no evaluation": ({"evaluation": None}, "set evaluation to its folder"),
     "no evaluation even if allowed": (
         {"evaluation": None, "recipe": {"allow_unrecovered": True}},
@@ -154,7 +154,7 @@ ERRORS = {
     "other weights": ({"model": "{nudged}"}, "was measured on other weights"),
     "other rows": ({"rows": "{long}"}, "holds no packed rows"),
     "no rows": ({"rows": "nowhere"}, "nowhere: no such folder"),
-    "output there": ({"output": "{empty}"}, "exists already"),
+    "output there": ({"output": "{empty}"}, "already exists"),
     "weights": ({"recipe": {"weights": "int8"}}, "weights"),
     "unknown key": ({"card": {"titel": "x"}}, "did you mean title?"),
 }

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,9 +35,8 @@ from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, Tra
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
-from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure
-from longmlm.evaluation.views import whole
 from longmlm.folders import MANIFEST
 from longmlm.model.extension import write_extension
 from longmlm.model.loading import load_model

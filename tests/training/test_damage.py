@@ -12,7 +12,7 @@ import pytest
 from longmlm import folders
 from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, seal, verify
-from longmlm.reports.checkpoints import checkpoint_table
+from longmlm.stages.checkpoints import checkpoint_table
 from longmlm.training.run_folder import VerifiedCheckpoint, checkpoint_folder, newest_verified
 from tests.support.training import assert_same_model, with_recipe
 

@@ -1,6 +1,6 @@
 """Examples of a model's predictions: what it fills in for masks near the end of long held-out rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from longmlm.artifacts.accuracy import FilledMask
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
+from longmlm.data.vocabulary import SpecialTokens
 from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.measure import inference
 from longmlm.model.mlm import MlmObjective
 
 LATE = 0.9
@@ -21,7 +23,6 @@ CHARACTERS_BEFORE, CHARACTERS_AFTER = 120, 60
 LONGEST_WORD = 20
 
 
-@torch.inference_mode()
 def filled_masks(
     objective: MlmObjective,
     tokenizer: PreTrainedTokenizerBase,
@@ -31,20 +32,29 @@ def filled_masks(
 ) -> list[FilledMask]:
     """Returns the model's predictions at the last masked position of nearly full rows, evenly spread over all rows.
 
-    The model reads the whole row under its frozen mask. Where too few rows qualify, there are fewer examples. The
-    model's training mode is restored.
+    The model reads the whole row under its frozen mask. Where too few rows qualify, there are fewer examples.
     """
-    was_training = objective.training
-    objective.eval()
     examples = []
-    for row_id, masked, position in _late_masks(frozen, num_examples):
-        tokens = frozen.rows[row_id].input_ids
-        row = MaskedRow(masked.row, np.array([position]), tokens[[position]])
-        logits = objective.logits(collate([row], frozen.special.pad).to(device))[0]
-        likeliest = logits.softmax(-1).topk(NUM_GUESSES)
-        guesses = list(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True))
-        examples.append(_decoded(row_id, position, _context(tokens, position, frozen), guesses, tokenizer))
-    objective.train(was_training)
+    with inference(objective):
+        for row_id, masked, position in _late_masks(frozen, num_examples):
+            tokens = frozen.rows[row_id].input_ids
+            row = MaskedRow(masked.row, np.array([position]), tokens[[position]])
+            logits = objective.logits(collate([row], frozen.special.pad).to(device))[0]
+            likeliest = logits.softmax(-1).topk(NUM_GUESSES)
+            guesses = dict(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True))
+            before, after = _context(tokens, position, frozen.special)
+            true_id = int(tokens[position])
+            text_after = _continuation(tokenizer, [*before, true_id], after)
+            examples.append(
+                FilledMask(
+                    row_id,
+                    position,
+                    _last_words(_continuation(tokenizer, before[:1], before[1:]), CHARACTERS_BEFORE),
+                    _last_words(text_after[::-1], CHARACTERS_AFTER)[::-1],
+                    _continuation(tokenizer, before, [true_id]),
+                    tuple((_continuation(tokenizer, before, [guess]), share) for guess, share in guesses.items()),
+                )
+            )
     return examples
 
 
@@ -64,39 +74,26 @@ def _late_masks(frozen: FrozenRows, num_examples: int) -> Iterator[tuple[int, Ma
 
 
 def _context(
-    tokens: Int64[np.ndarray, " tokens"], position: int, frozen: FrozenRows
-) -> tuple[list[int], int, list[int]]:
-    """Returns the tokens before `position`, the token there and those after it, as far as its document reaches.
+    tokens: Int64[np.ndarray, " tokens"], position: int, special: SpecialTokens
+) -> tuple[list[int], list[int]]:
+    """Returns the tokens of the same document before and after `position`.
 
     The very first one is not shown: it only decides about white space before the second.
     """
-    borders = np.flatnonzero(np.isin(tokens, (frozen.special.cls, frozen.special.sep)))
+    borders = np.flatnonzero(np.isin(tokens, (special.cls, special.sep)))
     next_border = int(np.searchsorted(borders, position))
     start = max(int(borders[next_border - 1]), position - CONTEXT_TOKENS)
     end = min(int(borders[next_border]), position + 1 + CONTEXT_TOKENS)
-    return tokens[start:position].tolist(), int(tokens[position]), tokens[position + 1 : end].tolist()
+    return tokens[start:position].tolist(), tokens[position + 1 : end].tolist()
 
 
-def _decoded(
-    row_id: int,
-    position: int,
-    context: tuple[list[int], int, list[int]],
-    guesses: Sequence[tuple[int, float]],
-    tokenizer: PreTrainedTokenizerBase,
-) -> FilledMask:
-    before, true_id, after = context
-
-    def decode(token_ids: list[int]) -> str:
-        return str(tokenizer.decode(token_ids, clean_up_tokenization_spaces=False))
-
-    def continuation(earlier: list[int], token_ids: list[int]) -> str:
-        text, longer = decode(earlier), decode([*earlier, *token_ids])
-        return longer.removeprefix(text) if longer.startswith(text) else decode(token_ids)
-
-    text_before = _last_words(continuation(before[:1], before[1:]), CHARACTERS_BEFORE)
-    text_after = _last_words(continuation([*before, true_id], after)[::-1], CHARACTERS_AFTER)[::-1]
-    texts = tuple((continuation(before, [token_id]), probability) for token_id, probability in guesses)
-    return FilledMask(row_id, position, text_before, text_after, continuation(before, [true_id]), texts)
+def _continuation(tokenizer: PreTrainedTokenizerBase, earlier: list[int], token_ids: list[int]) -> str:
+    """Returns the text that the tokens add to the earlier ones."""
+    text, longer, alone = (
+        str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        for ids in (earlier, [*earlier, *token_ids], token_ids)
+    )
+    return longer.removeprefix(text) if longer.startswith(text) else alone
 
 
 def _last_words(text: str, num_characters: int) -> str:

@@ -1,6 +1,16 @@
-"""Held-out rows, each with one frozen mask, so that every model predicts the same tokens."""
+"""Held-out rows under frozen masks, and the views of a row that models of different lengths are given.
 
+A view is the whole row, its start cut to the base model's length, or all of it in windows of that length. For a row of
+10 tokens and a base model of 5 positions: the cut has tokens 0 to 3 and a separator; the windows have the content
+tokens 1 to 3, 4 to 6 and 7 to 8, each between both special tokens.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
 
 from longmlm.batches.masking import MaskedRow, mask_row
 from longmlm.data.rows import Rows
@@ -10,7 +20,7 @@ from longmlm.settings.held_out import HeldOut
 
 @dataclass(frozen=True, slots=True)
 class FrozenRows:
-    """Held-out rows, each with the mask that it keeps for every model."""
+    """Held-out rows, each with one mask that is the same for every model."""
 
     rows: Rows
     settings: HeldOut
@@ -27,3 +37,38 @@ class FrozenRows:
     def masked(self, row_id: int) -> MaskedRow:
         """Returns a row under its frozen mask."""
         return mask_row(self.rows[row_id], self.vocabulary, self.settings.masking, self.settings.mask_seed, 0, row_id)
+
+
+class View(NamedTuple):
+    """The input of a model, and the positions that its selected tokens have in the original row."""
+
+    masked: MaskedRow
+    positions: Int64[np.ndarray, " selected"]
+
+
+Viewer = Callable[[MaskedRow], list[View]]
+
+
+def whole(masked: MaskedRow) -> list[View]:
+    """Returns the row as it is."""
+    return [View(masked, masked.selected)]
+
+
+def cut(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[View]:
+    """Returns the row's first `base_positions - 1` tokens and a separator: as many as the base model reads."""
+    if len(masked.row) <= base_positions:
+        return whole(masked)
+    return [_window(masked, 1, base_positions - 1, special)]
+
+
+def windows(masked: MaskedRow, base_positions: int, special: SpecialTokens) -> list[View]:
+    """Returns the row's content in windows of `base_positions - 2` tokens, each between both special tokens."""
+    end, length = len(masked.row) - 1, base_positions - 2
+    return [_window(masked, begin, min(begin + length, end), special) for begin in range(1, end, length)]
+
+
+def _window(masked: MaskedRow, begin: int, end: int, special: SpecialTokens) -> View:
+    is_inside = (begin <= masked.selected) & (masked.selected < end)
+    selected = masked.selected[is_inside]
+    row = masked.row.window(begin, end, special)
+    return View(MaskedRow(row, selected - begin + 1, masked.labels[is_inside]), selected)

@@ -13,18 +13,20 @@ model is right at position 1 of row 0 and position 3 of row 1.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float64
+from torch import nn
 from tqdm import tqdm
 
 from longmlm.artifacts.accuracy import Accuracy, Measured, bin_starts, bins_per_block
 from longmlm.batches.collate import collate
-from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.views import Viewer
+from longmlm.evaluation.frozen import FrozenRows, Viewer
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.watchdog import heartbeat
 
@@ -40,7 +42,7 @@ def measure(
     """Returns the accuracy with which the model predicts the selected tokens; a `name` shows a progress bar.
 
     The ranks share the rows and add up their sums. Every rank gets equally many rows, as collectives inside the model
-    require: some rows are repeated, and not counted. The model's training mode is restored.
+    require: some rows are repeated, and not counted.
     """
     row_ids, bins = frozen.row_ids, bins_per_block(base_positions)
     num_indices = math.ceil(len(row_ids) / accelerator.num_processes) * accelerator.num_processes
@@ -48,30 +50,37 @@ def measure(
     sums = np.zeros((3, num_indices, num_blocks * bins))
     share = range(accelerator.process_index, num_indices, accelerator.num_processes)
     progress = tqdm(share, desc=name, unit="row", leave=False, disable=not (name and accelerator.is_main_process))
-    was_training = objective.training
-    objective.eval()
     masked_rows = ((index, frozen.masked(row_ids[index % len(row_ids)])) for index in progress)
     views = ((index, shown) for index, masked in masked_rows for shown in view(masked) if len(shown.positions))
-    with torch.inference_mode():
+    with inference(objective):
         while chunk := list(islice(views, frozen.rows_per_batch)):
             batch = collate([shown.masked for _, shown in chunk], frozen.special.pad).to(accelerator.device)
             heartbeat()
-            output = objective.predict(batch)
+            losses, is_correct = objective.predict(batch)
             row_index = np.repeat([index for index, _ in chunk], [len(shown.positions) for _, shown in chunk])
             bin_index = np.concatenate([shown.positions for _, shown in chunk]) * bins // base_positions
-            for total, values in zip(
-                sums, (torch.ones_like(output.losses), output.is_correct, output.losses), strict=True
-            ):
-                np.add.at(total, (row_index, bin_index), values.double().cpu().numpy())
-    objective.train(was_training)
+            values = torch.stack([torch.ones_like(losses), is_correct.to(losses), losses]).double().cpu().numpy()
+            for total, value in zip(sums, values, strict=True):
+                np.add.at(total, (row_index, bin_index), value)
     sums = accelerator.reduce(torch.from_numpy(sums).to(accelerator.device), "sum").cpu().numpy()[:, : len(row_ids)]
-    per_block = sums.reshape(3, len(row_ids), num_blocks, bins).sum(-1)
+    blocks = sums.reshape(3, len(row_ids), num_blocks, bins).sum(-1)
     num_bins = len(bin_starts(base_positions, frozen.rows.row_length))
-    return Measured(_accuracy(*sums.sum(-1)), _per_column(per_block), _per_column(sums[..., :num_bins]))
+    per_block, per_bin = (
+        tuple(_accuracy(*column) for column in np.moveaxis(columns, 2, 0)) for columns in (blocks, sums[..., :num_bins])
+    )
+    return Measured(_accuracy(*sums.sum(-1)), per_block, per_bin)
 
 
-def _per_column(sums: Float64[np.ndarray, "3 rows columns"]) -> tuple[Accuracy, ...]:
-    return tuple(_accuracy(*column) for column in np.moveaxis(sums, 2, 0))
+@contextmanager
+def inference(objective: nn.Module) -> Iterator[None]:
+    """Turns gradients and dropout off, and restores the training mode, also when an evaluation is abandoned."""
+    was_training = objective.training
+    objective.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        objective.train(was_training)
 
 
 def _accuracy(

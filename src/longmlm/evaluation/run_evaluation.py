@@ -1,4 +1,4 @@
-"""The MLM evaluation of a run: masked-token accuracy at full length, to be won back from the base model's base_cut."""
+"""The evaluation of a run: masked-token accuracy at full length, and base_cut, the accuracy to be recovered."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,9 +12,8 @@ from longmlm.artifacts.accuracy import FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.examples import filled_masks
-from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.frozen import FrozenRows, View, Viewer, cut, whole
 from longmlm.evaluation.measure import measure
-from longmlm.evaluation.views import View, cut, whole
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.collectives import any_rank
@@ -23,10 +22,7 @@ from longmlm.runtime.watchdog import heartbeat
 
 @dataclass(frozen=True, slots=True)
 class RunEvaluation:
-    """Measures `objective`, which is in training, on frozen held-out rows; `base` is its base model.
-
-    `num_examples` filled masks are shown with each evaluation.
-    """
+    """Measures `objective`, the model in training, on frozen held-out rows; `base` is its base model."""
 
     objective: MlmObjective
     frozen: FrozenRows
@@ -42,7 +38,7 @@ class RunEvaluation:
         return len(self.frozen.row_ids)
 
     def baseline(self, between_rows: Callable[[], None]) -> float | None:
-        """Returns base_cut; None, with a line that says so, where there is no base model on this machine."""
+        """Returns base_cut; None, after printing the reason, when the base model is not available."""
         if self.base is None:
             return None
         name, revision = self.base.name, self.base.revision
@@ -52,37 +48,28 @@ class RunEvaluation:
             return None
         model = load_model(name, revision).model.to(self.accelerator.device)
         heartbeat()
-        base = MlmObjective(model, self.objective.is_bf16)
         view = partial(cut, base_positions=self.base_positions, special=self.frozen.special)
+        base = MlmObjective(model, self.objective.is_bf16)
         return self._measure(base, view, between_rows, "base model").whole.accuracy
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
-        """Returns long_after as it is now, of whole rows and per block of base_positions, and some predictions."""
-        measured = self._measure(self.objective, whole, between_rows, "evaluate")
-        return replace(measured, positions=()), tuple(self._examples())
+        """Returns the accuracy now, of whole rows and per block, and `num_examples` predictions.
+
+        Every rank computes the predictions, because a partitioned model needs all of them.
+        """
+        measured, examples = self._measure(self.objective, whole, between_rows, "evaluate"), []
+        if self.num_examples:
+            device = self.accelerator.device
+            examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
+        return replace(measured, positions=()), tuple(examples)
 
     def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
         """Returns whether accuracy at full length has reached base_cut."""
         return baseline is not None and accuracy >= baseline
 
-    def _measure(
-        self,
-        objective: MlmObjective,
-        view: Callable[[MaskedRow], list[View]],
-        between_rows: Callable[[], None],
-        name: str,
-    ) -> Measured:
+    def _measure(self, objective: MlmObjective, view: Viewer, between_rows: Callable[[], None], name: str) -> Measured:
         def view_of_next_row(row: MaskedRow) -> list[View]:  # called equally often on every rank
             between_rows()
             return view(row)
 
-        try:
-            return measure(objective, self.frozen, view_of_next_row, self.base_positions, self.accelerator, name)
-        finally:
-            self.objective.train()
-
-    def _examples(self) -> list[FilledMask]:
-        """Returns predictions near the end of some rows; every rank computes them, as a partitioned model needs."""
-        if not self.num_examples:
-            return []
-        return filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, self.accelerator.device)
+        return measure(objective, self.frozen, view_of_next_row, self.base_positions, self.accelerator, name)

@@ -15,18 +15,17 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.published import open_named_rows, pin_rows
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.errors import FolderError
+from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import new_folder, verify
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import load_model, weights_sha256
 from longmlm.release.export import export
-from longmlm.release.gate import Identity, check_trained, evaluation_of, exported_accuracy
+from longmlm.release.gate import Identity, evaluation_of, exported_accuracy
 from longmlm.release.onnx_graph import write_graph
 from longmlm.release.proof import Proof, prove
 from longmlm.reports.evaluation import PICTURES
-from longmlm.reports.facts import licence_of, training_of
-from longmlm.reports.model_card import CardFacts, model_card
+from longmlm.reports.model_card import CardFacts, licence_of, model_card, training_of
 from longmlm.settings.release import ReleaseCard, ReleaseRecipe
 
 
@@ -41,10 +40,7 @@ class ReleaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSource:
-    """A trained model with the held-out rows; an evaluation comes with its folder, which holds the pictures.
-
-    `identity` is absent for checkpoints, which are published without a comparison with an earlier release.
-    """
+    """A trained model with the held-out rows; a checkpoint that is published has no identity and no evaluation."""
 
     model: Path
     provenance: Provenance
@@ -66,7 +62,8 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowe
     """
     sha256 = weights_sha256(model)
     provenance = read_provenance(model)
-    check_trained(provenance, str(model))
+    if provenance.trained is None:
+        raise ReleaseError(f"{model} was not trained by longmlm: release a run folder or one of its checkpoints")
     opened, extension = held_out_rows(rows), provenance.extension
     base = extension.base if extension else ModelSource(name="")
     identity = Identity(sha256, opened.sha256, base.name, base.revision)

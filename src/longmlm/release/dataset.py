@@ -11,7 +11,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, RowsManifest
 from longmlm.data.rows import read_rows_manifest
 from longmlm.folders import FileEntry, sha256_of, verify
-from longmlm.reports.facts import corpora, datasets
+from longmlm.reports.model_card import corpora, datasets
 from longmlm.reports.packing import FILL, PACKING, SENTENCES, packing_table, set_aside_text, sources_table
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.prepare import RowsCard

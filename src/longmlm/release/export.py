@@ -14,10 +14,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_size: str | None = None) -> None:
-    """Writes a fresh stock model with all the trained weights and a tied decoder, and the tokenizer.
-
-    Weights above `max_shard_size`, such as 5GB, are split into several files with an index.
-    """
+    """Writes a stock model with the trained weights, in files of at most `max_shard_size`, and the tokenizer."""
     num_positions = architecture_of(trained.model).num_positions
     stock = AutoModelForMaskedLM.from_config(trained.model.config)
     stock.load_state_dict(trained.model.state_dict(), strict=True)

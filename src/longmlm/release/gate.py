@@ -2,8 +2,9 @@
 
 import math
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
@@ -11,9 +12,8 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
-from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure
-from longmlm.evaluation.views import whole
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
@@ -25,6 +25,12 @@ from longmlm.settings.release import ReleaseRecipe, WeightType
 ALWAYS_ALLOWED = 2  # predictions
 DEVIATIONS = 5.0
 FLIP_RATES = {"fp32": 1e-4, "rounded": 1e-2}  # of the selected tokens; observed rates are lower
+MISMATCHES = {
+    "after_sha256": "other weights",
+    "rows_sha256": "other rows",
+    "base": "another base model",
+    "base_revision": "another revision of the base model",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +43,9 @@ class Identity:
     base_revision: str | None = None
 
 
-MISMATCHES = {
-    "after_sha256": "other weights",
-    "rows_sha256": "other rows",
-    "base": "another base model",
-    "base_revision": "another revision of the base model",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class ReportedAccuracy:
-    """A reported accuracy in percent, the file that reports it, and how it was measured, to measure it again.
+    """An accuracy in percent, the file that reports it, and how to measure it again.
 
     `num_selected` is absent where the file does not state it.
     """
@@ -55,20 +53,14 @@ class ReportedAccuracy:
     accuracy: float
     file: str
     held_out: HeldOut
-    precision: str
+    precision: Literal["no", "bf16"]
     num_selected: int | None = None
-
-
-def check_trained(provenance: Provenance, name: str) -> None:
-    """Raises ReleaseError for a model whose longmlm.json does not say how it was trained, as the card must."""
-    if provenance.trained is None:
-        raise ReleaseError(f"{name} was not trained by longmlm: release a run folder or one of its checkpoints")
 
 
 def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_allowed: bool) -> Evaluation | None:
     """Returns the evaluation in a folder; None for a model that was not extended and has none.
 
-    Raises ReleaseError when a long model has none, when it was measured on something else than `identity`, and, unless
+    Raises ReleaseError when a long model has none, when it was measured on anything else than `identity`, and, unless
     `is_allowed`, when the base model's accuracy was not recovered; ArtifactError when the file cannot be used.
     """
     if folder is None:
@@ -83,8 +75,8 @@ def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_
         raise ReleaseError(f"{path} has no long_after: run the evaluate stage with long_after set")
     if evaluation.accuracy("long_after") is None:
         raise ReleaseError(f"{path} has no selected tokens: hold out more documents, and evaluate again")
-    for name in (field.name for field in fields(identity)):
-        if getattr(identity, name) not in (None, getattr(evaluation.sources, name)):
+    for name, value in asdict(identity).items():
+        if value not in (None, getattr(evaluation.sources, name)):
             raise ReleaseError(f"{path} was measured on {MISMATCHES[name]}: evaluate this model on these rows")
     check_recovered(evaluation.accuracy("long_after"), evaluation, is_allowed)
     return evaluation
@@ -95,7 +87,7 @@ def check_recovered(accuracy: float | None, evaluation: Evaluation, is_allowed: 
     base_cut = evaluation.accuracy("base_cut")
     if not is_allowed and accuracy is not None and base_cut is not None and accuracy < base_cut:
         raise ReleaseError(
-            f"long_after {accuracy:.2f} % is below base_cut {base_cut:.2f} %: train on, or set "
+            f"long_after {accuracy:.2f} % is below base_cut {base_cut:.2f} %: train longer, or set "
             "recipe.allow_unrecovered = true, and the card will say so"
         )
 
@@ -132,8 +124,8 @@ def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, row
         raise ReleaseError("the run measured its accuracy on other rows: name those that it was trained with")
     if trained.held_out is None or trained.precision is None:
         raise ReleaseError(
-            f"{Provenance.FILE} does not say how its accuracy of {trained.accuracy:.2f} % was measured, so that it "
-            "cannot be verified: it was written by an earlier version of longmlm: run the evaluate stage on this model"
+            f"{Provenance.FILE}, written by an earlier version of longmlm, does not say how its accuracy of "
+            f"{trained.accuracy:.2f} % was measured, so it cannot be verified: run the evaluate stage on this model"
         )
     return ReportedAccuracy(trained.accuracy, Provenance.FILE, trained.held_out, trained.precision)
 
@@ -159,7 +151,7 @@ def remeasured(folder: Path, rows: Rows, reported: ReportedAccuracy, weights: We
 
 
 def check_same_accuracy(measured: Accuracy, reported: ReportedAccuracy, is_rounded: bool) -> None:
-    """Raises ReleaseError when the selected tokens are others, or more predictions differ than rounding explains."""
+    """Raises ReleaseError when other tokens are selected, or more predictions differ than rounding explains."""
     if reported.num_selected not in (None, measured.num_selected):
         raise ReleaseError(
             f"{reported.file} counts {reported.num_selected:,} selected tokens, these rows have "

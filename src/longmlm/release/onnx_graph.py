@@ -2,8 +2,6 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,15 +51,16 @@ def write_graph(folder: Path) -> None:
             f"{GRAPH} would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = false"
         )
     try:
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             _program(model).save(folder / GRAPH, external_data=False)
     except Exception as error:  # the exporter raises types of its own
         raise ReleaseError(f"{GRAPH} cannot be written for this model: {str(error).strip().splitlines()[0]}") from error
 
 
-def _program(model: PreTrainedModel) -> Any:
+def _program(model: PreTrainedModel) -> Any:  # an ONNXProgram, which torch does not export
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports its progress as warnings
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=architecture_of(model).num_positions)}
     example = tuple(torch.ones(2, 4, dtype=torch.long) for _ in INPUTS)  # one tensor twice is traced as one input
     program = torch.onnx.export(
@@ -76,17 +75,3 @@ def _program(model: PreTrainedModel) -> Any:
     assert program
     ClearMetadataAndDocStringPass()(program.model)  # it includes stack traces with the paths of this machine
     return program
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences the exporter's log and warnings; errors are raised all the same."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -29,10 +29,9 @@ LEAST_CONTENT = 4
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the fresh process reports; `onnx_difference` is that of onnxruntime, if the folder has a model.onnx.
+    """What the other process reports; `answer` is what fill-mask predicts in a text of `text_tokens` tokens.
 
-    `missing` and `unexpected` are names of weights, `answer` is the token that fill-mask predicts in a text of
-    `text_tokens` tokens.
+    `onnx_difference` is absent without a model.onnx; `missing` and `unexpected` are names of weights.
     """
 
     largest_difference: float
@@ -47,7 +46,7 @@ class Proof:
 
     @property
     def summary(self) -> list[str]:
-        """The proof in lines for a person."""
+        """The proof in two or three lines."""
         lines = [f"reloaded with plain transformers: logits differ by at most {self.largest_difference:.1e}"]
         if self.onnx_difference is not None:
             lines.append(f"model.onnx with onnxruntime: logits differ by at most {self.onnx_difference:.1e}")

@@ -13,8 +13,7 @@ from longmlm.errors import FolderError
 from longmlm.folders import MANIFEST, entry_of, new_folder, read_manifest, write_json
 from longmlm.hubs.publish import publish
 from longmlm.release.build import ReleaseSettings, ReleaseSource, build
-from longmlm.reports.facts import training_of
-from longmlm.reports.model_card import addressed
+from longmlm.reports.model_card import addressed, training_of
 from longmlm.settings.publishing import Target
 from longmlm.training.run_folder import verify_checkpoint
 

@@ -1,4 +1,4 @@
-"""Report of an evaluation: its tables, its charts and its page, written with evaluation.json into one folder."""
+"""The report of an evaluation: tables, charts and a page, written with evaluation.json into one folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,21 +9,15 @@ from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, ViewName
 from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
-from longmlm.reports.pages import PAGE_FILE, Head, Passage, Section, Tile, page, write_page
+from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, write_page
 from longmlm.reports.tables import Table
 
 EXPLANATIONS: dict[ViewName, str] = {
-    "base_cut": "base model, start of the row, cut to the base model's length",
-    "base_windows": "base model, whole row, in windows of the base model's length",
-    "long_before": "long model before training, whole row",
-    "long_after": "long model after training, whole row",
-    "long_after_cut": "long model after training, same input as base_cut: what it has kept on short texts",
-}
-TILES: dict[ViewName, str] = {
-    "long_after": "long model after training, whole rows",
     "base_cut": "base model, rows cut to its length",
-    "base_windows": "base model, rows in windows",
+    "base_windows": "base model, rows in windows of its length",
     "long_before": "long model before training, whole rows",
+    "long_after": "long model after training, whole rows",
+    "long_after_cut": "long model after training, rows cut as for base_cut: what it has kept on short texts",
 }
 COLOURS: dict[ViewName, Colour] = {
     "base_cut": "ink",
@@ -31,6 +25,7 @@ COLOURS: dict[ViewName, Colour] = {
     "long_before": "pale",
     "long_after": "blue",
 }
+TILES: tuple[ViewName, ...] = ("long_after", "base_cut", "base_windows", "long_before")
 BLOCKS_PICTURE, RECOVERY_PICTURE = "blocks.png", "recovery.png"
 PICTURES = (BLOCKS_PICTURE, RECOVERY_PICTURE)
 FILES = (Evaluation.FILE, PAGE_FILE, *PICTURES)
@@ -46,41 +41,35 @@ def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None
 
     `made_by` is the command with its settings.
     """
-    charts = {BLOCKS_PICTURE: _blocks_chart(evaluation)}
-    if evaluation.curve:
-        charts[RECOVERY_PICTURE] = _recovery_chart(evaluation)
     with replaced_folder(folder, FILES) as partial:
-        for name, chart in charts.items():
-            write_png(chart, partial / name)
+        write_png(_blocks_chart(evaluation), partial / BLOCKS_PICTURE)
+        if evaluation.curve:
+            write_png(_recovery_chart(evaluation), partial / RECOVERY_PICTURE)
         write_page(evaluation_page(evaluation, made_by), partial / PAGE_FILE)
         artifact.write(partial / Evaluation.FILE, evaluation)
 
 
 def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     """Returns the page about an evaluation."""
-    bars = "Bars are two standard errors. The base model reads the first block only; in windows it reads the others "
-    bars += "too, but not the text before each window."
-    explanations: dict[str, str] = {name: text for name, text in EXPLANATIONS.items() if name in evaluation.measured}
+    bars = (
+        "Bars are two standard errors. The base model reads the first block only; in windows it reads the others too, "
+        "but not the text before each window."
+    )
     sections = [
         Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
-        Section("What the columns mean", "", explanations),
+        Section("What the columns mean", "", {name: EXPLANATIONS[name] for name in _views(evaluation)}),
         Section("By block of positions", bars, _blocks_chart(evaluation)),
         Section("By position", "The same, finer. Shaded areas are two standard errors.", _positions_chart(evaluation)),
     ]
     if evaluation.curve:
         sections.append(Section("Recovery in training", _recovery_text(evaluation), _recovery_chart(evaluation)))
     if evaluation.examples:
-        passages = [
-            Passage(
-                f"row {example.row_id:,}, position {example.position:,} of {evaluation.row_length:,}",
-                example.before,
-                example.truth,
-                example.after,
-                example.guesses,
-            )
-            for example in evaluation.examples
-        ]
-        sections.append(Section("Masks near the end of a long row", _examples_text(evaluation), passages))
+        text = (
+            f"Predictions of {evaluation.latest_view} at the last masked position of {len(evaluation.examples)} rows, "
+            "spread evenly over the held-out split and not hand-picked. The model read the whole row, in which other "
+            "tokens were masked as well; the marked word is the true one."
+        )
+        sections.append(Section("Masks near the end of a long row", text, evaluation.examples))
     sources = evaluation.sources
     facts = {
         "rows": sources.rows,
@@ -99,7 +88,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
 
 def accuracy_table(evaluation: Evaluation) -> Table:
     """Returns a line for whole rows and one per block, a column per view: percent with standard errors."""
-    names = [name for name in VIEW_NAMES if name in evaluation.measured]
+    names = _views(evaluation)
     lines = [["whole row", *(_percent(evaluation.measured[name].whole) for name in names)]]
     for number, positions in enumerate(_block_names(evaluation)):
         lines.append([positions, *(_percent(evaluation.measured[name].blocks[number]) for name in names)])
@@ -108,8 +97,12 @@ def accuracy_table(evaluation: Evaluation) -> Table:
 
 def explanation(evaluation: Evaluation) -> str:
     """Returns what the columns of the table are, in two sentences."""
-    columns = "; ".join(f"{name}: {text}" for name, text in EXPLANATIONS.items() if name in evaluation.measured)
+    columns = "; ".join(f"{name}: {EXPLANATIONS[name]}" for name in _views(evaluation))
     return f"{_caption(evaluation)} {columns}."
+
+
+def _views(evaluation: Evaluation) -> list[ViewName]:
+    return [name for name in VIEW_NAMES if name in evaluation.measured]
 
 
 def _block_names(evaluation: Evaluation) -> list[str]:
@@ -127,36 +120,34 @@ def _percent(accuracy: Accuracy) -> str:
 
 
 def _head(evaluation: Evaluation) -> Head:
-    base = evaluation.sources.base.rstrip("/").rsplit("/", 1)[-1]
     tiles = []
-    for view, name in TILES.items():
-        if view in evaluation.measured:
-            value, _, error = _percent(evaluation.measured[view].whole).partition(" ± ")
-            tiles.append(Tile(name, f"{value} %", f"± {error}") if error else Tile(name, value))
+    for view in (view for view in TILES if view in evaluation.measured):
+        value, sign, error = _percent(evaluation.measured[view].whole).partition(" ± ")
+        tiles.append(Tile(EXPLANATIONS[view], f"{value} %" if sign else value, f"{sign.strip()} {error}".strip()))
     if (gain := evaluation.context_gain) is not None:
         tiles.append(Tile("gain from the longer context", f"{gain:+.2f}".replace("-", "−"), "points"))
-    finding, is_good = _finding(evaluation)
+    base = evaluation.sources.base.rstrip("/").rsplit("/", 1)[-1]
     return Head(
         f"{base}: from {evaluation.base_positions:,} to {evaluation.row_length:,} positions",
         f"Masked-token accuracy on {evaluation.num_rows:,} held-out rows of {evaluation.row_length:,} tokens, each "
         "under one mask that is the same for every model.",
-        finding,
-        is_good,
+        _finding(evaluation),
+        evaluation.is_recovered,
         tiles,
     )
 
 
-def _finding(evaluation: Evaluation) -> tuple[str, bool | None]:
+def _finding(evaluation: Evaluation) -> str:
     after, base = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut")
     if after is None or base is None:
-        return "Not trained yet: this is the accuracy that extension alone gives.", None
+        return "Not trained yet: this is the accuracy that extension alone gives."
     numbers = (
         f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
         f"{evaluation.row_length:,} tokens, the base model {base:.2f} % on their first {evaluation.base_positions:,}"
     )
     if evaluation.is_recovered:
-        return f"Recovered: {numbers}.", True
-    return f"Not recovered: {numbers}; {base - after:.2f} points are missing.", False
+        return f"Recovered: {numbers}."
+    return f"Not recovered: {numbers}; {base - after:.2f} points are missing."
 
 
 def _series(evaluation: Evaluation, parts: Literal["blocks", "positions"], x: Sequence[float]) -> list[Series]:
@@ -165,10 +156,14 @@ def _series(evaluation: Evaluation, parts: Literal["blocks", "positions"], x: Se
     for name in (name for name in COLOURS if name in evaluation.measured):
         measured = zip(x, getattr(evaluation.measured[name], parts), strict=True)
         if points := [(at, accuracy) for at, accuracy in measured if accuracy.num_selected]:
-            errors = [2 * accuracy.standard_error for _, accuracy in points]
-            values = [accuracy.accuracy for _, accuracy in points]
-            series.append(Series(name, COLOURS[name], [at for at, _ in points], values, errors))
+            series.append(_curve(name, COLOURS[name], points))
     return series
+
+
+def _curve(name: str, colour: Colour, points: Sequence[tuple[float, Accuracy]]) -> Series:
+    values = [accuracy.accuracy or 0.0 for _, accuracy in points]
+    errors = [2 * (accuracy.standard_error or 0.0) for _, accuracy in points]
+    return Series(name, colour, [x for x, _ in points], values, errors)
 
 
 def _blocks_chart(evaluation: Evaluation) -> Chart:
@@ -180,8 +175,7 @@ def _blocks_chart(evaluation: Evaluation) -> Chart:
 
 def _positions_chart(evaluation: Evaluation) -> Chart:
     starts = evaluation.position_starts
-    ends = [*starts[1:], evaluation.row_length]
-    middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
+    middles = [(start + end - 1) / 2 for start, end in zip(starts, [*starts[1:], evaluation.row_length], strict=True)]
     titles = ("position in the row (tokens)", "accuracy (%)")
     border = (float(evaluation.base_positions), "end of the base model")
     return Chart("Accuracy by position", titles, _series(evaluation, "positions", middles), border=border)
@@ -189,13 +183,10 @@ def _positions_chart(evaluation: Evaluation) -> Chart:
 
 def _recovery_chart(evaluation: Evaluation) -> Chart:
     points = [(float(line.step), line.held_out.whole) for line in evaluation.curve]
-    values = [accuracy.accuracy or 0.0 for _, accuracy in points]
-    errors = [2 * (accuracy.standard_error or 0.0) for _, accuracy in points]
-    series = [Series("long model, whole row", "blue", [step for step, _ in points], values, errors)]
-    if (base_windows := evaluation.accuracy("base_windows")) is not None:
-        series = [Series("base_windows", "amber", [], [base_windows]), *series]
-    if (base_cut := evaluation.curve[-1].base_cut) is not None:
-        series = [Series("base_cut", "ink", [], [base_cut]), *series]
+    base_cut, base_windows = evaluation.curve[-1].base_cut, evaluation.accuracy("base_windows")
+    levels = [Series("base_cut", "ink", [], [base_cut])] if base_cut is not None else []
+    levels += [Series("base_windows", "amber", [], [base_windows])] if base_windows is not None else []
+    series = [*levels, _curve("long model, whole row", "blue", points)]
     return Chart("Recovery in training", ("step (optimizer updates)", "held-out accuracy (%)"), series)
 
 
@@ -208,12 +199,4 @@ def _recovery_text(evaluation: Evaluation) -> str:
         "Accuracy of the long model on whole held-out rows during training; the shaded area is two standard errors. "
         "Horizontal lines are the base model: base_cut as the run measured it on its own held-out rows, base_windows "
         f"as in the table.{recovered}"
-    )
-
-
-def _examples_text(evaluation: Evaluation) -> str:
-    return (
-        f"Predictions of {evaluation.latest_view} at the last masked position of {len(evaluation.examples)} rows, "
-        "spread evenly over the held-out split and not hand-picked. The model read the whole row, in which other "
-        "tokens were masked as well; the marked word is the true one."
     )

@@ -1,29 +1,51 @@
-"""The model card of a release: metadata for hubs, how to load the model, what was measured, how it was made."""
+"""The model card of a release: its facts, from the files of checkpoint, base model and rows, and README.md."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts.evaluation import Evaluation
-from longmlm.artifacts.provenance import Extension, Provenance, TrainingRecord
+from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.rows import RowsManifest
+from longmlm.errors import ArtifactError, ReleaseError
 from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accuracy_table, explanation
-from longmlm.reports.facts import Licence, Training, corpora, datasets
 from longmlm.reports.packing import packing_table
-from longmlm.reports.rendering import render
+from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.release import ReleaseCard
+from longmlm.training.run_folder import read_state
 
-NOT_RECOVERED = (
-    "**Not recovered: on whole rows this model predicts fewer masked tokens correctly than its base model on rows cut "
-    "to the base model's length.**"
-)
+MAX_FILES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """A licence by its identifier; one that hubs call `other` has a name and a link; whether it is the base model's."""
+
+    identifier: str
+    name: str | None = None
+    link: str | None = None
+    is_of_base: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a checkpoint was trained, as far as known: its settings by name, seconds, and the base model's accuracy."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+    base_cut: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a model card says besides its author's text: `rows` is their manifest, `name` the released folder's."""
+    """What a model card states beyond its author's text; `name` is that of the released folder."""
 
     name: str
     provenance: Provenance
@@ -36,42 +58,28 @@ class CardFacts:
 
 def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     """Returns README.md."""
-    provenance, evaluation, training = facts.provenance, facts.evaluation, facts.training
-    trained = provenance.trained
-    assert trained is not None  # checked by the release gate
-    exported = trained.exported_accuracy
-    reported = evaluation.accuracy("long_after") if evaluation else trained.accuracy
-    accuracy = reported if exported is None else exported
-    base_cut = evaluation.accuracy("base_cut") if evaluation else training.base_cut
-    settings = Table(["setting", "value"], list(training.settings.items()))
+    evaluation, training, trained = facts.evaluation, facts.training, facts.provenance.trained
+    assert trained is not None  # checked before a release
+    accuracy = trained.exported_accuracy
+    if accuracy is None:
+        accuracy = evaluation.accuracy("long_after") if evaluation else trained.accuracy
     return render(
         "model_card.md",
         metadata=_metadata(card, facts, accuracy),
         card=card,
-        history=_history(provenance, trained),
+        facts=facts,
         hub="",
         name=facts.name,
         revision_argument="",
-        lengths=_lengths(provenance.extension, trained),
-        has_onnx=facts.has_onnx,
-        evaluation=evaluation,
         accuracy=accuracy,
-        exported_accuracy=exported,
-        base_cut=base_cut,
-        is_below_base=accuracy is not None and base_cut is not None and accuracy < base_cut,
-        is_extended=provenance.extension is not None,
-        not_recovered=NOT_RECOVERED,
+        base_cut=evaluation.accuracy("base_cut") if evaluation else training.base_cut,
         explanation=evaluation and explanation(evaluation),
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
         blocks_picture=BLOCKS_PICTURE,
         recovery_picture=RECOVERY_PICTURE,
-        duration=_duration(card, training),
-        settings_table=training.settings and markdown_table(settings),
+        settings_table=markdown_table(Table(["setting", "value"], list(training.settings.items()))),
         corpora=card.data or corpora(facts.rows),
         packing_table=markdown_table(packing_table(facts.rows.report)),
-        row_length=trained.row_length,
-        licence=facts.licence,
-        base_name=provenance.source and provenance.source.public_name,
     )
 
 
@@ -114,40 +122,62 @@ def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> st
     return data.to_yaml()
 
 
-def _history(provenance: Provenance, trained: TrainingRecord) -> str:
-    """Returns in a sentence how the model was made."""
-    extension, started = provenance.extension, provenance.started_from
-    steps = f"{trained.steps:,} steps, {trained.tokens:,} tokens"
-    for before in provenance.trained_before:
-        steps += f", after {before.steps:,} steps on {before.tokens:,} tokens in an earlier run"
-    on_rows = f"on rows of {trained.row_length} tokens: {steps}."
-    if extension:
-        return (
-            f"`{extension.base.public_name}` (revision {extension.base.revision or 'local'}), its "
-            f"{extension.base_positions} trained positions extended to {extension.num_positions} by longmlm "
-            f"({extension.initialisation}, alpha {extension.alpha}), then pretrained {on_rows}"
-        )
-    if started:
-        named = f"`{started.public_name}` (revision {started.revision or 'local'})"
-        return f"{named}, pretrained further with longmlm {on_rows}"
-    return f"Pretrained from scratch with longmlm {on_rows}"
+def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
+    """Returns the licence of that identifier, else that in the base model's card; raises ReleaseError without one."""
+    if identifier is not None:
+        return Licence(identifier)
+    source = provenance.source
+    data = _card_metadata(source) if source else {}
+    if not isinstance(data.get("license"), str):
+        reason = f"that of the base model {source.name} is not known" if source else "there is no base model"
+        raise ReleaseError(f'the licence is missing, and {reason}: set card.license, such as license = "apache-2.0"')
+    return Licence(data["license"], data.get("license_name"), data.get("license_link"), is_of_base=True)
 
 
-def _duration(card: ReleaseCard, training: Training) -> str:
-    hours = f" for {training.seconds / 3600:,.1f} hours" if training.seconds else ""
-    hardware = f" on {card.hardware}" if card.hardware else ""
-    return f"Trained{hours}{hardware}." if hours or hardware else ""
+def _card_metadata(source: ModelSource) -> dict[str, Any]:  # authors write anything into their cards
+    path = Path(source.name) / REPOCARD_NAME
+    with suppress(Exception):  # a missing or malformed card names no licence, and libraries raise types of their own
+        if source.revision and not path.is_file():
+            path = hf_hub_download(source.name, REPOCARD_NAME, revision=source.revision)
+        return ModelCard.load(path).data.to_dict()
+    return {}
 
 
-def _lengths(extension: Extension | None, trained: TrainingRecord) -> str:
-    """Returns how many tokens the model reads, and at which lengths nothing is known of it."""
-    length = extension.num_positions if extension else trained.row_length
-    text = f"It reads up to {length} tokens."
-    if extension and length != trained.row_length:
-        text += (
-            f" It was trained and measured on rows of {trained.row_length} tokens; at other lengths nothing was "
-            "measured."
-        )
-        if length > trained.row_length and extension.mode == "generated":
-            text += " Positions beyond that are computed from the base positions and were never trained on text."
-    return text
+def training_of(checkpoint: Path) -> Training:
+    """Returns how a run's checkpoint was trained; empty for any other folder."""
+    try:
+        saved = read_state(checkpoint)
+    except (ArtifactError, OSError):
+        return Training()
+    settings = dict(_flat({**asdict(saved.recipe), "held_out": None}))
+    if saved.precision and settings["precision"] == "auto":
+        settings["precision"] = f"{'fp32' if saved.precision == 'no' else saved.precision} (auto)"
+    return Training(settings, saved.state.training_seconds, saved.state.base_cut)
+
+
+def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield prefix + key, str(value)
+
+
+def datasets(rows: RowsManifest) -> list[str]:
+    """Returns the data sets on the hub that the rows were made from, each once."""
+    named = (source.dataset for source in rows.plan.sources if source.dataset and source.commit)
+    return list(dict.fromkeys(named))
+
+
+def corpora(rows: RowsManifest) -> list[str]:
+    """Returns a line for each source of the rows: a data set with its commit, or the names of files."""
+    lines = []
+    for source in rows.plan.without_paths().sources:
+        if source.dataset:
+            commit = f"commit {source.commit}" if source.commit else None
+            parts = (source.dataset, source.subset, source.split, commit)
+            lines.append(", ".join(part for part in parts if part))
+        else:
+            more = f" and {len(source.files) - MAX_FILES:,} more files" if len(source.files) > MAX_FILES else ""
+            lines.append(", ".join(file.path for file in source.files[:MAX_FILES]) + more)
+    return [f"{line} (licence not stated)" for line in lines]

@@ -1,21 +1,27 @@
-"""HTML pages that need no other file: light and dark, wide and narrow, without scripts."""
+"""HTML pages that need no other file, and the templates that they and the model card are rendered from.
 
+Pages are light and dark, wide and narrow, without scripts. All text is escaped in HTML, none in Markdown.
+"""
+
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from longmlm.artifacts.accuracy import FilledMask
 from longmlm.folders import PARTIAL
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
-from longmlm.reports.rendering import render
 from longmlm.reports.tables import Table
 
 PAGE_FILE = "index.html"
+WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥", "": "∅"}
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One of the chief figures: its name, its value, and a note in small print after the value."""
+    """A key figure: its name, its value, and a note in small print after the value."""
 
     name: str
     value: str
@@ -23,47 +29,17 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """Text around a hidden word, the word, and guesses with their probabilities, the likeliest first."""
-
-    name: str
-    before: str
-    hidden: str
-    after: str
-    guesses: Sequence[tuple[str, float]]
-
-    @property
-    def rank(self) -> int | None:
-        """Rank of the hidden word among the guesses, 1 for the likeliest; None if it was not guessed."""
-        texts = [text for text, _ in self.guesses]
-        return texts.index(self.hidden) + 1 if self.hidden in texts else None
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page: a title, a paragraph, and a table, a chart, passages or facts by name."""
+    """A part of a page: a title, a paragraph, and a table, a chart, filled masks or facts by name."""
 
     title: str
     text: str
-    content: Table | Chart | Sequence[Passage] | Mapping[str, str]
-
-    @property
-    def kind(self) -> Literal["table", "chart", "facts", "passages"]:
-        """How the content is rendered."""
-        match self.content:
-            case Table():
-                return "table"
-            case Chart():
-                return "chart"
-            case Mapping():
-                return "facts"
-            case _:
-                return "passages"
+    content: Table | Chart | Sequence[FilledMask] | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a page is about: title, one line below it, the finding (good, bad or neither) and the chief figures."""
+    """What a page is about: its title, a sentence, the finding (good, bad or neither) and the key figures."""
 
     title: str
     lead: str
@@ -85,3 +61,27 @@ def write_page(text: str, path: Path) -> None:
     partial = path.with_name(path.name + PARTIAL)
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+def render(template: str, **values: object) -> str:
+    """Returns the template filled in; raises UndefinedError when a value that it uses is missing."""
+    return _environment().get_template(template).render(values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("longmlm.reports"),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["visible"] = _visible
+    return environment
+
+
+def _visible(text: str) -> str:
+    """Returns a text without the white space around it; white space alone is shown by symbols."""
+    return text.strip() or "".join(WHITE_SPACE.get(character, character) for character in text) or WHITE_SPACE[""]

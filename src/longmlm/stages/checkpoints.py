@@ -4,12 +4,20 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import CheckpointError
+from longmlm.errors import ArtifactError, CheckpointError, FolderError
 from longmlm.folders import new_folder
-from longmlm.reports.checkpoints import checkpoint_table
-from longmlm.reports.tables import text_table
+from longmlm.reports.tables import Table, text_table
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.training.run_folder import best_checkpoint, checkpoint_folder, verify_checkpoint
+from longmlm.training.run_folder import (
+    best_checkpoint,
+    checkpoint_folder,
+    evaluated_checkpoints,
+    list_checkpoints,
+    read_state,
+    verify_checkpoint,
+)
+
+HEADER = ["checkpoint", "tokens", "accuracy in %", "MB", "verified", ""]
 
 
 def checkpoints(config: CheckpointsConfig) -> None:
@@ -23,9 +31,46 @@ def checkpoints(config: CheckpointsConfig) -> None:
         raise CheckpointError(f"{len(problems)} of {len(table.lines)} checkpoints are damaged: {'; '.join(problems)}")
 
 
+def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
+    """Returns a line for each checkpoint, oldest first, and what is wrong with those that are damaged.
+
+    Without `is_verified` the files are not read. Raises CheckpointError for a folder without checkpoints.
+    """
+    folders = list_checkpoints(run)
+    if not folders:
+        raise CheckpointError(f"{run} has no checkpoints: name the folder that the pretrain stage wrote")
+    problems = {folder: _problem(folder) for folder in folders} if is_verified else {}
+    folders = [folder for folder in folders if folder.is_dir()]  # a run in training may have removed some meanwhile
+    intact = (pair for pair in evaluated_checkpoints(run) if not problems.get(pair[1]))
+    best = max(intact, default=(0.0, None))[1]
+    lines = []
+    for folder in folders:
+        status = "damaged" if problems.get(folder) else "intact" if is_verified else ""
+        lines.append([folder.name, *_numbers(folder), status, "best" if folder == best else ""])
+    return Table(HEADER, lines), [problems[folder] for folder in folders if problems.get(folder)]
+
+
+def _numbers(folder: Path) -> list[str]:
+    try:
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        state = read_state(folder).state
+    except (ArtifactError, OSError):
+        return ["?", "?", "?"]
+    accuracy = "–" if state.accuracy_here is None else f"{state.accuracy_here:.2f}"
+    return [f"{state.tokens:,}", accuracy, f"{size / 1e6:,.1f}"]
+
+
+def _problem(folder: Path) -> str:
+    try:
+        verify_checkpoint(folder)
+    except FolderError as error:
+        return str(error)
+    return ""
+
+
 def export_checkpoint(config: CheckpointsConfig) -> None:
-    """Writes the weights of one checkpoint, the best where none is named, as a folder that transformers loads."""
-    # these import torch, which a list does without
+    """Writes the weights of one checkpoint, the best if no step is given, as a folder that transformers loads."""
+    # these import torch, which listing and verifying do without
     from longmlm.model.loading import load_model
     from longmlm.release.export import export
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from longmlm.artifacts.evaluation import EvaluationSources
-from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
+from longmlm.artifacts.metrics import MetricsFile
 from longmlm.config import to_toml
 from longmlm.data.published import folder_of_rows, open_named_rows, pin_rows
+from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import CheckpointError
 from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
@@ -22,41 +23,33 @@ from longmlm.training.run_folder import model_folder
 
 def evaluate(config: EvaluateConfig) -> None:
     """Measures the models under the same frozen masks, writes the results and prints their table."""
-    output = Path(config.output)
+    output, curve = Path(config.output), ()
     check_output(output)
-    curve = recovery_curve(Path(config.run)) if config.run else ()
-    before, after = model_folder(config.long_before), config.long_after and model_folder(config.long_after)
-    after_sha256 = weights_sha256(after) if after else None
+    if config.run and not (curve := MetricsFile(Path(config.run)).evaluations()):
+        raise CheckpointError(f"{config.run} has no evaluations: set run to the folder that the pretrain stage wrote")
+    names = [str(model_folder(name)) for name in (config.long_before, config.long_after) if name]
+    after_sha256 = weights_sha256(names[1]) if config.long_after else None
     precision = resolved_precision(config.recipe.precision)
     accelerator = launch()
     rows_name = broadcast_from_main(accelerator, lambda: pin_rows(config.rows))
     local_main_first(accelerator, lambda: folder_of_rows(rows_name, ["held_out"]))
     rows = open_named_rows(rows_name, "held_out")
-    models = load_models(rows, config.base, [name for name in (before, after) if name])
-    for note in models.notes:
+    models = load_models(rows, config.base, names)
+    for note in (note for loaded in models for note in loaded.notes):
         accelerator.print(note)
     sources = EvaluationSources(
         rows=rows_name,
         rows_sha256=rows.sha256,
         base=config.base,
-        base_revision=models.base.revision,
+        base_revision=models[0].revision,
         before=config.long_before,
-        before_revision=models.long[0].revision,
+        before_revision=models[1].revision,
         after=config.long_after,
         after_sha256=after_sha256,
     )
-    vocabulary, batch = models.vocabulary, config.runtime.rows_per_batch
-    frozen = FrozenRows(rows, config.recipe.held_out, vocabulary.maskable, vocabulary.special, batch)
+    vocabulary, held_out = vocabulary_of_pretrained(models[0].tokenizer, config.base), config.recipe.held_out
+    frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, config.runtime.rows_per_batch)
     evaluation = compare(models, frozen, sources, curve, precision, accelerator)
     if accelerator.is_main_process:
         write_evaluation(evaluation, output, f"# longmlm evaluate settings.toml\n{to_toml(config)}")
-        print(text_table(accuracy_table(evaluation)))
-        print(f"page: {output / PAGE_FILE}")
-
-
-def recovery_curve(run: Path) -> tuple[EvaluationMetrics, ...]:
-    """Returns the evaluations of a run without their examples; raises CheckpointError when there are none."""
-    curve = MetricsFile(run).evaluations()
-    if not curve:
-        raise CheckpointError(f"{run} holds no evaluations of a run: name the folder that pretrain.py wrote")
-    return curve
+        print(text_table(accuracy_table(evaluation)), f"page: {output / PAGE_FILE}", sep="\n")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.row import Row
 from longmlm.data.vocabulary import SpecialTokens, Vocabulary
-from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.views import cut, whole, windows
+from longmlm.evaluation.frozen import FrozenRows, cut, whole, windows
 from longmlm.settings.held_out import HeldOut
 
 SPECIAL = SpecialTokens(cls=0, sep=2, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))

@@ -1,0 +1,66 @@
+"""Facts for the model card: licence and training, from the files of base model and checkpoint."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts.provenance import ModelSource, Provenance
+from longmlm.errors import ReleaseError
+from longmlm.reports.model_card import Licence, Training, licence_of, training_of
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import Masking
+from longmlm.settings.pretrain import PretrainRecipe
+from tests.support.tiny import tiny_extension
+
+RECIPE = PretrainRecipe(
+    num_steps=5, batch_tokens=100, learning_rate=1e-4, seed=7, masking=Masking(selected_fraction=0.2)
+)
+
+
+def write_state(folder: Path, precision: str = "bf16", trained_precision: str | None = None) -> None:
+    """Writes what training_of reads of a checkpoint, as the version without formats wrote it."""
+    recipe = {key: value for key, value in asdict(replace(RECIPE, precision=precision)).items() if key != "held_out"}
+    depends_on = {"recipe": recipe, "held_out": asdict(HeldOut()), "rows": {"sha256": "0" * 64}, "start": {}}
+    state = {"step": 5, "training_seconds": 9000.0, "base_cut": 55.0}
+    (folder / "state.json").write_text(json.dumps({"state": state, "depends_on": depends_on}))
+    trained = {"row_length": 40, "steps": 5, "tokens": 10, "precision": trained_precision}
+    (folder / "longmlm.json").write_text(json.dumps({"trained": trained}))
+
+
+def test_licence_is_that_of_the_base_model_unless_another_is_given(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: other\nlicense_name: openrail\nlicense_link: LICENSE\n---\n")
+    local = Provenance(started_from=ModelSource(name=str(tmp_path)))
+    assert licence_of("mit", local) == Licence("mit")
+    assert licence_of(None, local) == Licence("other", "openrail", "LICENSE", is_of_base=True)
+
+
+@pytest.mark.parametrize("card", [None, "# no metadata", "---\nlicense: [a, b\n---\n"])
+@pytest.mark.parametrize("is_extended", [True, False])
+def test_unknown_licence_is_refused_with_the_remedy(tmp_path: Path, card: str | None, is_extended: bool) -> None:
+    if card:
+        (tmp_path / "README.md").write_text(card)
+    extension, source = tiny_extension(tmp_path), ModelSource(name=str(tmp_path))
+    provenance = Provenance(extension=extension) if is_extended else Provenance(started_from=source)
+    with pytest.raises(ReleaseError, match=rf"{tmp_path}.*card\.license"):
+        licence_of(None, provenance)
+    with pytest.raises(ReleaseError, match=r"no base model.*card\.license"):
+        licence_of(None, Provenance())
+
+
+def test_training_is_described_as_far_as_it_is_known(tmp_path: Path) -> None:
+    write_state(tmp_path)
+    training = training_of(tmp_path)
+    assert (training.seconds, training.base_cut) == (9000.0, 55.0)
+    assert (training.settings["seed"], training.settings["masking.selected_fraction"]) == ("7", "0.2")
+    assert not [name for name in training.settings if "held_out" in name or "dropout" in name]
+    assert training_of(tmp_path / "nowhere") == Training()
+
+
+@pytest.mark.parametrize(("trained", "shown"), [("no", "fp32 (auto)"), ("bf16", "bf16 (auto)"), (None, "auto")])
+def test_precision_is_what_auto_stood_for(tmp_path: Path, trained: str | None, shown: str) -> None:
+    write_state(tmp_path, "auto", trained)
+    assert training_of(tmp_path).settings["precision"] == shown
+    write_state(tmp_path, "bf16", trained)
+    assert training_of(tmp_path).settings["precision"] == "bf16"
