@@ -137,7 +137,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path, about: di
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format": 99}, "format 99"), ({"report": {}}, "report"), ({"colour": "red"}, "colour"), ({"plan": 3}, "plan")],
+    [({"format": 99}, "format .*99"), ({"report": {}}, "report"), ({"colour": "red"}, "colour"), ({"plan": 3}, "plan")],
 )
 def test_a_manifest_that_is_damaged_or_newer_is_refused(tmp_path: Path, change: dict, message: str) -> None:
     write_rows(tmp_path / "rows", [[row_of(10)]], {**ABOUT, **change})
