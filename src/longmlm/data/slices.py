@@ -13,7 +13,7 @@ import numpy as np
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, SetAside, SliceReport, Split
-from longmlm.data.corpus import HASHES, Document, Slice, read_slice, text_hash
+from longmlm.data.corpus import Document, Slice, read_slice, split_of, text_hash
 from longmlm.data.counts import Counts
 from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
@@ -54,7 +54,7 @@ class SliceJob:
 
     def split_of(self, document_hash: int) -> Split:
         """Returns the split of the documents with this hash."""
-        return "held_out" if document_hash < self.recipe.held_out_fraction * HASHES else "train"
+        return split_of(document_hash, self.recipe.held_out_fraction)
 
 
 @dataclass(frozen=True, slots=True)
