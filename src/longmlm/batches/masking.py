@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from longmlm.data.row import Row
+from longmlm.data.rows import Row
 from longmlm.data.vocabulary import Maskable
 from longmlm.settings.masking import Masking
 

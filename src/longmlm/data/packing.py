@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from longmlm.data.encoding import Tokens
-from longmlm.data.row import Row
+from longmlm.data.rows import Row
 from longmlm.data.vocabulary import SpecialTokens
 from longmlm.settings.prepare import PackingMode
 
