@@ -151,7 +151,7 @@ def test_rows_of_earlier_formats_are_opened(tmp_path: Path, about: dict, known: 
     assert (len(rows), rows.row_length, rows.mean_fill) == (1, 9, 0.75)
     assert (plan.tokenizer_fingerprint, plan.vocabulary_sha256) == known
     assert [file.path for file in plan.sources[0].files] == ["a.jsonl"]
-    assert (plan.sources[1].dataset, plan.dataset_commits) == ("owner/novels", ("c" * 40,))
+    assert (plan.sources[1].dataset, plan.sources[1].commit) == ("owner/novels", "c" * 40)
 
 
 def test_a_side_without_rows_is_refused(folder: Path) -> None:

@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
+from longmlm.artifacts.rows import SourceRecord
 from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.data.engine import pin_sources, prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.hub import Hub
 from tests.support.loopback import CUT, Fault
 
@@ -50,22 +51,25 @@ def _own_settings(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def slices(**changed: str) -> list:
     """Returns the slices of a split on the hub."""
     source = Source(**{"dataset": NAME, "split": "train", "text_field": "body"} | changed)
-    return plan_slices(pin_sources([source], {}), 9_000)
+    return plan_slices(pin_sources([source], ()), 9_000)
 
 
 def test_split_is_read_at_the_commit_that_the_earlier_plan_pinned(hub: Hub) -> None:
     repository = hub.repository(f"datasets/{NAME}")
     source = Source(dataset=NAME, split="train", text_field="body")
-    (first,) = pin_sources([source], {})
+    (first,) = pin_sources([source], ())
     assert first.revision == repository.branches["main"]
     repository.commit({**FILES, "data/train-00000-of-00002.parquet": parquet(["Another text."] * 40)})
-    (kept,) = pin_sources([source], {"sources": [{"dataset": NAME, "split": "train", "commit": first.revision}]})
-    (moved,) = pin_sources([source], {})
+    record = SourceRecord(dataset=NAME, split="train", text_field="body", commit=first.revision)
+    (kept,) = pin_sources([source], [record])
+        [source], [SourceRecord(dataset=NAME, split="train", text_field="body", commit=first.revision)]
+    )
+    (moved,) = pin_sources([source], ())
     assert kept == first != moved
     texts = [record.text for spans in plan_slices([kept], 9_000) for record in read_slice(spans, [kept])]
     assert texts == TEXTS
     asked = len(hub.requests)
-    assert pinned([kept], {}) == (kept,)
+    assert pin_sources([kept], ()) == (kept,)
     assert len(hub.requests) == asked
 
 
@@ -131,21 +135,18 @@ def test_data_set_in_a_folder_is_read_in_slices(local: Path) -> None:
 def test_rows_of_a_folder_depend_on_its_content(local: Path, tmp_path: Path) -> None:
     vocabulary = load_vocabulary(str(TOKENIZER))
     source = Source(dataset=str(local), split="train", text_field="body")
-    config = PrepareConfig(
-        output=str(tmp_path / "rows"),
-        recipe=PrepareRecipe(tokenizer=str(TOKENIZER), row_length=64, sources=(source,), held_out_fraction=0.2),
-    )
-    manifest = prepare_rows(config, vocabulary)
-    (described,) = manifest["plan"]["sources"]
-    assert {len(file["sha256"]) for file in described["files"]} == {64}
-    assert "commit" not in described
-    assert prepare_rows(config, vocabulary) == manifest
+    recipe = PrepareRecipe(tokenizer=str(TOKENIZER), row_length=64, sources=(source,), held_out_fraction=0.2)
+    manifest = prepare_rows(recipe, vocabulary, tmp_path / "rows")
+    (record,) = manifest.plan.sources
+    assert {len(file.sha256) for file in record.files} == {64}
+    assert record.commit is None
+    assert prepare_rows(recipe, vocabulary, tmp_path / "rows") == manifest
     changed = next(
         path for path in local.rglob("*") if path.suffix in (".jsonl", ".arrow") and "test" not in path.parts
     )
     changed.write_bytes(changed.read_bytes() + b"\n")
     with pytest.raises(DataError, match=re.escape(str(tmp_path / "rows"))):
-        prepare_rows(config, vocabulary)
+        prepare_rows(recipe, vocabulary, tmp_path / "rows")
 
 
 def test_folder_without_a_data_set_is_named_in_one_line(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, PackingReport, RowsManifest, RowsPlan, SetAside, SliceReport, Split
+from longmlm.artifacts.rows import SPLITS, Contents, PackingReport, RowsManifest, RowsPlan, SetAside, SliceReport, Split
 from longmlm.data.corpus import Document, Slice, read_slice, split_of, text_hash
 from longmlm.data.counts import Counts
 from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch
@@ -80,7 +80,8 @@ def pack_slice(job: SliceJob, number: int) -> None:
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
     np.save(_hashes_path(job, number), np.array(hashes, dtype=np.uint64))
     train, held_out = (counts[split].report() for split in SPLITS)
-    artifact.write(job.report_path(number), SliceReport(train=train, held_out=held_out, set_aside=dict(set_aside)))
+    contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
+    artifact.write(job.report_path(number), SliceReport(contents=contents))
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:
@@ -128,7 +129,7 @@ def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[in
 
     `packed` are the slices that the last run packed in `elapsed_seconds`. Raises DataError when a split has no rows.
     """
-    slices = [artifact.read(SliceReport, job.report_path(number)) for number in range(len(job.slices))]
+    slices = [artifact.read(SliceReport, job.report_path(number)).contents for number in range(len(job.slices))]
     copies = _count_copies(job)
     counts = {split: Counts(plan.row_length, len(plan.sources)) for split in SPLITS}
     set_aside: Counter[str] = Counter()
