@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from longmlm.artifacts.rows import SetAside
-from longmlm.data.corpus import Document, plan_slices, read_slice, split_of, text_hash
+from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice, split_of, text_hash
 from longmlm.data.files import Span, count_bytes, files_of, lines_of
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source

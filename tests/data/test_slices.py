@@ -11,9 +11,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.artifacts.rows import SetAside
 from longmlm.data import files
-from longmlm.data.corpus import Document, Slice, plan_slices, read_slice
+from longmlm.data.corpus import Document, SetAside, Slice, plan_slices, read_slice
 from longmlm.data.files import count_bytes, open_bytes
 from longmlm.settings.prepare import Source
 

@@ -13,8 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.artifacts.rows import SetAside
-from longmlm.data.corpus import Document, plan_slices, read_slice
+from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from longmlm.artifacts.rows import SetAside
 from longmlm.data import encoding, texts
 from longmlm.data import sentences as sentences_module
-from longmlm.data.corpus import Document, plan_slices, read_slice, text_hash
+from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice, text_hash
 from longmlm.data.encoding import encode
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.texts import LongText, json_of, pieces_of, text_of

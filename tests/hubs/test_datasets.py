@@ -62,8 +62,6 @@ def test_split_is_read_at_the_commit_that_the_earlier_plan_pinned(hub: Hub) -> N
     repository.commit({**FILES, "data/train-00000-of-00002.parquet": parquet(["Another text."] * 40)})
     record = SourceRecord(dataset=NAME, split="train", text_field="body", commit=first.revision)
     (kept,) = pin_sources([source], [record])
-        [source], [SourceRecord(dataset=NAME, split="train", text_field="body", commit=first.revision)]
-    )
     (moved,) = pin_sources([source], ())
     assert kept == first != moved
     texts = [record.text for spans in plan_slices([kept], 9_000) for record in read_slice(spans, [kept])]

@@ -1,4 +1,4 @@
-"""Artifacts of packed rows: the manifest of their folder, the files of unfinished rows, and rejected records."""
+"""Artifacts of packed rows: the manifest of their folder, and the plan and reports of unfinished rows."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -136,12 +136,12 @@ class RowsManifest(Artifact):
     @classmethod
     def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
         """Returns content of format 1, whose fingerprint is that of the vocabulary, or of format 2."""
-        plan, kept = content["plan"], {key: content[key] for key in ("kind", "report", "files")}
-        fingerprint = plan["tokenizer_fingerprint"]
-        known = {"tokenizer_fingerprint": fingerprint}
+        plan, fingerprint = content["plan"], content["plan"]["tokenizer_fingerprint"]
+        hashes = {"tokenizer_fingerprint": fingerprint}
         if content["format"] == 1:
-            known = {"tokenizer_fingerprint": None, "vocabulary_sha256": fingerprint}
-        return {**kept, "plan": {**plan["settings"], "sources": plan["sources"], **known}}
+            hashes = {"tokenizer_fingerprint": None, "vocabulary_sha256": fingerprint}
+        kept = {key: content[key] for key in ("kind", "report", "files")}
+        return kept | {"plan": {**plan["settings"], "sources": plan["sources"], **hashes}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,27 +161,9 @@ class WorkPlan(Artifact):
     plan: RowsPlan
     files: tuple[FileStamp, ...]
 
-    def is_same_work(self, other: Self) -> bool:
-        """Returns whether the finished slices of one plan can be used for the other."""
-        return (self.plan, self.files) == (other.plan, other.files)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceReport(Artifact):
     """What one slice gave, written last: a slice that has a report is finished."""
 
     contents: Contents
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside(Artifact):
-    """A record that is not a document: its path and offset, the reason, and the number of its source."""
-
-    origin: str
-    reason: str
-    source: int
-
-    @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns a line of before format 1, which was not stamped."""
-        return content

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from longmlm.artifacts.rows import SetAside, Split
+from longmlm.artifacts.rows import Split
 from longmlm.data.files import Span, files_of, readable
 from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
 from longmlm.data.texts import Text, pieces_of
@@ -21,6 +21,15 @@ class Document:
 
     text: Text
     origin: str
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A record that is not a document, and the reason; `origin` and `source` are those of a document."""
+
+    origin: str
+    reason: str
     source: int
 
 

@@ -16,12 +16,11 @@ from longmlm.artifacts.rows import (
     FileStamp,
     RowsManifest,
     RowsPlan,
-    SetAside,
     SourceFile,
     SourceRecord,
     WorkPlan,
 )
-from longmlm.data.corpus import HASHES, plan_slices, read_slice, text_hash
+from longmlm.data.corpus import HASHES, SetAside, plan_slices, read_slice, text_hash
 from longmlm.data.executor import run_slices
 from longmlm.data.files import files_of
 from longmlm.data.rows import read_rows_manifest
@@ -188,7 +187,8 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
 def _open_partial(folder: Path, work: WorkPlan) -> None:
     """Discards unfinished rows of another plan, also those of earlier versions, and what a killed process left."""
     try:
-        is_kept = artifact.read(WorkPlan, folder / WorkPlan.FILE).is_same_work(work)
+        earlier = artifact.read(WorkPlan, folder / WorkPlan.FILE)
+        is_kept = (earlier.plan, earlier.files) == (work.plan, work.files)
     except ArtifactError:
         is_kept = False
     for path in () if is_kept else folder.iterdir():

@@ -5,19 +5,27 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, Contents, PackingReport, RowsManifest, RowsPlan, SetAside, SliceReport, Split
-from longmlm.data.corpus import Document, Slice, read_slice, split_of, text_hash
-from longmlm.data.counts import Counts
+from longmlm.artifacts.rows import (
+    SPLITS,
+    Contents,
+    PackingReport,
+    RowsManifest,
+    RowsPlan,
+    SliceReport,
+    Split,
+    SplitReport,
+)
+from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
 from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
-from longmlm.data.rows import Shard, open_shard
+from longmlm.data.rows import Row, Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
@@ -26,6 +34,8 @@ from longmlm.settings.prepare import PrepareRecipe
 
 CONTENT = "content"  # the folder that becomes the output
 SET_ASIDE = "set_aside"
+NUM_FILLS = 20
+TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,72 @@ class SliceJob:
     def split_of(self, document_hash: int) -> Split:
         """Returns the split of the documents with this hash."""
         return split_of(document_hash, self.recipe.held_out_fraction)
+
+
+@dataclass(slots=True)
+class Counts:
+    """The running counts of a split; the histograms are SplitReport's lists by index."""
+
+    row_length: int
+    num_sources: int
+    documents: int = 0
+    sentences: int = 0
+    tokens: int = 0
+    rows: int = 0
+    separators: int = 0
+    cut_sentences: int = 0
+    tokens_per_source: Counter[int] = field(default_factory=Counter)
+    document_lengths: Counter[int] = field(default_factory=Counter)
+    fills: Counter[int] = field(default_factory=Counter)
+
+    def count_sentences(self, sentences: Iterable[Tokens], source: int) -> Iterator[Tokens]:
+        """Yields a document's sentences, and counts them and the document."""
+        length = 0
+        for sentence in sentences:
+            self.sentences += 1
+            length += len(sentence)
+            self.cut_sentences += len(sentence) > self.row_length - 2
+            yield sentence
+        self.documents += 1
+        self.tokens += length
+        self.tokens_per_source[source] += length
+        if length:
+            self.document_lengths[length.bit_length() - 1] += 1
+
+    def count_rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yields the rows, and counts them."""
+        for row in rows:
+            self.rows += 1
+            self.separators += len(row.document_starts) - 1
+            self.fills[(NUM_FILLS * len(row) - 1) // self.row_length] += 1
+            yield row
+
+    def add(self, report: SplitReport) -> None:
+        """Adds the counts of a slice."""
+        for name in TOTALS:
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        for name in ("tokens_per_source", "document_lengths", "fills"):
+            getattr(self, name).update(dict(enumerate(getattr(report, name))))
+
+    def report(self, copies: int | None = None) -> SplitReport:
+        """Returns the counts so far; `copies` is only known over all slices."""
+        return SplitReport(
+            documents=self.documents,
+            sentences=self.sentences,
+            tokens=self.tokens,
+            rows=self.rows,
+            separators=self.separators,
+            cut_sentences=self.cut_sentences,
+            fill_rate=(self.tokens + self.separators + 2 * self.rows) / max(1, self.rows * self.row_length),
+            copies=copies,
+            tokens_per_source=_by_index(self.tokens_per_source, self.num_sources),
+            document_lengths=_by_index(self.document_lengths, max(self.document_lengths, default=-1) + 1),
+            fills=_by_index(self.fills, NUM_FILLS),
+        )
+
+
+def _by_index(histogram: Counter[int], length: int) -> tuple[int, ...]:
+    return tuple(histogram[index] for index in range(length))
 
 
 def pack_slice(job: SliceJob, number: int) -> None:
@@ -92,7 +168,7 @@ def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Do
         for record in read_slice(job.slices[number], job.recipe.sources):
             if isinstance(record, SetAside):
                 reasons[record.reason] += 1
-                file.write(json.dumps(artifact.dump(record), ensure_ascii=False) + "\n")
+                file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
             else:
                 yield record
     partial.replace(path)
