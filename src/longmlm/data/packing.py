@@ -16,7 +16,7 @@ from longmlm.settings.prepare import PackingMode
 
 @dataclass(frozen=True, slots=True)
 class TokenizedDocument:
-    """The tokens of each sentence of a document, in order and none empty, encoded as they are consumed."""
+    """The tokens of each sentence of a document, in order and none empty, encoded when they are consumed."""
 
     sentences: Iterable[Tokens]
     source: int

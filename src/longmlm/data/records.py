@@ -1,4 +1,4 @@
-"""Records of .txt, .jsonl, .csv, .parquet and Arrow files, and where these files may be cut into slices."""
+"""Records of .txt, .jsonl, .csv, .parquet and Arrow files, and the offsets at which slices may cut these files."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
