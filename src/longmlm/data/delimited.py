@@ -10,7 +10,8 @@
 The quote that opens in record 1 is never closed, and the quotes inside record 3 are not doubled. A reader that
 continues after an error takes 'left, smiling."' for a record; one that waits for a closing quote loses record 2. This
 one resumes at the next line that begins a record: a line with as many fields as the header (or more, if it is broken
-itself), unless its first quote that can only open or only close a field closes one, as in 'left, smiling."'.
+itself), unless its first quote that can only open or only close a field closes one, as in 'left, smiling."'. A line
+inside a broken record that has no quotes and as many fields as the header cannot be distinguished from a record.
 """
 
 import csv
@@ -83,16 +84,10 @@ class DelimitedReader:
         if not self._taken:
             return True
         line = _decoded(self._taken[0])
-        if fields is None:
-            return self._num_fields <= self._num_separable(line) and _opens_field(line, self._delimiter)
-        return self._num_fields == len(fields) and _opens_field(line, self._delimiter)
-
-    def _num_separable(self, line: str) -> int:
-        """Returns the number of fields in the first line of a broken record."""
-        try:
-            return len(next(csv.reader([line], delimiter=self._delimiter)))
-        except csv.Error:
-            return 0
+        has_all_fields = (
+            line.count(self._delimiter) + 1 >= self._num_fields if fields is None else len(fields) == self._num_fields
+        )
+        return has_all_fields and _opens_field(line, self._delimiter)
 
 
 def _opens_field(line: str, delimiter: str) -> bool:
