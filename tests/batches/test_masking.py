@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.batches.masking import MaskedRow, mask_row
-from longmlm.data.row import Row
+from longmlm.data.rows import Row
 from longmlm.data.vocabulary import Maskable
 from longmlm.settings.masking import Masking
 

@@ -12,8 +12,7 @@ from tokenizers import normalizers
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
-from longmlm.data.row import Row
-from longmlm.data.rows import Rows, open_rows
+from longmlm.data.rows import Row, Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import DataError, TrainingError
 from longmlm.model.architecture import architecture_of
@@ -183,7 +182,7 @@ def test_batch_that_leaves_a_process_without_rows_is_refused_with_a_size_that_is
 def test_rows_of_another_tokenizer_are_refused(rows: Rows, vocabulary: Vocabulary, tmp_path: Path) -> None:
     check_rows_fit_model(rows, vocabulary)
     other = load_vocabulary(str(tiny_folder(tmp_path / "other", "roberta", 3)))
-    with pytest.raises(DataError, match=r"another tokenizer than that of .*other"):
+    with pytest.raises(DataError, match=r"another tokenizer .*other"):
         check_rows_fit_model(rows, other)
 
 
@@ -191,7 +190,7 @@ def test_rows_of_the_same_vocabulary_and_another_tokenizer_are_refused(rows: Row
     pretrained = tiny_tokenizer("roberta", 1)
     pretrained.backend_tokenizer.normalizer = normalizers.Lowercase()
     twin = vocabulary_of_pretrained(pretrained, "twin")
-    with pytest.raises(DataError, match="another tokenizer than that of twin"):
+    with pytest.raises(DataError, match="another tokenizer .*twin"):
         check_rows_fit_model(rows, twin)
 
 

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from longmlm.artifacts.rows import SetAside
-from longmlm.data.corpus import Document, is_held_out, plan_slices, read_slice
-from longmlm.data.files import files_of, measure, open_bytes
+from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice, split_of, text_hash
+from longmlm.data.files import Span, count_bytes, files_of, lines_of
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
@@ -31,6 +30,10 @@ def texts_of(*files: Path | str) -> list[str]:
     records = records_of(*files)
     assert all(isinstance(record, Document) for record in records)
     return [record.text for record in records if isinstance(record, Document)]
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+    return split_of(text_hash(text), fraction) == "held_out"
 
 
 def aside(origin: str, reason: str) -> SetAside:
@@ -59,7 +62,7 @@ def test_each_line_of_a_jsonl_file_is_a_document(tmp_path: Path, ending: str) ->
     records = records_of(path)
     begins = [content.index(json_lines([text])) for text in TEXTS]
     assert records == [Document(text, f"{path}:{begin}", 0) for text, begin in zip(TEXTS, begins, strict=True)]
-    assert measure(path)[0] == len(content)
+    assert count_bytes(path) == len(content)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
@@ -76,17 +79,19 @@ def test_files_compressed_in_several_parts_are_read_to_their_end(tmp_path: Path)
     (tmp_path / "parts.jsonl.zst").write_bytes(skippable + b"".join(compressed(part, ".zst") for part in parts))
     for name in ("parts.jsonl.gz", "parts.jsonl.zst"):
         assert texts_of(tmp_path / name) == TEXTS * 50
-        assert measure(tmp_path / name)[0] == len(whole)
+        assert count_bytes(tmp_path / name) == len(whole)
 
 
-def test_a_compressed_file_is_read_from_any_offset(tmp_path: Path) -> None:
-    content = os.urandom(3_000_000)
+def test_lines_are_read_from_any_offset(tmp_path: Path) -> None:
+    content = os.urandom(3_000_000) + b"\n"
     for ending in ("", ".gz", ".zst"):
         path = tmp_path / f"noise.jsonl{ending}"
         path.write_bytes(compressed(content, ending))
         for offset in (0, 1, 1 << 20, (1 << 20) + 1, 2_999_999, 3_000_000):
-            with open_bytes(path, offset) as stream:
-                assert stream.read() == content[offset:]
+            begin = content.index(b"\n", offset - 1) + 1 if offset else 0
+            with lines_of(Span(str(path), offset, len(content), 0, 0)) as lines:
+                assert lines.offset == begin
+                assert b"".join(iter(lines.read, b"")) == content[begin:]
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_a_json_line(tmp_path: Path) -> None:
@@ -245,7 +250,7 @@ def test_a_compressed_file_that_is_cut_short_is_an_error_that_names_it(
     whole = compressed(json_lines(noise), ending)
     path = tmp_path / f"cut.jsonl{ending}"
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(DataError, match="cannot be decompressed") as raised:
+    with pytest.raises(DataError, match="is damaged") as raised:
         records_of(path)
     assert str(path) in str(raised.value)
 
@@ -258,7 +263,7 @@ def test_a_compressed_file_with_damaged_content_is_an_error_that_names_it(tmp_pa
     contents = {"block.jsonl.gz": invalid_block, "no.jsonl.gz": json_lines(TEXTS), "no.jsonl.zst": json_lines(TEXTS)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=f"{name} cannot be decompressed"):
+        with pytest.raises(DataError, match=f"{name} is damaged"):
             records_of(tmp_path / name)
 
 

@@ -15,7 +15,7 @@ import pytest
 from datasets import Dataset
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
-from longmlm.data.corpus import is_held_out
+from longmlm.data.corpus import split_of, text_hash
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import open_rows, read_rows_manifest
 from longmlm.data.sentences import sentence_starts
@@ -59,7 +59,7 @@ def test_rows_hold_exactly_the_tokens_of_the_corpus(
     tokenizer = copy.deepcopy(vocabulary.tokenizer)
     tokenizer.encode_special_tokens = True
     for split in SPLITS:
-        texts = [text for text in documents_of(corpus) if is_held_out(text, 0.2) == (split == "held_out")]
+        texts = [text for text in documents_of(corpus) if split_of(text_hash(text), 0.2) == split]
         encodings = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
         assert len(texts) > 5
         assert contents(folder, split) == [token for encoding in encodings for token in encoding.ids]
@@ -125,7 +125,7 @@ def test_the_report_tells_how_long_documents_are_how_full_rows_and_what_each_sou
         here = [
             (place // 36, size)
             for place, (text, size) in enumerate(zip(texts, sizes, strict=True))
-            if is_held_out(text, 0.2) == (split == "held_out")
+            if split_of(text_hash(text), 0.2) == split
         ]
         report = manifest.report.of(split)
         assert report.tokens_per_source == tuple(
@@ -153,7 +153,7 @@ def test_line_ends_of_windows_stay_in_the_text_and_lose_nothing(
     source = Source(files=(f"{tmp_path}/*.txt", f"{tmp_path}/rest.jsonl"))
     prepare_rows(replace(recipe, sources=(source,), held_out_fraction=0.5), vocabulary, output)
     for split in SPLITS:
-        here = [text for text in texts if is_held_out(text, 0.5) == (split == "held_out")]
+        here = [text for text in texts if split_of(text_hash(text), 0.5) == split]
         assert here
         expected = [token for text in here for token in vocabulary.tokenizer.encode(text, add_special_tokens=False).ids]
         assert contents(output, split) == expected
@@ -200,7 +200,7 @@ def test_exact_copies_of_documents_are_counted(
     copied = prepare_rows(replace(recipe, sources=(english, chinese, english)), vocabulary, output)
     texts = documents_of(recipe.sources)
     for split in SPLITS:
-        number = sum(is_held_out(text, 0.2) == (split == "held_out") for text in texts[:36])
+        number = sum(split_of(text_hash(text), 0.2) == split for text in texts[:36])
         assert prepared[1].report.of(split).copies == 0
         assert copied.report.of(split).copies == number > 0
 

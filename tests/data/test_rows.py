@@ -9,11 +9,10 @@ import pytest
 from datasets import Dataset
 
 from longmlm.artifacts.rows import SPLITS
-from longmlm.data.row import Row
-from longmlm.data.rows import ROWS_PER_RECORD_BATCH, open_rows, write_shard
+from longmlm.data.rows import ROWS_PER_RECORD_BATCH, Row, open_rows
 from longmlm.errors import ArtifactError, DataError, FolderError, UserError
 from longmlm.folders import MANIFEST, new_folder
-from tests.support.rows import FORMAT_1, FORMAT_2, manifest_of
+from tests.support.rows import FORMAT_1, FORMAT_2, manifest_of, write_shard
 
 ABOUT = manifest_of(row_length=9)
 
@@ -45,7 +44,7 @@ def test_ids_take_the_smallest_type_that_holds_the_vocabulary(
     tmp_path: Path, vocabulary_size: int, id_type: str
 ) -> None:
     path, last = tmp_path / "slice.arrow", vocabulary_size - 1
-    assert write_shard(path, [row_of(10, last), row_of(last)], vocabulary_size) == 2
+    write_shard(path, [row_of(10, last), row_of(last)], vocabulary_size)
     table = Dataset.from_file(str(path))
     assert table.features["input_ids"].feature.dtype == id_type
     assert table["input_ids"][:] == [[0, 10, last, 2], [0, last, 2]]
@@ -61,10 +60,9 @@ def test_an_id_beyond_the_vocabulary_is_never_written_as_another(tmp_path: Path)
 
 def test_a_shard_of_several_record_batches_keeps_every_row(tmp_path: Path) -> None:
     num_rows = 2 * ROWS_PER_RECORD_BATCH + 3
-    count = write_shard(tmp_path / "slice.arrow", (row_of(number) for number in range(num_rows)), 5_000)
-    assert count == num_rows
+    write_shard(tmp_path / "slice.arrow", (row_of(number) for number in range(num_rows)), 5_000)
     table = Dataset.from_file(str(tmp_path / "slice.arrow"))
-    assert table["input_ids"][:] == [[0, number, 2] for number in range(count)]
+    assert table["input_ids"][:] == [[0, number, 2] for number in range(num_rows)]
 
 
 def test_a_shard_that_was_not_written_to_its_end_does_not_appear(tmp_path: Path) -> None:
@@ -137,7 +135,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path, about: di
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format": 99}, "format 99"), ({"report": {}}, "report"), ({"colour": "red"}, "colour"), ({"plan": 3}, "plan")],
+    [({"format": 99}, "format .*99"), ({"report": {}}, "report"), ({"colour": "red"}, "colour"), ({"plan": 3}, "plan")],
 )
 def test_a_manifest_that_is_damaged_or_newer_is_refused(tmp_path: Path, change: dict, message: str) -> None:
     write_rows(tmp_path / "rows", [[row_of(10)]], {**ABOUT, **change})
@@ -153,7 +151,7 @@ def test_rows_of_earlier_formats_are_opened(tmp_path: Path, about: dict, known: 
     assert (len(rows), rows.row_length, rows.mean_fill) == (1, 9, 0.75)
     assert (plan.tokenizer_fingerprint, plan.vocabulary_sha256) == known
     assert [file.path for file in plan.sources[0].files] == ["a.jsonl"]
-    assert (plan.sources[1].dataset, plan.dataset_commits) == ("owner/novels", ("c" * 40,))
+    assert (plan.sources[1].dataset, plan.sources[1].commit) == ("owner/novels", "c" * 40)
 
 
 def test_a_side_without_rows_is_refused(folder: Path) -> None:

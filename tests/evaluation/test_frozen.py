@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.batches.masking import MaskedRow
-from longmlm.data.row import Row
+from longmlm.data.rows import Row
 from longmlm.data.vocabulary import SpecialTokens, Vocabulary
 from longmlm.evaluation.frozen import FrozenRows, cut, whole, windows
 from longmlm.settings.held_out import HeldOut

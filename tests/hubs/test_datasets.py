@@ -13,8 +13,7 @@ from datasets import Dataset, DatasetDict
 
 from longmlm.artifacts.rows import SourceRecord
 from longmlm.data.corpus import Document, plan_slices, read_slice
-from longmlm.data.engine import prepare_rows
-from longmlm.data.plan import pinned
+from longmlm.data.engine import pin_sources, prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareRecipe, Source
@@ -52,22 +51,23 @@ def _own_settings(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def slices(**changed: str) -> list:
     """Returns the slices of a split on the hub."""
     source = Source(**{"dataset": NAME, "split": "train", "text_field": "body"} | changed)
-    return plan_slices(pinned([source], []), 9_000)
+    return plan_slices(pin_sources([source], ()), 9_000)
 
 
 def test_split_is_read_at_the_commit_that_the_earlier_plan_pinned(hub: Hub) -> None:
     repository = hub.repository(f"datasets/{NAME}")
     source = Source(dataset=NAME, split="train", text_field="body")
-    (first,) = pinned([source], [])
+    (first,) = pin_sources([source], ())
     assert first.revision == repository.branches["main"]
     repository.commit({**FILES, "data/train-00000-of-00002.parquet": parquet(["Another text."] * 40)})
-    (kept,) = pinned([source], [SourceRecord(dataset=NAME, split="train", text_field="body", commit=first.revision)])
-    (moved,) = pinned([source], [])
+    record = SourceRecord(dataset=NAME, split="train", text_field="body", commit=first.revision)
+    (kept,) = pin_sources([source], [record])
+    (moved,) = pin_sources([source], ())
     assert kept == first != moved
     texts = [record.text for spans in plan_slices([kept], 9_000) for record in read_slice(spans, [kept])]
     assert texts == TEXTS
     asked = len(hub.requests)
-    assert pinned([kept], []) == (kept,)
+    assert pin_sources([kept], ()) == (kept,)
     assert len(hub.requests) == asked
 
 

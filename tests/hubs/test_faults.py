@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from huggingface_hub import constants
 
-from longmlm.data.published import folder_of_rows, pin_rows
+from longmlm.data.rows import folder_of_rows, pin_rows
 from longmlm.errors import DataError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError, UserError
 from longmlm.hubs import huggingface, modelscope, retry
 from longmlm.hubs.models import snapshot_of

@@ -7,14 +7,12 @@ import pytest
 from huggingface_hub import constants
 
 from longmlm.artifacts.rows import Split
-from longmlm.data.published import folder_of_rows, open_named_rows, pin_rows
-from longmlm.data.row import Row
-from longmlm.data.rows import write_shard
+from longmlm.data.rows import Row, folder_of_rows, open_named_rows, pin_rows
 from longmlm.errors import ArtifactError, DataError, FolderError
 from longmlm.folders import MANIFEST, new_folder
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import CUT, Fault
-from tests.support.rows import manifest_of
+from tests.support.rows import manifest_of, write_shard
 
 ABOUT = manifest_of(row_length=400)
 NAME = "owner/rows"

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
-from longmlm.data.row import Row
+from longmlm.data.rows import Row
 from longmlm.model.mlm import MlmObjective, set_dropout
 from tests.support.tiny import NUM_POSITIONS, tiny_model
 

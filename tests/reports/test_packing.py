@@ -54,7 +54,7 @@ def test_page_shows_lengths_fill_cut_sentences_and_sources(full_page: str) -> No
 def test_page_shows_copies_an_example_and_the_held_out_share_with_the_one_asked_for(full_page: str) -> None:
     said = words(full_page)
     assert "|exact copies of documents|4|4|" in said.replace("|\n|", "|").replace("||", "|")
-    assert "|16.67% |asked: 30.00%|" in said
+    assert "|16.67% |requested: 30.00%|" in said
     assert "2 of 12 are held out" in said
     assert "<s>It rained.</s>" in said
     assert "[1,121 characters]" in said

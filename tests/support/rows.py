@@ -1,9 +1,12 @@
 """Manifests of packed rows, of the current format and of the earlier ones."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import PackingReport, RowsManifest, RowsPlan, SourceFile, SourceRecord, SplitReport
+from longmlm.data.rows import Row, open_shard
 
 SPLIT = {
     "documents": 10,
@@ -57,3 +60,8 @@ def rows_manifest(row_length: int = 512, **of_each_split: object) -> RowsManifes
 def manifest_of(row_length: int) -> dict[str, Any]:
     """Returns the manifest as what folders.seal adds the list of files to."""
     return artifact.dump(rows_manifest(row_length))
+
+
+def write_shard(path: Path, rows: Iterable[Row], vocabulary_size: int) -> None:
+    with open_shard(path, vocabulary_size) as shard:
+        shard.write(rows)

@@ -1,4 +1,4 @@
-"""Artifacts of packed rows: the manifest that seals their folder, and the records that were set aside."""
+"""Artifacts of packed rows: the manifest of their folder, and the plan and reports of unfinished rows."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -14,20 +14,23 @@ SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
-    """A file that rows were made of."""
+class Strict:
+    """A part of an artifact, without unknown fields."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile(Strict):
+    """A file that rows were made of."""
 
     path: str
     sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceRecord:
+class SourceRecord(Strict):
     """A source of rows: its files with their hashes, or a data set of the hub at a commit."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     text_field: str = "text"
     delimiter: str | None = None
@@ -47,14 +50,12 @@ class SourceRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsPlan:
+class RowsPlan(Strict):
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
     `tokenizer_fingerprint` covers the whole tokenizer backend. Rows of format 1 have `vocabulary_sha256` instead, which
     covers the vocabulary and the ids of the special tokens only.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     tokenizer: str
     row_length: int
@@ -65,16 +66,6 @@ class RowsPlan:
     tokenizer_fingerprint: str | None
     vocabulary_sha256: str | None = None
 
-    @property
-    def files_sha256(self) -> tuple[str, ...]:
-        """The hashes of all source files."""
-        return tuple(file.sha256 for source in self.sources for file in source.files)
-
-    @property
-    def dataset_commits(self) -> tuple[str, ...]:
-        """The commits of the sources on the hub."""
-        return tuple(source.commit for source in self.sources if source.commit)
-
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""
         sources = tuple(source.without_paths() for source in self.sources)
@@ -82,15 +73,13 @@ class RowsPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitReport:
-    """What one split is made of. What may be absent is absent in manifests of early versions.
+class SplitReport(Strict):
+    """What one split is made of. The optional fields are missing in manifests of early versions.
 
     `copies` counts documents with the text of an earlier one. `tokens_per_source` has an entry for each source.
     `document_lengths[k]` counts documents of 2^k to 2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above
     k/20, up to (k+1)/20, is filled.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     documents: int
     sentences: int
@@ -106,16 +95,12 @@ class SplitReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackingReport:
-    """What the rows are made of, how many records were set aside for which reason, and the speed of the last run."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+class Contents(Strict):
+    """What rows are made of, and how many records were set aside for which reason."""
 
     train: SplitReport
     held_out: SplitReport
     set_aside: dict[str, int]
-    elapsed_seconds: float
-    tokens_per_second: float
 
     def of(self, split: Split) -> SplitReport:
         """Returns the report of one split."""
@@ -123,8 +108,16 @@ class PackingReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackingReport(Contents):
+    """What a folder of rows is made of, and the speed of the last run."""
+
+    elapsed_seconds: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowsManifest(Artifact):
-    """manifest.json of a folder of rows, written last: without it the folder is no data set."""
+    """manifest.json of a folder of rows, written last: without it the folder is incomplete."""
 
     FILE: ClassVar[str] = "manifest.json"
 
@@ -143,62 +136,34 @@ class RowsManifest(Artifact):
     @classmethod
     def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
         """Returns content of format 1, whose fingerprint is that of the vocabulary, or of format 2."""
-        plan, kept = content["plan"], {key: content[key] for key in ("kind", "report", "files")}
-        fingerprint = plan["tokenizer_fingerprint"]
-        known = {"tokenizer_fingerprint": fingerprint}
+        plan, fingerprint = content["plan"], content["plan"]["tokenizer_fingerprint"]
+        hashes = {"tokenizer_fingerprint": fingerprint}
         if content["format"] == 1:
-            known = {"tokenizer_fingerprint": None, "vocabulary_sha256": fingerprint}
-        return {**kept, "plan": {**plan["settings"], "sources": plan["sources"], **known}}
+            hashes = {"tokenizer_fingerprint": None, "vocabulary_sha256": fingerprint}
+        kept = {key: content[key] for key in ("kind", "report", "files")}
+        return kept | {"plan": {**plan["settings"], "sources": plan["sources"], **hashes}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileStamp:
+class FileStamp(SourceFile):
     """A source file as it was when it was hashed."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
-    path: str
-    sha256: str
     bytes: int
     mtime_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkPlan(Artifact):
-    """plan.json of unfinished rows: slices are kept for a run with the same plan, and files not touched since."""
+    """plan.json of unfinished rows: finished slices are kept for a run with the same plan and unchanged files."""
 
     FILE: ClassVar[str] = "plan.json"
 
     plan: RowsPlan
     files: tuple[FileStamp, ...]
 
-    def is_same_work(self, other: "WorkPlan") -> bool:
-        """Returns whether finished slices of one serve the other."""
-        return (self.plan, self.files) == (other.plan, other.files)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceReport(Artifact):
     """What one slice gave, written last: a slice that has a report is finished."""
 
-    train: SplitReport
-    held_out: SplitReport
-    set_aside: dict[str, int]
-
-    def of(self, split: Split) -> SplitReport:
-        """Returns the report of one split."""
-        return self.train if split == "train" else self.held_out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside(Artifact):
-    """A record that is not a document: where it is, why, and the number of its source."""
-
-    origin: str
-    reason: str
-    source: int
-
-    @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Returns a line of before format 1, which was not stamped."""
-        return content
+    contents: Contents

@@ -1,4 +1,4 @@
-"""Collation: masked rows become one batch of tensors."""
+"""Collation of masked rows into one batch of tensors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -57,19 +57,18 @@ class MlmBatch:
 
 def collate(masked: Sequence[MaskedRow], pad: int, row_ids: Sequence[int] = ()) -> MlmBatch:
     """Returns masked rows as one batch, padded on the right to the longest."""
-    rows = [one.row for one in masked]
+    rows = [item.row for item in masked]
     lengths = np.array([len(row) for row in rows])
     longest = int(lengths.max())
-    input_ids = np.full((len(rows), longest), pad, dtype=np.int64)
-    for line, row in zip(input_ids, rows, strict=True):
-        line[: len(row)] = row.input_ids
-    is_full = bool((lengths == longest).all())
+    is_token = np.arange(longest) < lengths[:, None]
+    input_ids = np.full(is_token.shape, pad, dtype=np.int64)
+    input_ids[is_token] = np.concatenate([row.input_ids for row in rows])
     return MlmBatch(
         torch.from_numpy(input_ids),
-        None if is_full else torch.from_numpy(np.arange(longest) < lengths[:, None]),
-        _flattened([one.selected for one in masked], longest),
-        _joined([one.labels for one in masked]),
-        tuple(int(row_id) for row_id in row_ids),
+        None if is_token.all() else torch.from_numpy(is_token),
+        _flattened([item.selected for item in masked], longest),
+        _joined([item.labels for item in masked]),
+        tuple(row_ids),
         _flattened([row.document_starts for row in rows], longest),
         _joined([row.document_sources for row in rows]),
     )
@@ -77,7 +76,7 @@ def collate(masked: Sequence[MaskedRow], pad: int, row_ids: Sequence[int] = ()) 
 
 def _flattened(positions: Sequence[np.ndarray], length: int) -> Int64[Tensor, " n"]:
     """Returns positions in rows as indices into the flattened batch."""
-    return _joined([number * length + of_row for number, of_row in enumerate(positions)])
+    return _joined([number * length + in_row for number, in_row in enumerate(positions)])
 
 
 def _joined(columns: Sequence[np.ndarray]) -> Int64[Tensor, " n"]:

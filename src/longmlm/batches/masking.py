@@ -1,18 +1,18 @@
-"""Masking of a row for MLM: which tokens are selected and what the model sees there, a pure function without state."""
+"""Masking of a row for MLM: which tokens are selected, and what the model sees at their positions."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from longmlm.data.row import Row
+from longmlm.data.rows import Row
 from longmlm.data.vocabulary import Maskable
 from longmlm.settings.masking import Masking
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedRow:
-    """A row as the model sees it, the selected positions in increasing order, and the tokens that were there."""
+    """A row as the model sees it, the selected positions in increasing order, and the original tokens at them."""
 
     row: Row
     selected: Int64[np.ndarray, " selected"]
@@ -35,9 +35,8 @@ def mask_row(row: Row, vocabulary: Maskable, masking: Masking, seed: int, epoch:
     labels = row.input_ids[selected]
 
     shown_as = _unit_interval(philox.random_raw(num_selected))
-    drawn = vocabulary.drawable[
-        (_unit_interval(philox.random_raw(num_selected)) * len(vocabulary.drawable)).astype(np.int64)
-    ]
+    drawn_index = _unit_interval(philox.random_raw(num_selected)) * len(vocabulary.drawable)
+    drawn = vocabulary.drawable[drawn_index.astype(np.int64)]
     is_masked = shown_as < masking.masked_share
     is_random = ~is_masked & (shown_as < masking.masked_share + masking.random_share)
     seen = row.input_ids.astype(np.int64, copy=True)

@@ -20,7 +20,7 @@ NUM_ROUNDS = 6
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Rows to train on, each with its epoch: how often the row was drawn before."""
+    """Rows to train on, each with its epoch: how many times the row was drawn before."""
 
     row_ids: Int64[np.ndarray, " rows"]
     epochs: Int64[np.ndarray, " rows"]
@@ -33,9 +33,8 @@ def permuted(index: Int64[np.ndarray, " rows"], size: int, seed: int, epoch: int
     until the result is below `size` (Black and Rogaway 2002): constant time per element and no index file.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
-    keys = _round_keys(seed, epoch)
-    walked = np.asarray(index, dtype=np.uint64)
-    walked = _feistel(walked, half, keys)
+    keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(NUM_ROUNDS)
+    walked = _feistel(np.asarray(index, dtype=np.uint64), half, keys)
     while (outside := walked >= size).any():
         walked[outside] = _feistel(walked[outside], half, keys)
     return walked.astype(np.int64)
@@ -54,10 +53,6 @@ def _splitmix64(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
-
-
-def _round_keys(seed: int, epoch: int) -> UInt64[np.ndarray, " k"]:
-    return np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(NUM_ROUNDS)
 
 
 def global_batch(cursor: int, num_rows: int, dataset_rows: int, seed: int) -> Draw:
@@ -80,9 +75,5 @@ def micro_batches(draw: Draw, rank: int, num_processes: int, rows_per_micro_batc
     begin, end = num_rows * rank // num_processes, num_rows * (rank + 1) // num_processes
     largest_share = -(-num_rows // num_processes)
     count = min(-(-largest_share // rows_per_micro_batch), num_rows // num_processes)
-    return [
-        Draw(row_ids, epochs)
-        for row_ids, epochs in zip(
-            np.array_split(draw.row_ids[begin:end], count), np.array_split(draw.epochs[begin:end], count), strict=True
-        )
-    ]
+    row_ids, epochs = (np.array_split(column[begin:end], count) for column in (draw.row_ids, draw.epochs))
+    return list(map(Draw, row_ids, epochs))

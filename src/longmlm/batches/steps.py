@@ -20,7 +20,7 @@ from longmlm.settings.masking import Masking
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that the global batches depend on, apart from the rows."""
+    """All that the global batches depend on, except for the rows."""
 
     seed: int
     rows_per_step: int
@@ -33,7 +33,7 @@ def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int 
     """Raises DataError when rows were made with another tokenizer, or are longer than `num_positions`."""
     if not rows.is_made_by(vocabulary):
         raise DataError(
-            f"the rows were made with another tokenizer than that of {vocabulary.name}: prepare rows with its tokenizer"
+            f"the rows were made with another tokenizer than {vocabulary.name} has: prepare rows with its tokenizer"
         )
     if num_positions is not None and rows.row_length > num_positions:
         raise DataError(
@@ -43,10 +43,7 @@ def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int 
 
 
 def rows_per_step(batch_tokens: int, rows: Rows, num_processes: int) -> int:
-    """Returns how many rows make a global batch of `batch_tokens`, by their mean number of tokens.
-
-    Raises TrainingError when there would be fewer rows than processes.
-    """
+    """Returns the rows of a global batch of about `batch_tokens`; raises TrainingError if there are more processes."""
     num_rows = round(batch_tokens / (rows.row_length * rows.mean_fill))
     if num_rows < num_processes:
         raise TrainingError(
@@ -58,7 +55,7 @@ def rows_per_step(batch_tokens: int, rows: Rows, num_processes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepBatches(Dataset[tuple[MlmBatch, ...]]):
-    """Map-style data set of this rank's micro-batches, indexed by the cursor: the rows consumed before a step."""
+    """Map-style data set of a rank's micro-batches, indexed by the cursor: the rows consumed before a step."""
 
     rows: Rows
     recipe: Recipe
@@ -72,7 +69,7 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
         return self.recipe.rows_per_step
 
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
-        draw = global_batch(index, self.recipe.rows_per_step, len(self.rows), self.recipe.seed)
+        draw = global_batch(index, self.rows_per_step, len(self.rows), self.recipe.seed)
         shares = micro_batches(draw, self.rank, self.num_processes, self.rows_per_micro_batch)
         return tuple(self._batch(share) for share in shares)
 

@@ -4,9 +4,8 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from longmlm.artifacts.rows import SetAside
+from longmlm.artifacts.rows import Split
 from longmlm.data.files import Span, files_of, readable
 from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
 from longmlm.data.texts import Text, pieces_of
@@ -25,6 +24,15 @@ class Document:
     source: int
 
 
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A record that is not a document, and the reason; `origin` and `source` are those of a document."""
+
+    origin: str
+    reason: str
+    source: int
+
+
 Slice = tuple[Span, ...]
 
 
@@ -36,37 +44,25 @@ def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
     for number, source in enumerate(sources):
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             with readable(path):
-                for span in _spans(path, source, number, (room, slice_bytes)):
-                    spans.append(span)
-                    room -= span.size
+                extent, start = extent_of(path, source), 0
+                borders = borders_of(path, extent.length, source)
+                while start < extent.length:
+                    end = min(start + math.ceil(room / extent.unit_bytes), extent.length)
+                    if borders:
+                        end = next((border for border in borders if border >= end), extent.length)
+                    size = round((end - start) * extent.unit_bytes)
+                    spans.append(Span(str(path), start, end, number, size))
+                    start, room = end, room - size
                     if room <= 0:
                         slices.append(tuple(spans))
                         spans, room = [], slice_bytes
     return [*slices, tuple(spans)] if spans else slices
 
 
-def _spans(path: Path, source: Source, number: int, rooms: tuple[int, int]) -> Iterator[Span]:
-    """Yields the parts of a file: the first fills the current slice, each of the others one of its own."""
-    extent = extent_of(path, source)
-    borders = borders_of(path, extent.length, source)
-    if extent.is_document:
-        yield Span(str(path), 0, extent.length, number, extent.length)  # an empty one is set aside as a document
-        return
-    start, room = 0, rooms[0]
-    while start < extent.length:
-        end = start + math.ceil(room / extent.unit_bytes)
-        if borders:
-            end = next((border for border in borders if border >= end), extent.length)
-        end = min(extent.length, end)
-        size = round((end - start) * extent.unit_bytes)
-        yield Span(str(path), start, end, number, size, extent.last_frame(start))
-        start, room = end, rooms[1]
-
-
 def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | SetAside]:
-    """Yields every record that begins in the slice, as a document or with the reason why it is none.
+    """Yields every record that begins in the slice, as a document or with the reason why it is not one.
 
-    Raises DataError if a file cannot be read any more.
+    Raises DataError if a file is damaged, or can no longer be read.
     """
     for span in spans:
         with readable(span.path):
@@ -90,6 +86,6 @@ def text_hash(text: Text) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def is_held_out(text: Text, fraction: float) -> bool:
-    """Returns whether a document is held out: decided by the hash of its text, so that no copy is on the other side."""
-    return text_hash(text) < fraction * HASHES
+def split_of(document_hash: int, held_out_fraction: float) -> Split:
+    """Returns the split of all documents with this hash, so that copies of a document share one."""
+    return "held_out" if document_hash < held_out_fraction * HASHES else "train"

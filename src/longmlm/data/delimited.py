@@ -7,22 +7,21 @@
     left, smiling."
     4,"good"
 
-The quote that opens in record 1 is never closed, and the quotes inside record 3 are not doubled. A reader that carries
-on after an error takes 'left, smiling."' for a record; one that waits for a closing quote loses record 2. Here reading
-resumes at the next line that begins a record: it has as many fields as the header (or more, if it is broken itself),
-and of the quotes that follow, the first that can only open or only close a field opens one. In 'left, smiling."' that
-quote closes a field.
+The quote that opens in record 1 is never closed, and the quotes inside record 3 are not doubled. A reader that
+continues after an error takes 'left, smiling."' for a record; one that waits for a closing quote loses record 2. This
+one resumes at the next line that begins a record: a line with as many fields as the header (or more, if it is broken
+itself), unless its first quote that can only open or only close a field closes one, as in 'left, smiling."'. A line
+inside a broken record that has no quotes and as many fields as the header cannot be distinguished from a record.
 """
 
 import csv
 import re
 from collections.abc import Iterator
 
-from longmlm.data.lines import Lines
+from longmlm.data.files import Lines
 
 BYTE_ORDER_MARK = "\ufeff"
 FIELD_CHARACTERS = 1 << 25
-LOOK_AHEAD_BYTES = 1 << 25
 ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an empty field, or quotes in a field
 
 Fields = list[str] | None
@@ -42,7 +41,7 @@ class DelimitedReader:
         return self
 
     def __next__(self) -> str:
-        """Returns the next line to Python's reader."""
+        """Returns the next line, for Python's reader."""
         line = self._lines.read()
         if not line:
             raise StopIteration
@@ -75,47 +74,30 @@ class DelimitedReader:
     def _skip_broken(self) -> None:
         """Moves from the end of a broken record to the next line that begins a record."""
         self._lines.put_back(self._taken[1:])
-        decided_until, opens = -1, True
-        while True:
-            fields = self._next_record()
-            if not self._taken:
-                return
-            num_fields = self._num_separable(self._taken[0]) if fields is None else len(fields)
-            self._lines.put_back(self._taken)
-            if num_fields == self._num_fields or (fields is None and num_fields > self._num_fields):
-                if self._lines.offset >= decided_until:
-                    decided_until, opens = self._next_quote()
-                if opens:
-                    return
+        while not self._is_at_record():
             self._lines.read()
 
-    def _num_separable(self, line: bytes) -> int:
-        """Returns the number of fields in the first line of a record that may be broken."""
-        try:
-            return len(next(csv.reader([_decoded(line)], delimiter=self._delimiter)))
-        except csv.Error:
-            return 0
+    def _is_at_record(self) -> bool:
+        """Returns whether the next line begins a record; also at the end of the file."""
+        fields = self._next_record()
+        self._lines.put_back(self._taken)
+        if not self._taken:
+            return True
+        line = _decoded(self._taken[0])
+        has_all_fields = (
+            line.count(self._delimiter) + 1 >= self._num_fields if fields is None else len(fields) == self._num_fields
+        )
+        return has_all_fields and _opens_field(line, self._delimiter)
 
-    def _next_quote(self) -> tuple[int, bool]:
-        """Returns the end of the line with the next quote that only opens or only closes a field, and if it opens one.
 
-        Without such a quote nothing shows that a field is open.
-        """
-        ahead, opens, until = [], None, self._lines.offset + LOOK_AHEAD_BYTES
-        while opens is None and self._lines.offset < until and (line := self._lines.read()):
-            ahead.append(line)
-            opens = self._opens_field(_decoded(line)) if b'"' in line else None
-        decided_until = self._lines.offset
-        self._lines.put_back(ahead)
-        return decided_until, opens is not False
-
-    def _opens_field(self, line: str) -> bool | None:
-        for quotes in ODD_QUOTES.finditer(line):
-            may_open = line[max(0, quotes.start() - 1) : quotes.start()] in ("", self._delimiter)
-            may_close = line[quotes.end() : quotes.end() + 1] in ("", "\r", "\n", self._delimiter)
-            if may_open != may_close:
-                return may_open
-        return None
+def _opens_field(line: str, delimiter: str) -> bool:
+    """Returns whether the first quote that can only open or only close a field opens one; also without such a quote."""
+    for quotes in ODD_QUOTES.finditer(line):
+        may_open = line[max(0, quotes.start() - 1) : quotes.start()] in ("", delimiter)
+        may_close = line[quotes.end() : quotes.end() + 1] in ("", "\r", "\n", delimiter)
+        if may_open != may_close:
+            return may_open
+    return True
 
 
 def _decoded(line: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Text to tokens, sentence by sentence: always the tokens of the whole text, however it is encoded.
+"""Encoding of texts as tokens, by sentence: always the tokens of the text encoded whole, whatever its length.
 
 A huge text is encoded in pieces. Encoding a piece alone would change tokens at its ends, so each piece gets context on
 both sides, and a cut holds only where both encodings agree on the tokens around it. With pieces of 10 characters and a
@@ -7,7 +7,7 @@ context of 4, the text "the cat sat on the mat again" is cut after "the cat sat"
     encoded for the first piece     the| cat| sat| on|...     keeps tokens that start before offset 11
     encoded for the second piece    ... sat| on| the| mat|... keeps those from offset 11 on
 
-Both show " sat" up to offset 11 and " on" from there, so the cut holds. Did they not, the two pieces would become one.
+Both have " sat" up to offset 11 and " on" from there, so the cut holds. Otherwise the two pieces would become one.
 """
 
 import re
@@ -36,12 +36,12 @@ def encode(tokenizer: Tokenizer, text: Text, starts: Starts) -> Iterator[Tokens]
     first, parts = 1, []
     for ids, offsets, cut in _encode_piecewise(tokenizer, text):
         following = int(np.searchsorted(starts, cut, side="right"))
-        *ended, opened = _split(ids, offsets, starts[first:following])
+        *ended, unfinished = _split(ids, offsets, starts[first:following])
         for part in ended:
             if len(sentence := np.concatenate([*parts, part])):
                 yield sentence
             parts = []
-        parts.append(opened)
+        parts.append(unfinished)
         first = max(first, following)
     if len(sentence := np.concatenate(parts)):
         yield sentence
@@ -50,9 +50,9 @@ def encode(tokenizer: Tokenizer, text: Text, starts: Starts) -> Iterator[Tokens]
 def encode_batch(tokenizer: Tokenizer, texts: Sequence[str], starts: Sequence[Starts]) -> Iterator[list[Tokens]]:
     """Yields for each of many short texts what `encode` yields, in a fraction of the time."""
     tokenizer.encode_special_tokens = True
-    for encoding, of_text in zip(tokenizer.encode_batch(texts, add_special_tokens=False), starts, strict=True):
+    for encoding, text_starts in zip(tokenizer.encode_batch(texts, add_special_tokens=False), starts, strict=True):
         ids = np.array(encoding.ids, dtype=np.uint32)
-        parts = [ids] if len(of_text) == 1 else _split(ids, _offsets(encoding), of_text[1:])
+        parts = [ids] if len(text_starts) == 1 else _split(ids, _offsets(encoding), text_starts[1:])
         yield [part for part in parts if len(part)]
 
 
@@ -103,8 +103,8 @@ def _border(text: Text, at: int, last: int) -> int | None:
     for end in (min(at + PIECE_CHARACTERS, last), last):
         window = text[at - 1 : max(at, end)]
         for pattern in (WORD_END, SENTENCE_END):
-            if found := pattern.search(window, 1):
-                return at - 1 + found.start()
+            if match := pattern.search(window, 1):
+                return at - 1 + match.start()
     return None
 
 

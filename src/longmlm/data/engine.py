@@ -1,4 +1,4 @@
-"""Preparation of rows from plan to manifest: what is not packed yet is packed by an executor, then all is sealed."""
+"""Preparation of rows: a plan of all that they depend on, slices packed by an executor, and the sealed folder."""
 
 import errno
 import shutil
@@ -6,22 +6,32 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, RowsManifest, WorkPlan
-from longmlm.data.corpus import HASHES, Document, plan_slices, read_slice, text_hash
+from longmlm.artifacts.rows import (
+    SPLITS,
+    FileStamp,
+    RowsManifest,
+    RowsPlan,
+    SourceFile,
+    SourceRecord,
+    WorkPlan,
+)
+from longmlm.data.corpus import HASHES, SetAside, plan_slices, read_slice, text_hash
 from longmlm.data.executor import run_slices
-from longmlm.data.languages import bytes_per_token, check_language
-from longmlm.data.plan import check_files_unchanged, plan_rows
+from longmlm.data.files import files_of
 from longmlm.data.rows import read_rows_manifest
-from longmlm.data.seal import seal_rows
-from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob
+from longmlm.data.sentences import bytes_per_token, check_language
+from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import ArtifactError, DataError
-from longmlm.folders import PARTIAL, partial_of
+from longmlm.errors import ArtifactError, DataError, UserError
+from longmlm.folders import PARTIAL, partial_of, sha256_of
+from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.processes import exclusive_lock
-from longmlm.settings.prepare import PrepareRecipe
+from longmlm.settings.prepare import PrepareRecipe, Source
 
 Executor = Callable[[SliceJob, Sequence[int]], None]
 LOCK = ".lock"  # the file of exclusive_lock
@@ -41,48 +51,122 @@ def prepare_rows(
         check_language(source.language)
     work, sources = plan_rows(recipe, vocabulary.fingerprint, output)
     if not output.exists():
-        slices = tuple(plan_slices(sources, recipe.slice_bytes))
-        job = SliceJob(recipe, vocabulary, slices, partial_of(output))
+        job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
         check_splits(job)
         with exclusive_lock(job.folder), _explained_full_disk(job.folder):
             if not output.exists():
                 _write(job, work, output, executor)
     shutil.rmtree(partial_of(output), ignore_errors=True)
     manifest = read_rows_manifest(output)
-    if manifest.plan.tokenizer_fingerprint is None:
-        raise DataError(
-            f"{output} was made by an earlier version, whose manifest does not identify the whole tokenizer: remove it "
-            "or name another output"
-        )
     if manifest.plan != work.plan:
-        raise DataError(f"{output} was made from other text or settings: remove it or name another output")
+        problem = "was made from other text or settings"
+        if manifest.plan.tokenizer_fingerprint is None:
+            problem = "was made by an earlier version, whose manifest does not identify the whole tokenizer"
+        raise DataError(f"{output} {problem}: remove it or name another output")
     return manifest
 
 
+def plan_rows(recipe: PrepareRecipe, tokenizer_fingerprint: str, output: Path) -> tuple[WorkPlan, tuple[Source, ...]]:
+    """Returns the plan, and the recipe's sources with those of the hub at a commit.
+
+    That is the commit of an earlier plan for `output`, if there is one, else what the revision means now. Raises
+    DataError for sources that cannot be used.
+    """
+    earlier = _previous_plan(output)
+    sources = pin_sources(recipe.sources, earlier.sources if earlier else ())
+    records: list[SourceRecord] = []
+    stamps: list[FileStamp] = []
+    for configured, source in zip(recipe.sources, sources, strict=True):
+        files = [] if _is_on_hub(source) else source_files(source) if source.dataset else files_of(source.files)
+        stamped = [_stamp(path) for path in files]
+        stamps += stamped
+        # Any: all fields are passed on, so that one which the plan does not record is an error; also below.
+        fields: dict[str, Any] = asdict(configured)
+        fields["commit"] = source.revision if _is_on_hub(source) else None
+        fields["files"] = tuple(SourceFile(path=stamp.path, sha256=stamp.sha256) for stamp in stamped)
+        records.append(SourceRecord(**fields))
+    settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}
+    return WorkPlan(
+        plan=RowsPlan(**settings, tokenizer_fingerprint=tokenizer_fingerprint), files=tuple(stamps)
+    ), sources
+
+
+def pin_sources(sources: Sequence[Source], earlier: Sequence[SourceRecord]) -> tuple[Source, ...]:
+    """Returns the sources, those of the hub at a commit: the one in an earlier record, else what the revision means."""
+    return tuple(
+        replace(source, revision=_commit(source, earlier)) if _is_on_hub(source) else source for source in sources
+    )
+
+
+def _is_on_hub(source: Source) -> bool:
+    return source.dataset is not None and not is_local(source)
+
+
+def _commit(source: Source, earlier: Sequence[SourceRecord]) -> str:
+    wanted = (source.dataset, source.subset, source.split, source.revision)
+    for record in earlier:
+        if record.commit and (record.dataset, record.subset, record.split, record.revision) == wanted:
+            return record.commit
+    return commit_of(str(source.dataset), source.revision)
+
+
+def _previous_plan(output: Path) -> RowsPlan | None:
+    """Returns the plan of the rows in `output`, or of unfinished ones; None where there are none that can be read."""
+    for kind, folder in ((RowsManifest, output), (WorkPlan, partial_of(output))):
+        try:
+            return artifact.read(kind, folder / kind.FILE).plan
+        except (OSError, UserError):
+            continue
+    return None
+
+
+def _stamp(path: Path) -> FileStamp:
+    status = path.stat()  # before the content, so that a later change shows
+    return FileStamp(path=str(path), sha256=sha256_of(path), bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+
+
+def check_files_unchanged(files: Sequence[FileStamp]) -> None:
+    """Raises DataError for a source file whose content is no longer the one that was hashed."""
+    for stamp in files:
+        path = Path(stamp.path)
+        try:
+            status = path.stat()
+            is_touched = (status.st_size, status.st_mtime_ns) != (stamp.bytes, stamp.mtime_ns)
+            has_changed = is_touched and sha256_of(path) != stamp.sha256
+        except OSError:
+            has_changed = True
+        if has_changed:
+            raise DataError(
+                f"{path} changed while its rows were made, so none are kept: run the same command again when the file "
+                "is complete"
+            )
+
+
 def check_splits(job: SliceJob) -> None:
-    """Raises DataError when training or held-out documents would be missing; reads until there is one of each."""
+    """Raises DataError when a split would have no documents; reads only until there is one of each split."""
     reasons: Counter[str] = Counter()
     num_documents, lowest, highest = 0, HASHES, 0
     for record in (record for spans in job.slices for record in read_slice(spans, job.recipe.sources)):
-        if isinstance(record, Document):
-            document_hash = text_hash(record.text)
-            num_documents, lowest, highest = num_documents + 1, min(lowest, document_hash), max(highest, document_hash)
-            if {job.split_of(lowest), job.split_of(highest)} == set(SPLITS):
-                return
-        else:
+        if isinstance(record, SetAside):
             reasons[record.reason] += 1
+            continue
+        document_hash = text_hash(record.text)
+        num_documents, lowest, highest = num_documents + 1, min(lowest, document_hash), max(highest, document_hash)
+        if {job.split_of(lowest), job.split_of(highest)} == set(SPLITS):
+            return
     if not num_documents:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         raise DataError(f"the sources hold no document ({counted or 'no records'}): check text_field and the encoding")
     if lowest == highest:
         raise DataError(f"all {num_documents} documents are the same text: training and held-out rows need two")
-    asked = f"at held_out_fraction = {job.recipe.held_out_fraction:g}"
-    between = (lowest + highest) / 2 / HASHES
+    fraction, between = job.recipe.held_out_fraction, (lowest + highest) / 2 / HASHES
     if job.split_of(lowest) == "train":
+        problem, change = f"none of {num_documents} documents is held out", "more"
         enough = min((lowest * 10_000 // HASHES + 1) / 10_000, between)
-        raise DataError(f"none of {num_documents} documents is held out {asked}: set it to {enough:g} or more")
-    enough = max(highest * 10_000 // HASHES / 10_000, between)
-    raise DataError(f"all {num_documents} documents are held out {asked}: set it to {enough:g} or less")
+    else:
+        problem, change = f"all {num_documents} documents are held out", "less"
+        enough = max(highest * 10_000 // HASHES / 10_000, between)
+    raise DataError(f"{problem} at held_out_fraction = {fraction:g}: set it to {enough:g} or {change}")
 
 
 def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> None:
@@ -97,13 +181,14 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
     except DataError:
         shutil.rmtree(job.folder)
         raise
-    seal_rows(job, work.plan, output, numbers, elapsed_seconds)
+    seal_slices(job, work.plan, output, numbers, elapsed_seconds)
 
 
 def _open_partial(folder: Path, work: WorkPlan) -> None:
     """Discards unfinished rows of another plan, also those of earlier versions, and what a killed process left."""
     try:
-        is_kept = artifact.read(WorkPlan, folder / WorkPlan.FILE).is_same_work(work)
+        earlier = artifact.read(WorkPlan, folder / WorkPlan.FILE)
+        is_kept = (earlier.plan, earlier.files) == (work.plan, work.files)
     except ArtifactError:
         is_kept = False
     for path in () if is_kept else folder.iterdir():

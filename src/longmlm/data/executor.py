@@ -1,4 +1,4 @@
-"""Where slices are packed: in this process, or in worker processes of this machine."""
+"""Packing of slices in this process, or in worker processes on this machine."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ _job_of_this_worker: list[SliceJob] = []
 def run_slices(job: SliceJob, numbers: Sequence[int], num_workers: int = 1) -> None:
     """Packs the slices of these numbers in up to `num_workers` processes; one worker is this process.
 
-    Raises DataError when a worker is killed. Any exception here, such as SystemExit on SIGTERM, kills the workers.
+    Raises DataError when a worker is killed. Any exception in this process, such as SystemExit on SIGTERM, kills them.
     """
     num_finished = len(job.slices) - len(numbers)
     with tqdm(desc="prepare", unit="slice", total=len(job.slices), initial=num_finished) as progress:

@@ -1,32 +1,35 @@
-"""Files of a corpus: which files the settings name, and their uncompressed bytes and lines."""
+"""Files of a corpus: which files the settings name, and their uncompressed bytes and lines.
+
+A compressed file can only be read from its start: to open it anew for each slice would take time that is quadratic in
+its size. So the reader of the last slice stays open, and continues where it stopped when the same process reads a later
+slice of the same file.
+"""
 
 import glob
+import gzip
 import io
 import os
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import zstandard
+import pyarrow as pa
 
 from longmlm.errors import DataError
 
 CHUNK_BYTES = 1 << 20
-COMPRESSED_BYTES = 1 << 14  # read at once: text is seldom compressed a thousandfold, so that memory stays bounded
-FRAME_SPACING_BYTES = 1 << 20
 COMPRESSED = (".gz", ".zst")
 KINDS = (".txt", ".jsonl", ".csv", ".parquet")
 
 
 def files_of(patterns: Sequence[str]) -> list[Path]:
-    """Returns the files that the paths and globs name, each file once, sorted within a glob.
+    """Returns the files that the paths and globs name, each file once whatever its links, sorted within a glob.
 
-    Links to the same file, and several paths to it, count as one file. Raises DataError for a path or glob without a
-    file, for a file of a kind that cannot be read, and for a name that is not UTF-8.
+    Raises DataError for a path or glob without a file, a file of an unknown kind, and a name that is not UTF-8.
     """
     files: dict[tuple[int, int], Path] = {}
     for pattern in patterns:
@@ -80,13 +83,15 @@ def _printable(path: Path | str) -> str:
 
 @contextmanager
 def readable(path: Path | str) -> Iterator[None]:
-    """Raises DataError when the block cannot open or read the file, for example because it was removed."""
+    """Raises DataError when the block cannot read the file, because it was removed, for example, or is damaged."""
     try:
         yield
-    except OSError as error:
-        raise DataError(
-            f"{_printable(path)} cannot be read ({error.strerror or error}): restore it and run the same command again"
-        ) from error
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno:
+            problem = f"cannot be read ({error.strerror}): restore it and run the same command again"
+        else:
+            problem = f"is damaged ({error}): download it again or leave it out"
+        raise DataError(f"{_printable(path)} {problem}") from error
 
 
 def kind_of(path: Path) -> str:
@@ -94,22 +99,31 @@ def kind_of(path: Path) -> str:
     return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A position in a file from which it can be decompressed, and the number of uncompressed bytes before it."""
+def open_bytes(path: Path) -> io.BufferedIOBase:
+    """Opens the uncompressed bytes of a file; those of all members of a .gz file, or all frames of a .zst file."""
+    match path.suffix:
+        case ".gz":
+            return cast(io.BufferedIOBase, gzip.open(path))
+        case ".zst":
+            raw: Any = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # unlike zstandard, detects a cut file
+            return io.BufferedReader(raw, CHUNK_BYTES)
+        case _:
+            return path.open("rb")
 
-    position: int = 0
-    offset: int = 0
 
-
-START = Frame()
+def count_bytes(path: Path) -> int:
+    """Returns the number of uncompressed bytes."""
+    if path.suffix not in COMPRESSED:
+        return path.stat().st_size
+    with open_bytes(path) as stream:
+        return sum(map(len, iter(lambda: stream.read(CHUNK_BYTES), b"")))
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The records of a file that begin at start <= offset < end, counted in bytes or records; `size` is in bytes.
+    """The records of a file that begin at start <= offset < end, counted in bytes or records.
 
-    `source` is the number of the file's source, `frame` the last one before `start` in a compressed file.
+    `source` is the number of the file's source, `size` the number of bytes of text.
     """
 
     path: str
@@ -117,83 +131,74 @@ class Span:
     end: int
     source: int
     size: int
-    frame: Frame = START
 
 
-def measure(path: Path) -> tuple[int, tuple[Frame, ...]]:
-    """Returns the number of uncompressed bytes and some frames; raises DataError for a damaged compressed file."""
-    if path.suffix not in COMPRESSED:
-        return path.stat().st_size, (START,)
-    size, frames = 0, [START]
-    for position, chunk in decompressed(path):
-        if position > frames[-1].position and size >= frames[-1].offset + FRAME_SPACING_BYTES:
-            frames.append(Frame(position, size))
-        size += len(chunk)
-    return size, tuple(frames)
+class Lines:
+    """The lines of a stream, which can be put back; `offset` is where the next one begins."""
 
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        self._stream, self.offset = stream, 0
+        self._waiting: deque[bytes] = deque()
 
-def decompressed(path: Path, position: int = 0) -> Generator[tuple[int, bytes], None, None]:
-    """Yields the content of a .gz or .zst file in chunks, each after the position of the frame that it belongs to.
+    def read(self) -> bytes:
+        """Returns the next line with its end; nothing at the end of the file."""
+        line = self._waiting.popleft() if self._waiting else self._stream.readline()
+        self.offset += len(line)
+        return line
 
-    Reads on over the end of a frame (of a member, in .gz). Raises DataError for a file that is damaged or cut short.
-    """
-    frame: Any = None  # of zlib or zstandard, whose decompressors have the same methods
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            while chunk := file.read(COMPRESSED_BYTES):
-                while chunk := (chunk if frame else chunk.lstrip(b"\0")):  # a .gz file may be padded with zeros
-                    if frame is None:
-                        frame, position = _decompressor(path), file.tell() - len(chunk)
-                    yield position, frame.decompress(chunk)
-                    chunk, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-        if frame:
-            raise EOFError("it ends too early")
-    except (EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise DataError(f"{path} cannot be decompressed ({error}): download it again or leave it out") from error
+    def put_back(self, lines: Sequence[bytes]) -> None:
+        """Makes the lines that were read last, in their order, the next ones again."""
+        self._waiting.extendleft(reversed(lines))
+        self.offset -= sum(map(len, lines))
 
-
-def _decompressor(path: Path) -> Any:
-    return zlib.decompressobj(31) if path.suffix == ".gz" else zstandard.ZstdDecompressor().decompressobj()
-
-
-class _Decompressed(io.RawIOBase):
-    """Chunks as a stream."""
-
-    def __init__(self, chunks: Generator[tuple[int, bytes], None, None]) -> None:
-        self._chunks, self._rest = chunks, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            if (chunk := next(self._chunks, None)) is None:
-                return 0
-            self._rest = memoryview(chunk[1])
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
+    def skip_to(self, start: int) -> None:
+        """Moves forward to the first line that begins at or after `start`."""
+        while self._waiting and self.offset < start:
+            self.read()
+        if self.offset < start:
+            self._skip_bytes(start - 1 - self.offset)
+            self.read()  # from the byte before `start`: nothing else, if it ends a line
 
     def close(self) -> None:
-        self._chunks.close()
-        super().close()
+        """Closes the stream."""
+        self._stream.close()
+
+    def _skip_bytes(self, num_bytes: int) -> None:
+        self.offset += num_bytes
+        if self._stream.seekable():
+            self._stream.seek(num_bytes, os.SEEK_CUR)
+        while num_bytes and not self._stream.seekable() and (chunk := self._stream.read(min(num_bytes, CHUNK_BYTES))):
+            num_bytes -= len(chunk)
 
 
-def open_bytes(path: Path, offset: int = 0, frame: Frame = START) -> io.BufferedIOBase:
-    """Opens the uncompressed bytes of a file from `offset` on; `frame` is one before it, to save time."""
-    if path.suffix not in COMPRESSED:
-        plain = path.open("rb")
-        plain.seek(offset)
-        return plain
-    stream = io.BufferedReader(_Decompressed(decompressed(path, frame.position)), CHUNK_BYTES)
-    skip(stream, offset - frame.offset)
-    return stream
+FileState = tuple[str, int, int, int]
+_paused: list[tuple[FileState, int, Lines]] = []  # at most one reader, with its file and the end of its span
 
 
-def skip(stream: io.BufferedIOBase, num_bytes: int) -> int:
-    """Reads so many bytes, or to the end of the stream, and returns their number."""
-    skipped = 0
-    while skipped < num_bytes and (chunk := stream.read(min(num_bytes - skipped, CHUNK_BYTES))):
-        skipped += len(chunk)
-    return skipped
+@contextmanager
+def lines_of(span: Span) -> Iterator[Lines]:
+    """Opens the lines of a file from the first one on that begins at or after `span.start`."""
+    path = Path(span.path)
+    status = path.stat()
+    file = (span.path, status.st_ino, status.st_size, status.st_mtime_ns)
+    lines = _resumed(file, span.start) or Lines(open_bytes(path))
+    try:
+        lines.skip_to(span.start)
+        yield lines
+    except BaseException:
+        lines.close()
+        raise
+    if path.suffix in COMPRESSED:
+        _paused.append((file, span.end, lines))
+    else:
+        lines.close()
+
+
+def _resumed(file: FileState, start: int) -> Lines | None:
+    """Returns the paused reader if it can continue from `start`, and closes any other."""
+    while _paused:
+        paused_file, end, lines = _paused.pop()
+        if paused_file == file and end <= start:
+            return lines
+        lines.close()
+    return None

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from longmlm.data.encoding import Tokens
-from longmlm.data.row import Row
+from longmlm.data.rows import Row
 from longmlm.data.vocabulary import SpecialTokens
 from longmlm.settings.prepare import PackingMode
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedDocument:
-    """The tokens of each sentence of a document, in order and none empty, encoded as they are consumed."""
+    """The tokens of each sentence of a document, in order and none empty, encoded when they are consumed."""
 
     sentences: Iterable[Tokens]
     source: int

@@ -1,18 +1,14 @@
-"""Records of .txt, .jsonl, .csv, .parquet and Arrow files, and where these files may be cut into slices."""
+"""Records of .txt, .jsonl, .csv, .parquet and Arrow files, and the offsets at which slices may cut these files."""
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longmlm.data.delimited import DelimitedReader
-from longmlm.data.files import CHUNK_BYTES, START, Frame, Span, kind_of, measure, open_bytes
-from longmlm.data.lines import Lines, lines_of
+from longmlm.data.files import CHUNK_BYTES, Lines, Span, count_bytes, kind_of, lines_of, open_bytes
 from longmlm.data.texts import BYTE_ORDER_MARK, LongText, Text, Unreadable, json_of, text_or_reason
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
@@ -24,37 +20,28 @@ DELIMITERS = (",", ";", "\t", "|")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The length of a file in bytes or records, and the bytes of text in each of these units.
-
-    A file with `is_document` is never cut. `frames` are where a compressed file can be read from.
-    """
+    """The length of a file in bytes or records, and the bytes of text in each of these units."""
 
     length: int
     unit_bytes: float = 1.0
-    is_document: bool = False
-    frames: tuple[Frame, ...] = (START,)
-
-    def last_frame(self, start: int) -> Frame:
-        """Returns the last frame that begins before the unit `start`."""
-        return self.frames[max(0, bisect_left(self.frames, start, key=attrgetter("offset")) - 1)]
 
 
 Record = tuple[int, Text | Unreadable]
 
 
 def extent_of(path: Path, source: Source) -> Extent:
-    """Returns the length of a file; raises DataError if it is damaged or has no column of text."""
+    """Returns the length of a file; raises DataError if it has no column of text."""
     match kind_of(path):
         case ".parquet":
             return _parquet_extent(path, source.text_field)
         case ".arrow":
             table = _arrow_table(path, source.text_field)
             return Extent(len(table), max(1, table.column(source.text_field).nbytes) / max(1, len(table)))
-        case kind:
-            if kind == ".csv":
-                _header(path, source)
-            length, frames = measure(path)
-            return Extent(length, is_document=kind == ".txt", frames=frames)
+        case ".txt":
+            return Extent(1, float(max(1, count_bytes(path))))
+        case ".csv":
+            _header(path, source)
+    return Extent(count_bytes(path))
 
 
 def borders_of(path: Path, length: int, source: Source) -> Iterator[int] | None:
@@ -67,7 +54,7 @@ def records_of(span: Span, source: Source) -> Iterator[Record]:
     path = Path(span.path)
     match kind_of(path):
         case ".parquet":
-            return _parquet_records(path, span, source.text_field)
+            return _parquet_records(span, source.text_field)
         case ".arrow":
             rows = _arrow_table(path, source.text_field).slice(span.start, span.end - span.start)
             return _column_records(rows.column(source.text_field).chunks, span.start)
@@ -144,20 +131,8 @@ def _csv_records(path: Path, span: Span, source: Source) -> Iterator[Record]:
                 yield begin, text_or_reason(fields[column].encode(errors="surrogateescape"))
 
 
-@contextmanager
-def _undamaged(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise
-        raise DataError(
-            f"{path} is damaged or not a Parquet file ({error}): download it again or leave it out"
-        ) from error
-
-
 def _parquet_extent(path: Path, field: str) -> Extent:
-    with _undamaged(path), pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path) as file:
         _check_text_column(path, field, file.schema_arrow)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         columns = [group.column(index) for group in groups for index in range(group.num_columns)]
@@ -166,16 +141,17 @@ def _parquet_extent(path: Path, field: str) -> Extent:
     return Extent(num_records, max(1, num_bytes) / max(1, num_records))
 
 
-def _parquet_records(path: Path, span: Span, field: str) -> Iterator[Record]:
+def _parquet_records(span: Span, field: str) -> Iterator[Record]:
+    path = Path(span.path)
     batch_records = max(1, min(BATCH_RECORDS, int(BATCH_BYTES / _parquet_extent(path, field).unit_bytes)))
-    with _undamaged(path), pq.ParquetFile(path, buffer_size=CHUNK_BYTES) as file:
+    with pq.ParquetFile(path, buffer_size=CHUNK_BYTES) as file:
         begin = 0
         for number in range(file.metadata.num_row_groups):
             following = begin + file.metadata.row_group(number).num_rows
             if begin < span.end and span.start < following:
                 for batch in file.iter_batches(batch_records, row_groups=[number], columns=[field]):
-                    first, last = max(span.start - begin, 0), min(span.end - begin, len(batch))
-                    yield from _column_records([batch.column(0)[first : max(first, last)]], begin + first)
+                    first, last = (min(max(0, edge - begin), len(batch)) for edge in (span.start, span.end))
+                    yield from _column_records([batch.column(0)[first:last]], begin + first)
                     begin += len(batch)
                     if begin >= span.end:
                         return

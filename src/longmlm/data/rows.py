@@ -1,25 +1,112 @@
-"""Packed rows on disk: Arrow shards below a manifest, written row by row and read memory-mapped."""
+"""Packed rows: one row, the Arrow shards that hold them, and the rows of a folder or of the hub, memory-mapped."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
+from jaxtyping import Integer
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import RowsManifest, Split
-from longmlm.data.row import Row
-from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import DataError
+from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
+from longmlm.data.vocabulary import SpecialTokens, Vocabulary
+from longmlm.errors import DataError, FolderError
 from longmlm.folders import PARTIAL, read_manifest, sync, verify
+from longmlm.hubs.datasets import commit_of, download
+from longmlm.settings.publishing import Target, parse_target
 
 ROWS_PER_RECORD_BATCH = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row from packing to the model: tokens with special tokens, and the start and source of each document's part.
+
+    A new column is a field here, a line in `shard_schema` and a line in `collate`; whoever cuts rows or replaces tokens
+    uses the two methods.
+    """
+
+    input_ids: Integer[np.ndarray, " tokens"]
+    document_starts: Integer[np.ndarray, " documents"]
+    document_sources: Integer[np.ndarray, " documents"]
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def with_input_ids(self, input_ids: Integer[np.ndarray, " tokens"]) -> Self:
+        """Returns the row with other tokens at the same positions."""
+        return replace(self, input_ids=input_ids)
+
+    def window(self, begin: int, end: int, special: SpecialTokens) -> Self:
+        """Returns the positions begin to end - 1 between special tokens of their own, so that `begin` moves to 1."""
+        first = max(0, int(np.searchsorted(self.document_starts, begin, side="right")) - 1)
+        last = int(np.searchsorted(self.document_starts, end))
+        return replace(
+            self,
+            input_ids=np.concatenate([[special.cls], self.input_ids[begin:end], [special.sep]]),
+            document_starts=np.maximum(self.document_starts[first:last], begin) - begin + 1,
+            document_sources=self.document_sources[first:last],
+        )
+
+
 COLUMNS = [column.name for column in fields(Row)]
+
+
+def shard_schema(vocabulary_size: int) -> pa.Schema:
+    """Returns the columns of a shard, token ids in the smallest type that holds the vocabulary."""
+    id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
+    return pa.schema(
+        {
+            "input_ids": pa.list_(id_type),
+            "document_starts": pa.list_(pa.int32()),
+            "document_sources": pa.list_(pa.uint16()),
+        }
+    )
+
+
+@dataclass(slots=True)
+class Shard:
+    """An Arrow stream of rows that is being written, one record batch at a time."""
+
+    writer: pa.ipc.RecordBatchStreamWriter
+    schema: pa.Schema
+    waiting: list[Row] = field(default_factory=list)
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Appends rows."""
+        for row in rows:
+            self.waiting.append(row)
+            if len(self.waiting) == ROWS_PER_RECORD_BATCH:
+                self.flush()
+
+    def flush(self) -> None:
+        """Writes the rows that wait for their record batch to fill up."""
+        if self.waiting:
+            columns = {name: [getattr(row, name) for row in self.waiting] for name in self.schema.names}
+            self.writer.write_batch(pa.record_batch(columns, schema=self.schema))
+            self.waiting.clear()
+
+
+@contextmanager
+def open_shard(path: Path, vocabulary_size: int) -> Iterator[Shard]:
+    """Yields the shard to write rows into; its file appears under its name when the block succeeds."""
+    schema = shard_schema(vocabulary_size)
+    partial = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
+    try:
+        with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+            shard = Shard(writer, schema)
+            yield shard
+            shard.flush()
+        sync(partial)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,63 +173,45 @@ def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
     return Rows(cast(Dataset, table.select_columns(COLUMNS).with_format("arrow")), manifest, split)
 
 
-def shard_schema(vocabulary_size: int) -> pa.Schema:
-    """Returns the columns of a shard, token ids in the smallest type that holds the vocabulary."""
-    id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
-    return pa.schema(
-        {
-            "input_ids": pa.list_(id_type),
-            "document_starts": pa.list_(pa.int32()),
-            "document_sources": pa.list_(pa.uint16()),
-        }
-    )
+def pin_rows(name: str, earlier: str | None = None) -> str:
+    """Returns hf:OWNER/NAME@COMMIT for rows on the hub, and the name of a folder as it is.
 
-
-def write_shard(path: Path, rows: Iterable[Row], vocabulary_size: int) -> int:
-    """Writes rows as an Arrow stream that `datasets` memory-maps, and returns their number.
-
-    The file appears under its name when it is complete.
+    The commit is that of `earlier` if it pins the same rows and the name has no commit itself, otherwise the one that
+    the revision means now. Raises DataError if there is none.
     """
-    with open_shard(path, vocabulary_size) as shard:
-        for row in rows:
-            shard.add(row)
-    return shard.num_rows
+    rows = _on_hub(name)
+    if rows is None:
+        return name
+    pinned = f"hf:{rows.name}@{{}}"
+    if earlier and earlier.startswith(pinned.format("")) and not rows.is_pinned:
+        return earlier
+    return pinned.format(commit_of(rows.name, rows.revision))
 
 
-class Shard:
-    """An Arrow stream of rows that is being written, one record batch at a time."""
+def folder_of_rows(pinned: str, splits: Sequence[Split] = SPLITS) -> Path:
+    """Returns the folder of the rows; of pinned rows on the hub, the missing files of these splits are downloaded.
 
-    def __init__(self, writer: pa.ipc.RecordBatchStreamWriter, schema: pa.Schema) -> None:
-        self.writer, self.schema = writer, schema
-        self.num_rows, self._waiting = 0, []
-
-    def add(self, row: Row) -> None:
-        """Appends a row."""
-        self._waiting.append(row)
-        self.num_rows += 1
-        if len(self._waiting) == ROWS_PER_RECORD_BATCH:
-            self.flush()
-
-    def flush(self) -> None:
-        """Writes the rows that wait for their record batch to fill up."""
-        if self._waiting:
-            columns = {name: [getattr(row, name) for row in self._waiting] for name in self.schema.names}
-            self.writer.write_batch(pa.record_batch(columns, schema=self.schema))
-            self._waiting = []
+    Raises DataError if that fails.
+    """
+    if (rows := _on_hub(pinned)) is None:
+        return Path(pinned)
+    return download(rows.name, str(rows.revision), [RowsManifest.FILE, *(f"{split}/*" for split in splits)])
 
 
-@contextmanager
-def open_shard(path: Path, vocabulary_size: int) -> Iterator[Shard]:
-    """Yields the shard to write rows into; its file appears under its name when the block succeeds."""
-    schema = shard_schema(vocabulary_size)
-    partial = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
+def open_named_rows(name: str, split: Split, verified: bool = True) -> Rows:
+    """Returns the rows of one split as open_rows does, from a folder or, pinned, from the hub."""
     try:
-        with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-            shard = Shard(writer, schema)
-            yield shard
-            shard.flush()
-        sync(partial)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        return open_rows(folder_of_rows(name, [split]), split, verified)
+    except FolderError as error:
+        if _on_hub(name) is None:
+            raise
+        raise FolderError(f"{name}: {error}; to download that file again, remove it and what it links to") from None
+
+
+def _on_hub(name: str) -> Target | None:
+    if not name.startswith("hf:"):
+        return None
+    try:
+        return parse_target(name, "dataset")
+    except ValueError as error:
+        raise DataError(f"rows: {error}") from None

@@ -1,5 +1,6 @@
-"""Sentence boundaries of a text, by the rules of its language."""
+"""Sentence boundaries of a text, by the rules of its language; and the codes of languages."""
 
+import difflib
 import re
 from collections.abc import Iterator
 from itertools import chain, pairwise
@@ -9,12 +10,61 @@ import sentencex
 from jaxtyping import Int64
 
 from longmlm.data.texts import Text
+from longmlm.errors import DataError
 
 PIECE_CHARACTERS = 8_000  # sentencex is quadratic in the length of quoted text without a space
 MAX_MARKS = 1_000
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")  # sentencex panics on some of these before a full stop
 # sentencex knows few of the closing marks of Chinese and Japanese, and no sequences of them.
 CLOSING_MARKS = re.compile(r"(?<=\S)[”’」』）】》〉〕］｝〗)\]]+")
+
+# ISO 639-1, and the other codes for which sentencex has rules or a fallback; it treats unknown codes as English.
+ISO_639_1 = """
+aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es
+et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj
+kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv
+ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti
+tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+"""
+OTHERS = """
+aae abs ace acm ady aeb aln als alt ami anp apc arn arq ary arz ast atj avk awa azb ban bar bbc bcc bci bdr bew bgn bjn
+blk bpy bqi btm bug bxr cdo cpx crh csb dsb dtp dty dua egl eml ext fit fon frc frp frr fur gag gan gcf gcr gld glk gom
+gor gsw guc hak hif hke hrx hsb hsn hyw iba inh jut kaa kab kbd kbp kea kge khw kiu kjh kjp koi krc krl ksh ksw kum lad
+lbe lez lij liv ljp lki lld lmo lrc ltg lua luz lzh lzz mad mag mai mdf mhr min mnw mrj mui mwl myv mzn nah nan nap nds
+nia nrm nyo olo pcd pdc pdt pfl pms pnt pwn qug rgn rmy rsk rue rup ruq rut sah scn sdc sdh ses sgs shi shy sjd skr sli
+sma smn srn sro stq sty szl szy tay tcy tet trv ttj tyv udm vec vep vls vmf vmw vot vro wls wuu xal xmf yue
+be-tarask de-at de-ch nds-nl pt-br sr-cyrl sr-latn zh-cn zh-hans zh-hant zh-hk zh-tw
+"""
+CODES = (*ISO_639_1.split(), *OTHERS.split())
+NAMES = {
+    "arabic": "ar", "chinese": "zh", "czech": "cs", "dutch": "nl", "english": "en", "french": "fr", "german": "de",
+    "hindi": "hi", "italian": "it", "japanese": "ja", "korean": "ko", "polish": "pl", "portuguese": "pt",
+    "russian": "ru", "spanish": "es", "swedish": "sv", "turkish": "tr", "ukrainian": "uk", "vietnamese": "vi",
+}  # fmt: skip
+
+IDEOGRAPHIC = ("zh", "ja", "yue", "wuu", "lzh", "gan", "hak", "nan")
+
+
+def bytes_per_token(language: str) -> int:
+    """Returns about how many bytes of UTF-8 text give one token with a tokenizer of the language.
+
+    Measured: 4.2 to 4.7 for English (RoBERTa, BERT), 2.9 to 3.0 for Chinese (BERT).
+    """
+    return 3 if language.partition("-")[0] in IDEOGRAPHIC else 4
+
+
+def check_language(code: str) -> None:
+    """Raises DataError for an unknown code, with the nearest known one."""
+    if code in CODES:
+        return
+    meant = code.lower().replace("_", "-")
+    name = next(iter(difflib.get_close_matches(meant, NAMES, n=1, cutoff=0.75)), "")
+    short = meant[:2] if len(meant) == len("eng") else ""
+    close = difflib.get_close_matches(meant, CODES, n=1, cutoff=0.5)
+    candidates = (meant, NAMES.get(name), meant.split("-")[0], short, *close)
+    near = next((candidate for candidate in candidates if candidate in CODES), None)
+    hint = f"did you mean {near!r}?" if near else "for example 'en', 'zh' or 'de'"
+    raise DataError(f"language {code!r} of a source is not an ISO 639-1 code: {hint}")
 
 
 def sentence_starts(text: Text, language: str) -> Int64[np.ndarray, " sentences"]:
@@ -59,9 +109,3 @@ def _cuts(text: Text) -> Iterator[int]:
         space = window.rfind(" ") + 1
         end = min(least + (line or mark or space or PIECE_CHARACTERS), len(text))
         yield end
-
-
-def split_sentences(text: str, language: str) -> list[str]:
-    """Returns the sentences of `text`; joined, they are `text`."""
-    ends = [*sentence_starts(text, language)[1:].tolist(), len(text)]
-    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]

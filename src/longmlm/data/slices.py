@@ -1,36 +1,46 @@
-"""One slice of a corpus to shards: read, split, tokenized and packed by whichever process is given its number."""
+"""The slices of a corpus: packed by whichever process is given their numbers, then sealed together as one folder."""
 
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, SetAside, SliceReport, Split
-from longmlm.data.corpus import HASHES, Document, Slice, read_slice, text_hash
-from longmlm.data.counts import Counts
+from longmlm.artifacts.rows import (
+    SPLITS,
+    Contents,
+    PackingReport,
+    RowsManifest,
+    RowsPlan,
+    SliceReport,
+    Split,
+    SplitReport,
+)
+from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
 from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
-from longmlm.data.row import Row
-from longmlm.data.rows import Shard, open_shard
+from longmlm.data.rows import Row, Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.folders import PARTIAL
-from longmlm.settings.prepare import PackingMode, PrepareRecipe
+from longmlm.errors import DataError
+from longmlm.folders import PARTIAL, seal
+from longmlm.settings.prepare import PrepareRecipe
 
 CONTENT = "content"  # the folder that becomes the output
 SET_ASIDE = "set_aside"
+NUM_FILLS = 20
+TOTALS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
 
 
 @dataclass(frozen=True, slots=True)
 class SliceJob:
-    """All that packing any slice of a data set needs; it is sent to the processes that do it.
+    """All that packing any slice of a corpus needs; it is sent to the processes that do it.
 
     `folder` receives, for each slice, its part of `content/`, a report and the hashes of its documents.
     """
@@ -44,71 +54,110 @@ class SliceJob:
         """Returns the path of a slice's report, which exists when the slice is finished."""
         return self.folder / "reports" / f"slice-{number:05d}.json"
 
-    def hashes_path(self, number: int) -> Path:
-        """Returns the path of the hashes of a slice's documents."""
-        return self.folder / "reports" / f"slice-{number:05d}.npy"
-
     def unfinished(self) -> list[int]:
         """Returns the numbers of the slices that are still to be packed."""
         return [number for number in range(len(self.slices)) if not self.report_path(number).is_file()]
 
     def split_of(self, document_hash: int) -> Split:
         """Returns the split of the documents with this hash."""
-        return "held_out" if document_hash < self.recipe.held_out_fraction * HASHES else "train"
+        return split_of(document_hash, self.recipe.held_out_fraction)
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One split of a slice: its shard, the row that is being filled, and its counts."""
+@dataclass(slots=True)
+class Counts:
+    """The running counts of a split; the histograms are SplitReport's lists by index."""
 
-    shard: Shard
-    row: OpenRow
-    counts: Counts
+    row_length: int
+    num_sources: int
+    documents: int = 0
+    sentences: int = 0
+    tokens: int = 0
+    rows: int = 0
+    separators: int = 0
+    cut_sentences: int = 0
+    tokens_per_source: Counter[int] = field(default_factory=Counter)
+    document_lengths: Counter[int] = field(default_factory=Counter)
+    fills: Counter[int] = field(default_factory=Counter)
 
-    def add(self, document: TokenizedDocument, packing: PackingMode) -> None:
-        """Packs a document, and writes the rows that it fills."""
-        counted = TokenizedDocument(self.counts.count_sentences(document), document.source)
-        for row in pack_document(self.row, counted, packing):
-            self._write(row)
+    def count_sentences(self, sentences: Iterable[Tokens], source: int) -> Iterator[Tokens]:
+        """Yields a document's sentences, and counts them and the document."""
+        length = 0
+        for sentence in sentences:
+            self.sentences += 1
+            length += len(sentence)
+            self.cut_sentences += len(sentence) > self.row_length - 2
+            yield sentence
+        self.documents += 1
+        self.tokens += length
+        self.tokens_per_source[source] += length
+        if length:
+            self.document_lengths[length.bit_length() - 1] += 1
 
-    def close(self) -> None:
-        """Writes the row that is still open."""
-        if self.row.length:
-            self._write(self.row.close())
+    def count_rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yields the rows, and counts them."""
+        for row in rows:
+            self.rows += 1
+            self.separators += len(row.document_starts) - 1
+            self.fills[(NUM_FILLS * len(row) - 1) // self.row_length] += 1
+            yield row
 
-    def _write(self, row: Row) -> None:
-        self.counts.count_row(row)
-        self.shard.add(row)
+    def add(self, report: SplitReport) -> None:
+        """Adds the counts of a slice."""
+        for name in TOTALS:
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        for name in ("tokens_per_source", "document_lengths", "fills"):
+            getattr(self, name).update(dict(enumerate(getattr(report, name))))
+
+    def report(self, copies: int | None = None) -> SplitReport:
+        """Returns the counts so far; `copies` is only known over all slices."""
+        return SplitReport(
+            documents=self.documents,
+            sentences=self.sentences,
+            tokens=self.tokens,
+            rows=self.rows,
+            separators=self.separators,
+            cut_sentences=self.cut_sentences,
+            fill_rate=(self.tokens + self.separators + 2 * self.rows) / max(1, self.rows * self.row_length),
+            copies=copies,
+            tokens_per_source=_by_index(self.tokens_per_source, self.num_sources),
+            document_lengths=_by_index(self.document_lengths, max(self.document_lengths, default=-1) + 1),
+            fills=_by_index(self.fills, NUM_FILLS),
+        )
+
+
+def _by_index(histogram: Counter[int], length: int) -> tuple[int, ...]:
+    return tuple(histogram[index] for index in range(length))
 
 
 def pack_slice(job: SliceJob, number: int) -> None:
     """Writes the shards, rejected records, hashes and report of a slice; a finished slice is left as it is.
 
-    The report comes last, so a slice is complete or counts as absent.
+    The report is written last, so that a slice with a report is complete.
     """
     if job.report_path(number).is_file():
         return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # slices run in parallel, not the tokenizer
-    sides: dict[Split, Side] = {}
+    counts = {split: Counts(job.recipe.row_length, len(job.recipe.sources)) for split in SPLITS}
+    open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
     hashes: list[int] = []
     set_aside: Counter[str] = Counter()
     with ExitStack() as shards:
         for document, sentences in _tokenized(job, _documents(job, number, set_aside)):
             hashes.append(text_hash(document.text))
             split = job.split_of(hashes[-1])
-            if split not in sides:
+            if split not in open_rows:
                 path = job.folder / CONTENT / split / f"slice-{number:05d}.arrow"
-                shard = shards.enter_context(open_shard(path, job.vocabulary.size))
-                row = OpenRow(job.recipe.row_length - 2, job.vocabulary.special)
-                sides[split] = Side(shard, row, Counts(job.recipe.row_length))
-            sides[split].add(TokenizedDocument(sentences, document.source), job.recipe.packing)
-        for side in sides.values():
-            side.close()
-    counts = {split: sides[split].counts if split in sides else Counts(job.recipe.row_length) for split in SPLITS}
-    reports = {split: counts[split].report(len(job.recipe.sources)) for split in SPLITS}
-    np.save(job.hashes_path(number), np.array(hashes, dtype=np.uint64))
-    report = SliceReport(train=reports["train"], held_out=reports["held_out"], set_aside=dict(set_aside))
-    artifact.write(job.report_path(number), report)
+                opened = shards.enter_context(open_shard(path, job.vocabulary.size))
+                open_rows[split] = OpenRow(job.recipe.row_length - 2, job.vocabulary.special), opened
+            row, shard = open_rows[split]
+            counted = TokenizedDocument(counts[split].count_sentences(sentences, document.source), document.source)
+            shard.write(counts[split].count_rows(pack_document(row, counted, job.recipe.packing)))
+        for split, (row, shard) in open_rows.items():
+            shard.write(counts[split].count_rows([row.close()] if row.length else []))
+    np.save(_hashes_path(job, number), np.array(hashes, dtype=np.uint64))
+    train, held_out = (counts[split].report() for split in SPLITS)
+    contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
+    artifact.write(job.report_path(number), SliceReport(contents=contents))
 
 
 def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Document]:
@@ -117,12 +166,11 @@ def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Do
     partial = path.with_name(f"{path.stem}-{os.getpid()}{PARTIAL}")
     with partial.open("w", encoding="utf-8") as file:
         for record in read_slice(job.slices[number], job.recipe.sources):
-            if isinstance(record, Document):
-                yield record
-            else:
+            if isinstance(record, SetAside):
                 reasons[record.reason] += 1
-                line = SetAside(origin=record.origin, reason=record.reason, source=record.source)
-                file.write(json.dumps(artifact.dump(line), ensure_ascii=False) + "\n")
+                file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
+            else:
+                yield record
     partial.replace(path)
 
 
@@ -141,15 +189,57 @@ def _tokenized(job: SliceJob, documents: Iterable[Document]) -> Iterator[tuple[D
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """Yields the documents in lists; one of several documents has at most PIECE_CHARACTERS."""
     batch: list[Document] = []
-    room = PIECE_CHARACTERS
+    num_characters = 0
     for document in documents:
-        if batch and len(document.text) > room:
+        if batch and num_characters + len(document.text) > PIECE_CHARACTERS:
             yield batch
-            batch, room = [], PIECE_CHARACTERS
+            batch, num_characters = [], 0
         batch.append(document)
-        room -= len(document.text)
-        if room <= 0:
-            yield batch
-            batch, room = [], PIECE_CHARACTERS
+        num_characters += len(document.text)
     if batch:
         yield batch
+
+
+def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[int], elapsed_seconds: float) -> None:
+    """Turns the finished slices into the folder `output`, whose manifest is written last.
+
+    `packed` are the slices that the last run packed in `elapsed_seconds`. Raises DataError when a split has no rows.
+    """
+    slices = [artifact.read(SliceReport, job.report_path(number)).contents for number in range(len(job.slices))]
+    copies = _count_copies(job)
+    counts = {split: Counts(plan.row_length, len(plan.sources)) for split in SPLITS}
+    set_aside: Counter[str] = Counter()
+    for report in slices:
+        set_aside.update(report.set_aside)
+        for split in SPLITS:
+            counts[split].add(report.of(split))
+    for split in SPLITS:
+        if not counts[split].rows:
+            raise DataError(
+                f"none of the {counts[split].documents:,} documents of the {split} split has a token with "
+                f"{plan.tokenizer}: check that the tokenizer is for the text's language"
+            )
+    num_tokens = sum(slices[number].of(split).tokens for number in packed for split in SPLITS)
+    train, held_out = (counts[split].report(copies[split]) for split in SPLITS)
+    report = PackingReport(
+        train=train,
+        held_out=held_out,
+        set_aside=dict(sorted(set_aside.items())),
+        elapsed_seconds=elapsed_seconds,
+        tokens_per_second=num_tokens / max(elapsed_seconds, 1e-9),
+    )
+    seal(job.folder / CONTENT, output, artifact.dump(RowsManifest(plan=plan, report=report, files={})))
+
+
+def _count_copies(job: SliceJob) -> dict[Split, int]:
+    """Returns how many documents of each split have the text of an earlier document, by their hashes."""
+    hashes = np.concatenate([np.load(_hashes_path(job, number)) for number in range(len(job.slices))])
+    unique, counts = np.unique(hashes, return_counts=True)
+    copies: dict[Split, int] = dict.fromkeys(SPLITS, 0)
+    for document_hash, count in zip(unique[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+        copies[job.split_of(document_hash)] += count - 1
+    return copies
+
+
+def _hashes_path(job: SliceJob, number: int) -> Path:
+    return job.report_path(number).with_suffix(".npy")

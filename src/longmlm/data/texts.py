@@ -4,7 +4,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -29,7 +29,12 @@ class LongText:
     def __init__(self, encoded: Sequence[memoryview], decode: Callable[[memoryview], str]) -> None:
         """Decodes every piece once, so that bytes that are not text raise ValueError at once."""
         self._starts = [0, *accumulate(len(decode(piece)) for piece in encoded)]
-        self._piece: Callable[[int], str] = lru_cache(CACHED_PIECES)(partial(_decoded, encoded, decode))
+
+        @lru_cache(CACHED_PIECES)
+        def piece(number: int) -> str:
+            return decode(encoded[number])
+
+        self._piece = piece
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -43,10 +48,6 @@ class LongText:
     def pieces(self) -> Iterator[str]:
         """Yields the text in consecutive strings."""
         return map(self._piece, range(len(self._starts) - 1))
-
-
-def _decoded(encoded: Sequence[memoryview], decode: Callable[[memoryview], str], number: int) -> str:
-    return decode(encoded[number])
 
 
 Text = str | LongText

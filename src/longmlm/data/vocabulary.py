@@ -1,11 +1,11 @@
-"""A pretrained tokenizer: its special tokens, its fingerprint, and which ids masking may use."""
+"""Tokenizers of pretrained models: their special tokens and fingerprints, and the ids that masking may use."""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from longmlm.errors import DataError
 from longmlm.hubs.models import snapshot_of
 
-UNSPELT = "\uffff"  # a noncharacter: no text contains a piece that starts with it
+UNMATCHED = "\uffff"  # a noncharacter: no text contains a piece that starts with it
 ROLES = {
     "cls": ("cls_token", "bos_token", "[CLS]", "<s>"),
     "sep": ("sep_token", "eos_token", "[SEP]", "</s>"),
@@ -92,7 +92,7 @@ def vocabulary_of_pretrained(pretrained: Any, name: str) -> Vocabulary:
     """Returns the vocabulary of a transformers tokenizer, with the special tokens that it declares."""
     tokenizer = getattr(pretrained, "backend_tokenizer", None)
     if tokenizer is None:
-        raise DataError(f"{name} has a slow tokenizer only: save it once as a fast one (tokenizer.json)")
+        raise DataError(f"{name} has only a slow tokenizer: save it once as a fast one (tokenizer.json)")
     named = {role: getattr(pretrained, role, None) for roles in ROLES.values() for role in roles[:2]}
     return vocabulary_of(tokenizer, name, {role: token for role, token in named.items() if token})
 
@@ -105,23 +105,19 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None 
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    found: dict[str, int | None] = {}
+    ids: dict[str, Any] = {}  # Any: an id, or None for a token that is missing, which only unk may be
     for role, names in ROLES.items():
-        ids = (tokenizer.token_to_id((named or {}).get(token, token)) for token in names)
-        found[role] = next((token_id for token_id in ids if token_id is not None), None)
-    missing = [role for role in ("cls", "sep", "mask", "pad") if found[role] is None]
-    if missing:
+        candidates = (tokenizer.token_to_id((named or {}).get(token, token)) for token in names)
+        ids[role] = next((token_id for token_id in candidates if token_id is not None), None)
+    if missing := [role for role in ("cls", "sep", "mask", "pad") if ids[role] is None]:
         raise DataError(f"{name}: the tokenizer has no {missing[0]} token; masked language models need one")
     added = [token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special]
-    every = tuple(sorted({*added, *(token_id for token_id in found.values() if token_id is not None)}))
+    special = SpecialTokens(**ids, all=tuple(sorted({*added, *ids.values()} - {None})))
     vocab = tokenizer.get_vocab(with_added_tokens=True)
-    described = json.dumps([sorted(vocab.items()), every]).encode()
-    special = SpecialTokens(**cast(dict[str, Any], found), all=every)
-    vocabulary_sha256 = hashlib.sha256(described).hexdigest()
+    vocabulary_sha256 = hashlib.sha256(json.dumps([sorted(vocab.items()), special.all]).encode()).hexdigest()
     fingerprint = _fingerprint(tokenizer, special, vocabulary_sha256)
-    return Vocabulary(
-        name, _unspelt(tokenizer, every), special, max(vocab.values()) + 1, fingerprint, vocabulary_sha256
-    )
+    without_special = _without_special_pieces(tokenizer, special.all)
+    return Vocabulary(name, without_special, special, max(vocab.values()) + 1, fingerprint, vocabulary_sha256)
 
 
 def _fingerprint(tokenizer: Tokenizer, special: SpecialTokens, vocabulary_sha256: str) -> str:
@@ -132,25 +128,25 @@ def _fingerprint(tokenizer: Tokenizer, special: SpecialTokens, vocabulary_sha256
     described = json.loads(tokenizer.to_str())
     deciding = {name: described[name] for name in ("normalizer", "pre_tokenizer", "model")}
     added = [token for token in described["added_tokens"] if not token["special"]]
-    whole = {**deciding, "added": added, "special": asdict(special), "vocabulary": vocabulary_sha256}
-    return hashlib.sha256(json.dumps(_canonical(whole), sort_keys=True).encode()).hexdigest()
+    deciding |= {"added": added, "special": asdict(special), "vocabulary": vocabulary_sha256}
+    return hashlib.sha256(json.dumps(_canonical(deciding), sort_keys=True).encode()).hexdigest()
 
 
 def _canonical(value: Any) -> Any:
     """Returns a part of a tokenizer's description in a form that is the same for equal tokenizers.
 
-    Some write null or an empty string for what is not set. Scores lose their last digit in JSON. Trimming offsets
-    changes no token.
+    Unset options may be null or an empty string, scores lose their last digit in JSON, and trimming offsets changes no
+    token.
     """
     if isinstance(value, dict):
-        kept = {name: item for name, item in value.items() if item not in (None, "") and name != "trim_offsets"}
-        return {name: _canonical(item) for name, item in kept.items()}
+        kept = (name for name, item in value.items() if item not in (None, "") and name != "trim_offsets")
+        return {name: _canonical(value[name]) for name in kept}
     if isinstance(value, list | tuple):
         return [_canonical(item) for item in value]
     return float(np.float32(value)) if isinstance(value, float) else value
 
 
-def _unspelt(tokenizer: Tokenizer, special: Sequence[int]) -> Tokenizer:
+def _without_special_pieces(tokenizer: Tokenizer, special: Sequence[int]) -> Tokenizer:
     """Returns the tokenizer without pieces that spell a special token, which Unigram would match in a text."""
     described = json.loads(tokenizer.to_str())
     if described["model"]["type"] != "Unigram":
@@ -158,11 +154,11 @@ def _unspelt(tokenizer: Tokenizer, special: Sequence[int]) -> Tokenizer:
     pieces = described["model"]["vocab"]
     inside = {token_id for token_id in special if token_id < len(pieces)}
     for token_id in inside:
-        pieces[token_id][0] = UNSPELT + pieces[token_id][0]
+        pieces[token_id][0] = UNMATCHED + pieces[token_id][0]
     described["added_tokens"] = [token for token in described["added_tokens"] if token["id"] not in inside]
     return Tokenizer.from_str(json.dumps(described))
 
 
 def decode(vocabulary: Vocabulary, input_ids: Integer[np.ndarray, " tokens"]) -> str:
     """Returns the text of tokens, special ones included."""
-    return vocabulary.tokenizer.decode(input_ids.tolist(), skip_special_tokens=False).replace(UNSPELT, "")
+    return vocabulary.tokenizer.decode(input_ids.tolist(), skip_special_tokens=False).replace(UNMATCHED, "")

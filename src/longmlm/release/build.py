@@ -12,8 +12,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.batches.steps import check_rows_fit_model
-from longmlm.data.published import open_named_rows, pin_rows
-from longmlm.data.rows import Rows
+from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import new_folder, verify

@@ -1,4 +1,4 @@
-"""Packed rows as a public data set: shards, a manifest without local paths, and a card."""
+"""Packed rows as a public data set: their shards, a manifest without local paths, and a card."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from huggingface_hub import DatasetCardData
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, RowsManifest
 from longmlm.data.rows import read_rows_manifest
-from longmlm.folders import FileEntry, sha256_of, verify
+from longmlm.folders import entry_of, verify
 from longmlm.reports.model_card import corpora, datasets
 from longmlm.reports.packing import FILL, PACKING, SENTENCES, packing_table, set_aside_text, sources_table
 from longmlm.reports.tables import Table, markdown_table
@@ -54,7 +54,7 @@ def write_dataset(rows: Path, publication: Publication, folder: Path) -> None:
     public = replace(manifest, plan=manifest.plan.without_paths())
     card = folder / CARD
     card.write_text(dataset_card(public, publication, rows.name), encoding="utf-8")
-    files[CARD] = FileEntry(card.stat().st_size, sha256_of(card))
+    files[CARD] = entry_of(card)
     artifact.write(folder / RowsManifest.FILE, replace(public, files=files))
 
 
@@ -76,16 +76,26 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
         f"longmlm: {report.train.rows:,} training rows and {report.held_out.rows:,} held-out rows, from different "
         "documents."
     )
+    tables = [markdown_table(table) for table in (packing_table(report), COLUMNS)]
+    tokenizer = Path(publication.tokenizer).name if Path(publication.tokenizer).is_dir() else publication.tokenizer
+    fingerprint = manifest.plan.tokenizer_fingerprint or manifest.plan.vocabulary_sha256
+    sources = sources_table(manifest)
+    aside = f"Records that were set aside and are not included: {set_aside_text(report)}." if report.set_aside else ""
     parts = [
+        f"---\n{data.to_yaml()}\n---",
         f"# {title}",
         lead,
         _usage(publication, name),
-        _rows(manifest),
-        _tokenizer(publication.tokenizer, manifest),
-        _data(card, manifest),
+        f"## Rows\n\n{SENTENCES} {PACKING[manifest.plan.packing]} {FILL}",
+        *tables,
+        f"## Tokenizer\n\n`{tokenizer}`, fingerprint `{fingerprint}`. longmlm refuses models with another tokenizer.",
+        "## Data",
+        "\n".join(f"- {line}" for line in card.data or corpora(manifest)),
+        markdown_table(sources) if sources else "",
+        aside,
         f"## Licence\n\n{card.license}",
     ]
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def size_category(num_rows: int) -> str:
@@ -103,26 +113,6 @@ def _usage(publication: Publication, name: str) -> str:
         'print(len(rows), rows[0]["input_ids"][:8])\n```\n\n'
         f'In the settings of longmlm:\n\n```toml\nrows = "{rows}"\n```'
     )
-
-
-def _rows(manifest: RowsManifest) -> str:
-    tables = "\n\n".join(markdown_table(table) for table in (packing_table(manifest.report), COLUMNS))
-    return f"## Rows\n\n{SENTENCES} {PACKING[manifest.plan.packing]} {FILL}\n\n{tables}"
-
-
-def _tokenizer(tokenizer: str, manifest: RowsManifest) -> str:
-    name = Path(tokenizer).name if Path(tokenizer).is_dir() else tokenizer
-    fingerprint = manifest.plan.tokenizer_fingerprint or manifest.plan.vocabulary_sha256
-    return f"## Tokenizer\n\n`{name}`, fingerprint `{fingerprint}`. longmlm refuses models with another tokenizer."
-
-
-def _data(card: RowsCard, manifest: RowsManifest) -> str:
-    parts = ["## Data", "\n".join(f"- {line}" for line in card.data or corpora(manifest))]
-    if table := sources_table(manifest):
-        parts.append(markdown_table(table))
-    if manifest.report.set_aside:
-        parts.append(f"Records that were set aside and are not included: {set_aside_text(manifest.report)}.")
-    return "\n\n".join(parts)
 
 
 def _link(source: Path, target: Path) -> None:

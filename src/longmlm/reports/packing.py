@@ -1,4 +1,4 @@
-"""The packing report: what a folder of rows is made of, as a table, as text and as a page."""
+"""Reports on packed rows, as a table, as text and as a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,25 +56,24 @@ def set_aside_text(report: PackingReport) -> str:
 
 
 def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
-    """Returns the page about a folder of rows; charts of what an older manifest lacks are left out."""
+    """Returns the page about a folder of rows, without the charts for which an older manifest has no counts."""
     report, plan = manifest.report, manifest.plan
     train, held_out = report.train, report.held_out
     total = {name: getattr(train, name) + getattr(held_out, name) for name in COUNTS}
     fill = (train.fill_rate * train.rows + held_out.fill_rate * held_out.rows) / max(1, total["rows"])
-    share = held_out.documents / max(1, total["documents"])
+    requested = f"{plan.held_out_fraction:.2%}"
     tiles = [
         Tile("rows", f"{total['rows']:,}", f"of {plan.row_length:,}"),
         Tile("tokens", _short(total["tokens"])),
         Tile("documents", _short(total["documents"])),
-        Tile("documents held out", f"{share:.2%}", f"asked: {plan.held_out_fraction:.2%}"),
+        Tile("documents held out", f"{held_out.documents / max(1, total['documents']):.2%}", f"requested: {requested}"),
         Tile("filled", f"{fill:.1%}"),
         Tile("sentences cut", f"{total['cut_sentences']:,}", f"of {_short(total['sentences'])}"),
         Tile("records set aside", f"{sum(report.set_aside.values()):,}"),
     ]
     lead = (
         f"{train.rows:,} training rows and {held_out.rows:,} held-out rows, from different documents: "
-        f"{held_out.documents:,} of {total['documents']:,} are held out, where {plan.held_out_fraction:.2%} were asked "
-        "for."
+        f"{held_out.documents:,} of {total['documents']:,} are held out; {requested} were requested."
     )
     text = f"{SENTENCES} {PACKING[plan.packing]} {FILL}"
     sections = [Section("What the rows are made of", text, packing_table(report)), *_charts(report, plan.row_length)]
@@ -101,13 +100,13 @@ def _charts(report: PackingReport, row_length: int) -> list[Section]:
         names = [f"{2**power:,}" for power in range(max(map(len, lengths.values())))]
         border = (log2(row_length) - 0.5, f"row of {row_length:,} tokens")
         titles = ("tokens in a document, from … to twice that", "documents (%)")
-        shown = _bars("Document lengths", titles, lengths, names, border)
-        sections.append(Section("How long the documents are", "Each bar covers lengths up to the next one's.", shown))
+        chart = _bars("Document lengths", titles, lengths, names, border)
+        sections.append(Section("How long the documents are", "Each bar covers lengths up to the next one's.", chart))
     if (fills := _histograms(report, "fills")) is not None:
         names = [f"{5 * part}–{5 * part + 5}" for part in range(20)]
-        shown = _bars("Fill of the rows", ("share of a row that is filled (%)", "rows (%)"), fills, names, None)
-        text = "What is missing to 100 % is the space into which the next sentence did not fit."
-        sections.append(Section("How full the rows are", text, shown))
+        chart = _bars("Fill of the rows", ("share of a row that is filled (%)", "rows (%)"), fills, names, None)
+        text = "The rest of a row is the space into which the next sentence did not fit."
+        sections.append(Section("How full the rows are", text, chart))
     return sections
 
 
@@ -124,13 +123,13 @@ def _bars(
     border: tuple[float, str] | None,
 ) -> Chart:
     """Returns bars in percent of each split, without the empty ones at both ends."""
-    padded = {split: [*of, *[0] * (len(names) - len(of))] for split, of in counts.items()}
-    filled = [number for number in range(len(names)) if any(of[number] for of in padded.values())]
-    first, last = (filled[0], filled[-1]) if filled else (0, 0)
+    filled = [index for histogram in counts.values() for index, count in enumerate(histogram) if count]
+    first, last = min(filled, default=0), max(filled, default=0)
     series = []
     for split, (name, colour) in NAMES.items():
-        shares = [100 * count / max(1, sum(padded[split])) for count in padded[split][first : last + 1]]
-        series.append(Series(name, colour, [float(number) for number in range(len(shares))], shares))
+        bars = [*counts[split], *[0] * len(names)][first : last + 1]
+        shares = [100 * count / max(1, sum(counts[split])) for count in bars]
+        series.append(Series(name, colour, [float(index) for index in range(len(bars))], shares))
     inside = (border[0] - first, border[1]) if border and first <= border[0] <= last + 1 else None
     return Chart(title, axes_titles, series, "bars", names[first : last + 1], inside)
 
@@ -143,9 +142,8 @@ def sources_table(manifest: RowsManifest) -> Table | None:
     lines = []
     for number, source in enumerate(manifest.plan.sources):
         tokens = [counts[split][number] for split in SPLITS]
-        lines.append(
-            [_name(source), source.language, *(f"{count:,}" for count in tokens), f"{sum(tokens) / total:.1%}"]
-        )
+        share = f"{sum(tokens) / total:.1%}"
+        lines.append([_name(source), source.language, *(f"{count:,}" for count in tokens), share])
     return Table(["source", "language", *(name for name, _ in NAMES.values()), "share"], lines)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from longmlm.artifacts.evaluation import EvaluationSources
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.config import to_toml
-from longmlm.data.published import folder_of_rows, open_named_rows, pin_rows
+from longmlm.data.rows import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import CheckpointError
 from longmlm.evaluation.comparison import compare, load_models

@@ -1,4 +1,4 @@
-"""The prepare stage: text to packed rows with a page about them, published if a target is set."""
+"""The prepare stage: packs text into rows, writes a page about them, and publishes them if a target is set."""
 
 import tempfile
 from dataclasses import replace
@@ -8,13 +8,13 @@ from pathlib import Path
 from longmlm.config import to_toml
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
-from longmlm.data.rows import Rows, open_rows
-from longmlm.data.vocabulary import Vocabulary, decode, load_vocabulary
+from longmlm.data.rows import open_rows
+from longmlm.data.vocabulary import decode, load_vocabulary
 from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
 from longmlm.reports.pages import PAGE_FILE, write_page
-from longmlm.settings.prepare import PrepareConfig, Source
+from longmlm.settings.prepare import PrepareConfig
 
 
 def prepare(config: PrepareConfig) -> None:
@@ -26,27 +26,23 @@ def prepare(config: PrepareConfig) -> None:
     manifest = prepare_rows(config.recipe, vocabulary, output, executor)
     page = output / PAGE_FILE
     if not page.is_file():
-        example = example_of(open_rows(output, "train", verified=existed), vocabulary)
+        row = open_rows(output, "train", verified=existed)[0]
+        example = Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
         made_by = f"# longmlm prepare settings.toml\n{to_toml(without_paths(config))}"
         write_page(packing_page(manifest, example, made_by), page)
-    print(packing_report(manifest.report))
-    print(f"page: {page}")
-    print(f"rows: {output}")
+    print(f"{packing_report(manifest.report)}\npage: {page}\nrows: {output}")
     if config.publish:
         publish_rows(config)
-
-
-def example_of(rows: Rows, vocabulary: Vocabulary) -> Example:
-    """Returns the first row with its text."""
-    row = rows[0]
-    return Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
 
 
 def without_paths(config: PrepareConfig) -> PrepareConfig:
     """Returns the settings with the last parts of absolute paths only, as a page may show them to anyone."""
     recipe = config.recipe
     scheme, _, folder = (config.publish or "").partition(":")
-    sources = tuple(_without_paths(source) for source in recipe.sources)
+    sources = tuple(
+        replace(source, files=tuple(map(_public, source.files)), dataset=source.dataset and _public(source.dataset))
+        for source in recipe.sources
+    )
     return replace(
         config,
         output=_public(config.output),
@@ -55,17 +51,12 @@ def without_paths(config: PrepareConfig) -> PrepareConfig:
     )
 
 
-def _without_paths(source: Source) -> Source:
-    files = tuple(_public(file) for file in source.files)
-    return replace(source, files=files, dataset=_public(source.dataset) if source.dataset else None)
-
-
 def _public(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() else path
 
 
 def publish_rows(config: PrepareConfig) -> None:
-    """Publishes the rows as a data set, by way of a temporary folder."""
+    """Publishes the rows as a data set, from a temporary folder."""
     output = Path(config.output)
     target = replace(config.target("dataset"), owns=SHARDS)
     repository = target.name if config.hub_scheme else None

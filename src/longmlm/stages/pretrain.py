@@ -13,8 +13,7 @@ from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.config import to_toml
-from longmlm.data.published import open_named_rows, pin_rows
-from longmlm.data.rows import Rows
+from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.run_evaluation import RunEvaluation

@@ -16,7 +16,7 @@ from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import CheckpointError
 from longmlm.folders import partial_of, seal
 from longmlm.model.generated import stock_state
-from longmlm.model.quiet import quiet_transformers
+from longmlm.model.loading import quiet_transformers
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import Backend, OptimizerState
 from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder
