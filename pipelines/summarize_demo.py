@@ -15,8 +15,8 @@ from longmlm.reports.evaluation import accuracy_table
 from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
 
-LEAST_SELECTED = 20_000
-LEAST_GAIN = 2.0
+MIN_SELECTED = 20_000
+MIN_GAIN = 2.0
 
 
 def summarize(demo: Path, evaluation: Evaluation) -> dict[str, Any]:  # read by people and by the demo's test only
@@ -36,16 +36,16 @@ def summarize(demo: Path, evaluation: Evaluation) -> dict[str, Any]:  # read by 
     }
 
 
-def shortcomings(summary: dict[str, Any]) -> list[str]:
-    """Returns the reasons for which the demo does not show that the method works."""
-    after, error = summary["long_after"], summary["standard_error"]
-    problems = []
-    if after < summary["base_cut"] - 2 * error:
+def shortcomings(evaluation: Evaluation) -> list[str]:
+    """Returns the reasons why the demo does not show that the method works."""
+    accuracy = {view: measured.whole.accuracy or 0.0 for view, measured in evaluation.measured.items()}
+    after, problems = evaluation.measured["long_after"].whole, []
+    if accuracy["long_after"] < accuracy["base_cut"] - 2 * (after.standard_error or 0.0):
         problems.append("long_after is more than two standard errors below base_cut")
-    if after <= summary["long_before"] + LEAST_GAIN:
-        problems.append(f"long_after is not {LEAST_GAIN} points above long_before")
-    if summary["num_selected"] < LEAST_SELECTED:
-        problems.append(f"fewer than {LEAST_SELECTED} selected tokens were evaluated")
+    if accuracy["long_after"] <= accuracy["long_before"] + MIN_GAIN:
+        problems.append(f"long_after is not {MIN_GAIN} points above long_before")
+    if after.num_selected < MIN_SELECTED:
+        problems.append(f"fewer than {MIN_SELECTED} selected tokens were evaluated")
     return problems
 
 
@@ -57,5 +57,5 @@ if __name__ == "__main__":
     print(text_table(accuracy_table(evaluation)))
     print(f"page: {demo / 'evaluation' / PAGE_FILE}")
     print(f"exported to: {summary['exported_to']}")
-    if problems := shortcomings(summary):
+    if problems := shortcomings(evaluation):
         sys.exit(f"the demo failed: {'; '.join(problems)}")

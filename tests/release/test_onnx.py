@@ -146,7 +146,7 @@ def test_folder_without_the_file_is_proved_without_it(
 
 
 def test_model_above_the_limit_of_a_file_is_refused_in_a_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1000)
+    monkeypatch.setattr(onnx_graph, "MAX_BYTES", 1000)
     monkeypatch.setattr(onnx_graph, "_program", None)
     with pytest.raises(ReleaseError, match=r"model\.onnx would have 0\.0 GB.* 2 GB.*recipe\.onnx"):
         write_graph(exported)

@@ -71,20 +71,16 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowe
     return ReleaseSource(model, provenance, opened, identity, evaluation, folder)
 
 
-def fingerprint(source: ReleaseSource, settings: ReleaseSettings) -> str:
-    """Returns a hash of what decides a release: the content of model, rows and evaluation, and the settings."""
-    identity = asdict(source.identity) if source.identity else None
-    evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
-    content = [asdict(settings.recipe), asdict(settings.card), identity, evaluation_sha256]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | None:
     """Writes the output folder and returns the proof; None if the folder already holds this very release.
 
-    Raises FolderError when it holds another one. Nothing is left of a folder that fails a check.
+    A release is identified by the content of model, rows and evaluation, and by its settings. Raises FolderError when
+    the folder holds another one. Nothing is left of a folder that fails a check.
     """
-    released_from = fingerprint(source, settings)
+    identity = asdict(source.identity) if source.identity else None
+    evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
+    content = [asdict(settings.recipe), asdict(settings.card), identity, evaluation_sha256]
+    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     if settings.output.exists():
         if verify(settings.output).get("released_from") == released_from:
             return None

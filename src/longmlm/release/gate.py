@@ -20,7 +20,7 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.held_out import HeldOut
-from longmlm.settings.release import ReleaseRecipe, WeightType
+from longmlm.settings.release import ReleaseRecipe
 
 ALWAYS_ALLOWED = 2  # predictions
 DEVIATIONS = 5.0
@@ -95,16 +95,29 @@ def check_recovered(accuracy: float | None, evaluation: Evaluation, is_allowed: 
 def exported_accuracy(
     folder: Path, rows: Rows, evaluation: Evaluation | None, provenance: Provenance, recipe: ReleaseRecipe
 ) -> float | None:
-    """Returns the accuracy of the model in the folder, after checking it against the reported one.
+    """Returns the accuracy of the model in the folder, measured again on the rows and masks of the reported one.
 
-    None where none was reported, or not at the folder's length. Raises ReleaseError when it differs by more than
-    rounding, and, unless the recipe allows it, when it is below that of the base model.
+    It is computed in the report's precision where this machine supports it, else in fp32. None where nothing was
+    reported, and for a model with fewer positions than the rows have tokens. Raises ReleaseError when more predictions
+    differ than rounding explains, and, unless the recipe allows it, when it is below that of the base model.
     """
     reported = reported_accuracy(evaluation, provenance, rows)
-    accuracy = remeasured(folder, rows, reported, recipe.weights) if reported else None
+    if reported is None:
+        return None
+    loaded = load_model(str(folder))
+    if architecture_of(loaded.model).num_positions < rows.row_length:
+        return None
+    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
+    frozen = FrozenRows(rows, reported.held_out, vocabulary.maskable, vocabulary.special)
+    is_bf16 = reported.precision == resolved_precision("auto") == "bf16"
+    accelerator = launch()
+    objective = MlmObjective(loaded.model.to(accelerator.device), is_bf16)
+    name = "verify" if sys.stderr.isatty() else ""
+    measured = measure(objective, frozen, whole, rows.row_length, accelerator, name).whole
+    check_same_accuracy(measured, reported, is_rounded=recipe.weights != "fp32" or reported.precision != "no")
     if evaluation:
-        check_recovered(accuracy, evaluation, recipe.allow_unrecovered)
-    return accuracy
+        check_recovered(measured.accuracy, evaluation, recipe.allow_unrecovered)
+    return measured.accuracy
 
 
 def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, rows: Rows) -> ReportedAccuracy | None:
@@ -128,26 +141,6 @@ def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, row
             f"{trained.accuracy:.2f} % was measured, so it cannot be verified: run the evaluate stage on this model"
         )
     return ReportedAccuracy(trained.accuracy, Provenance.FILE, trained.held_out, trained.precision)
-
-
-def remeasured(folder: Path, rows: Rows, reported: ReportedAccuracy, weights: WeightType) -> float | None:
-    """Returns the accuracy of the model in the folder, loaded from there, on the rows and masks of the report.
-
-    It is computed in the report's precision where this machine supports it, else in fp32. None for a model with fewer
-    positions than the rows have tokens. Raises ReleaseError when more predictions differ than rounding explains.
-    """
-    loaded = load_model(str(folder))
-    if architecture_of(loaded.model).num_positions < rows.row_length:
-        return None
-    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
-    frozen = FrozenRows(rows, reported.held_out, vocabulary.maskable, vocabulary.special)
-    is_bf16 = reported.precision == resolved_precision("auto") == "bf16"
-    accelerator = launch()
-    objective = MlmObjective(loaded.model.to(accelerator.device), is_bf16)
-    name = "verify" if sys.stderr.isatty() else ""
-    measured = measure(objective, frozen, whole, rows.row_length, accelerator, name).whole
-    check_same_accuracy(measured, reported, is_rounded=weights != "fp32" or reported.precision != "no")
-    return measured.accuracy
 
 
 def check_same_accuracy(measured: Accuracy, reported: ReportedAccuracy, is_rounded: bool) -> None:

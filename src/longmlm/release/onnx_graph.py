@@ -17,7 +17,7 @@ from longmlm.model.loading import load_model
 GRAPH = "model.onnx"
 INPUTS = ("input_ids", "attention_mask")
 EXTRA = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
-MOST_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB
+MAX_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB
 
 
 class _Logits(nn.Module):
@@ -46,7 +46,7 @@ def write_graph(folder: Path) -> None:
     """
     model = load_model(str(folder)).model.eval()
     num_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    if num_bytes > MOST_BYTES:
+    if num_bytes > MAX_BYTES:
         raise ReleaseError(
             f"{GRAPH} would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = false"
         )

@@ -22,9 +22,9 @@ from longmlm.settings.release import WeightType
 
 TOLERANCE = 1e-4
 ONNX_TOLERANCE = 1e-3  # another runtime adds in another order
-MOST_TOKENS = 4096
-MOST_ROWS = 64
-LEAST_CONTENT = 4
+MAX_TOKENS = 4096
+MAX_ROWS = 64
+MIN_CONTENT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def prove(
 
 def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) -> str:
     """Returns the longest held-out row as text of at most `longest` tokens, with the mask token near its end."""
-    content = max((rows[row_id].input_ids for row_id in range(min(MOST_ROWS, len(rows)))), key=len)[1:-1].tolist()
+    content = max((rows[row_id].input_ids for row_id in range(min(MAX_ROWS, len(rows)))), key=len)[1:-1].tolist()
     special, mask = set(tokenizer.all_special_ids), str(tokenizer.mask_token)
     content = [token_id for token_id in content[:longest] if token_id not in special]
     while True:
@@ -91,15 +91,15 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) ->
         parts = (content[:position], content[position + 1 :])
         before, after = (str(tokenizer.decode(part)).replace(mask, "") for part in parts)
         text = f"{before} {mask}{after}"
-        if len(tokenizer(text)["input_ids"]) <= longest or len(content) < LEAST_CONTENT:
+        if len(tokenizer(text)["input_ids"]) <= longest or len(content) < MIN_CONTENT:
             return text
         content = content[: -max(1, len(content) // 50)]
 
 
 @torch.no_grad()
 def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -> dict[str, torch.Tensor]:
-    num_positions = min(architecture_of(model).num_positions, max(MOST_TOKENS, rows.row_length))
-    held_out = torch.cat([torch.from_numpy(rows[row_id].input_ids) for row_id in range(min(MOST_ROWS, len(rows)))])
+    num_positions = min(architecture_of(model).num_positions, max(MAX_TOKENS, rows.row_length))
+    held_out = torch.cat([torch.from_numpy(rows[row_id].input_ids) for row_id in range(min(MAX_ROWS, len(rows)))])
     longest = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
     num_base = min(base_positions or num_positions // 2, num_positions)
     padded, mask = longest.repeat(2, 1), torch.ones(2, num_positions, dtype=torch.long)

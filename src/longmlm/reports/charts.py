@@ -20,7 +20,7 @@ COLOURS = {
     "blue": "#1d4ed8",
 }
 WIDE, NARROW = (9.2, 4.4), (4.4, 4.0)
-MOST_TICKS = {WIDE: 12, NARROW: 4}
+MAX_TICKS = {WIDE: 12, NARROW: 4}
 MARKERS = "osD^v"
 SPARSE = 40
 LOOK = {
@@ -119,15 +119,15 @@ def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
     axes = figure.subplots()
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     if chart.ticks:
-        every = -(-len(chart.ticks) // (2 * MOST_TICKS[size]))
+        every = -(-len(chart.ticks) // (2 * MAX_TICKS[size]))
         labels = [label if index % every == 0 else "" for index, label in enumerate(chart.ticks)]
-        if len(chart.ticks) > MOST_TICKS[size]:
+        if len(chart.ticks) > MAX_TICKS[size]:
             axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right", rotation_mode="anchor")
         else:
             axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.6, len(labels) - 0.4)
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS[size], integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(MAX_TICKS[size], integer=True))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     for number, series in enumerate(chart.series):
         _draw_series(axes, chart, series, number)
