@@ -289,13 +289,3 @@ def test_storage_that_fails_is_one_line_without_its_password(
     assert "planted" not in str(caught.value)
     assert type(caught.value) is error
     assert len(attempts) == num_attempts
-
-
-def test_full_disk_is_not_taken_for_a_fault_of_the_hub(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
-
-    served.server.repository(f"models/{NAME}").commit(MODEL)
-    monkeypatch.setattr(huggingface, "snapshot_download", full)
-    with pytest.raises(OSError, match="No space left"):
-        snapshot_of(NAME)

@@ -1,5 +1,6 @@
 """Models on a hub by their name: files of one commit, each verified, from the cache where the hub does not answer."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,12 @@ def test_name_or_revision_that_does_not_exist_is_told_from_a_fault(
 
 def test_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     assert snapshot_of(str(tmp_path)).folder == tmp_path
+
+
+def test_full_disk_is_not_taken_for_a_fault_of_the_hub(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
+
+    monkeypatch.setattr(huggingface, "snapshot_download", full)
+    with pytest.raises(OSError, match="No space left"):
+        snapshot_of(NAME)
