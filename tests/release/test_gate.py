@@ -24,7 +24,8 @@ from longmlm.release.gate import (
     reported_accuracy,
 )
 from longmlm.settings.release import ReleaseRecipe
-from tests.support.tiny import World, accuracy_of, favour, forge, held_out, measured_on
+from tests.support.evaluations import forge
+from tests.support.tiny import World, accuracy_of, favour, held_out, measured_on
 
 FP32 = ReleaseRecipe()
 

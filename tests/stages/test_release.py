@@ -17,12 +17,12 @@ from longmlm.release import build
 from longmlm.reports.model_card import NOT_RECOVERED
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.release import release
+from tests.support.evaluations import forge
 from tests.support.tiny import (
     LONG_POSITIONS,
     NUM_POSITIONS,
     World,
     accuracy_of,
-    forge,
     measured_on,
     prove_in_this_process,
     tiny_folder,

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,6 @@ from transformers import (
 )
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Rows, open_rows
@@ -214,16 +213,6 @@ def accuracy_of(folder: Path, rows: Path) -> float:
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
     frozen = FrozenRows(held_out(rows), HeldOut(), vocabulary.maskable, vocabulary.special)
     return measure(MlmObjective(loaded.model), frozen, whole, LONG_POSITIONS, Accelerator(cpu=True)).whole.accuracy
-
-
-def forge(folder: Path, view: str, **values: object) -> Evaluation:
-    """Changes the accuracy of a view on whole rows as if it had been measured so, and returns the evaluation."""
-    path = folder / Evaluation.FILE
-    evaluation = artifact.read(Evaluation, path)
-    measured = replace(evaluation.measured[view], whole=replace(evaluation.measured[view].whole, **values))
-    forged = replace(evaluation, measured=evaluation.measured | {view: measured}).signed()
-    artifact.write(path, forged)
-    return forged
 
 
 def favour(folder: Path, token_id: int) -> Path:

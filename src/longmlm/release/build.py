@@ -41,19 +41,17 @@ class ReleaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSource:
-    """A trained model with the held-out rows; an evaluation comes with its folder, which holds the pictures."""
+    """A trained model with the held-out rows; an evaluation comes with its folder, which holds the pictures.
+
+    `identity` is absent for checkpoints, which are published without a comparison with an earlier release.
+    """
 
     model: Path
     provenance: Provenance
     rows: Rows
+    identity: Identity | None = None
     evaluation: Evaluation | None = None
     evaluation_folder: Path | None = None
-
-    @property
-    def identity(self) -> Identity:
-        """What the release is made of."""
-        base = self.provenance.extension.base if self.provenance.extension else ModelSource(name="")
-        return Identity(weights_sha256(self.model), self.rows.sha256, base.name, base.revision)
 
 
 def held_out_rows(name: str) -> Rows:
@@ -66,19 +64,22 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowe
 
     Raises ReleaseError for a model that longmlm did not train, or whose evaluation does not permit a release.
     """
-    weights_sha256(model)  # raises for a folder without weights
+    sha256 = weights_sha256(model)
     provenance = read_provenance(model)
     check_trained(provenance, str(model))
-    source = ReleaseSource(model, provenance, held_out_rows(rows))
-    evaluation = evaluation_of(evaluation_folder, source.identity, provenance.extension is not None, is_allowed)
+    opened, extension = held_out_rows(rows), provenance.extension
+    base = extension.base if extension else ModelSource(name="")
+    identity = Identity(sha256, opened.sha256, base.name, base.revision)
+    evaluation = evaluation_of(evaluation_folder, identity, extension is not None, is_allowed)
     folder = Path(evaluation_folder) if evaluation_folder else None
-    return ReleaseSource(model, provenance, source.rows, evaluation, folder)
+    return ReleaseSource(model, provenance, opened, identity, evaluation, folder)
 
 
 def fingerprint(source: ReleaseSource, settings: ReleaseSettings) -> str:
     """Returns a hash of what decides a release: the content of model, rows and evaluation, and the settings."""
+    identity = asdict(source.identity) if source.identity else None
     evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
-    content = [asdict(settings.recipe), asdict(settings.card), asdict(source.identity), evaluation_sha256]
+    content = [asdict(settings.recipe), asdict(settings.card), identity, evaluation_sha256]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,10 +1,8 @@
 """Rendering of the templates beside this module: HTML pages, in which all text is escaped, and Markdown cards."""
 
 import functools
-import re
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup, escape
 
 WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥", "": "∅"}
 
@@ -24,13 +22,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"breakable": _breakable, "visible": _visible}
+    environment.filters["visible"] = _visible
     return environment
-
-
-def _breakable(text: str) -> Markup:
-    """Returns a name that may be wrapped after its punctuation, so that narrow screens do not break it in mid-word."""
-    return Markup(re.sub(r"(?<=[_./-])(?=\w)", "<wbr>", escape(text)))  # noqa: S704 - the text is escaped
 
 
 def _visible(text: str) -> str:
