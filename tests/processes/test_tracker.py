@@ -1,6 +1,7 @@
 """The tracker's process: it follows the metrics, and training does not notice when it fails or hangs."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def stand_in(monkeypatch, folder: Path, code: str) -> None:
     """Makes the tracker's process import this code as its wandb."""
     (folder / "stand-in").mkdir()
     (folder / "stand-in" / "wandb.py").write_text(code, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(folder / "stand-in"))
+    monkeypatch.setenv("PYTHONPATH", str(folder / "stand-in"), prepend=os.pathsep)
 
 
 WORKING = """
