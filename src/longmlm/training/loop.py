@@ -67,9 +67,8 @@ def _prepare_folder(task: Task, run: Run, step: int) -> None:
     if run.accelerator.is_main_process:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / SETTINGS).write_text(task.record.settings, encoding="utf-8")
-        if run.backend.settings is None:
-            (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
-        else:
+        (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
+        if run.backend.settings:
             write_json(run.folder / DEEPSPEED_SETTINGS, run.backend.settings)
         MetricsFile(run.folder).truncate(step)
         for partial in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
@@ -91,13 +90,11 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         if _is_evaluation_due(task, run, state) and state.accuracy_here is None:  # abandoned by a stop signal
             state = evaluate(task, run, state, stop)
             saver.save(state)
-        if is_recovered(run, state) or _is_stopping(run, stop, saver):
-            if not state.step:
-                saver.save(state)
-            saver.finish()
-            return state
+        is_over = is_recovered(run, state) or _is_stopping(run, stop, saver)
+        if is_over and not state.step:
+            saver.save(state)
         started = time.monotonic()
-        for batches in _loader(task, run, state):
+        for batches in () if is_over else _loader(task, run, state):
             update = one_update(task, run, batches, state)
             seconds = time.monotonic() - started
             window.append((update, seconds))
