@@ -101,6 +101,12 @@ def train() -> Callable[[PretrainConfig], Path]:
 
 
 @pytest.fixture
+def uninterrupted(settings, train, tmp_path) -> Path:
+    """The run that nothing disturbs."""
+    return train(replace(settings, run=str(tmp_path / "uninterrupted")))
+
+
+@pytest.fixture
 def no_account(monkeypatch, tmp_path) -> None:
     """Nobody is logged in at W&B, clients write below tmp_path, and a busy machine may be slow."""
     monkeypatch.setattr(tracker, "PATIENCE_SECONDS", 120.0)
