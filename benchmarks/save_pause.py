@@ -19,7 +19,8 @@ from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.run import TrainState
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import RunRecord, take_snapshot, write_checkpoint
+from longmlm.training.checkpoint import take_snapshot, write_checkpoint
+from longmlm.training.run import RunRecord
 from longmlm.training.run_folder import prune
 
 NUM_ROUNDS = 5

@@ -15,7 +15,7 @@ from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import Tracking
-from longmlm.training import tracking
+from longmlm.training import tracker
 from tests.artifacts.test_metrics import at
 from tests.support.training import with_recipe
 
@@ -67,7 +67,7 @@ def run_folder(tmp_path) -> Path:
 
 def test_lines_are_followed_to_the_last(run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING)
-    with tracking.tracked(run_folder, "wandb", -1):
+    with tracker.tracked(run_folder, "wandb", -1):
         for step in range(50):
             MetricsFile(run_folder).append(at(step))
     assert capfd.readouterr().out == "wandb: https://example.org/50\n"
@@ -76,10 +76,10 @@ def test_lines_are_followed_to_the_last(run_folder, tmp_path, monkeypatch, capfd
 def test_a_run_that_writes_nothing_more_shows_nothing_more(run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, "raise RuntimeError")
     MetricsFile(run_folder).append(at(3))
-    with tracking.tracked(run_folder, "wandb", 3):
+    with tracker.tracked(run_folder, "wandb", 3):
         pass
     assert capfd.readouterr().out == ""
-    with tracking.tracked(run_folder, "wandb", 2):
+    with tracker.tracked(run_folder, "wandb", 2):
         pass
     assert "wandb failed (RuntimeError" in capfd.readouterr().out
 
@@ -87,7 +87,7 @@ def test_a_run_that_writes_nothing_more_shows_nothing_more(run_folder, tmp_path,
 @pytest.mark.parametrize("where", ["import", "init", "log", "finish"])
 def test_a_tracker_that_raises_is_noted_in_one_line(where, run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING + FAULTS[where].format("raise RuntimeError('no\\nservice')"))
-    with tracking.tracked(run_folder, "wandb", -1):
+    with tracker.tracked(run_folder, "wandb", -1):
         MetricsFile(run_folder).append(at(1))
     assert capfd.readouterr().out.splitlines() == [
         "wandb failed (RuntimeError: no service); training is not affected, metrics.jsonl has every number"
@@ -97,9 +97,9 @@ def test_a_tracker_that_raises_is_noted_in_one_line(where, run_folder, tmp_path,
 @pytest.mark.parametrize("where", ["import", "init", "log", "finish"])
 def test_a_tracker_that_hangs_is_killed_and_noted_in_one_line(where, run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING + FAULTS[where].format("time.sleep(600)"))
-    monkeypatch.setattr(tracking, "PATIENCE_SECONDS", 0.7)
+    monkeypatch.setattr(tracker, "PATIENCE_SECONDS", 0.7)
     started = time.monotonic()
-    with tracking.tracked(run_folder, "wandb", -1):
+    with tracker.tracked(run_folder, "wandb", -1):
         MetricsFile(run_folder).append(at(1))
     assert time.monotonic() - started < 10
     [noted] = capfd.readouterr().out.splitlines()
@@ -108,14 +108,14 @@ def test_a_tracker_that_hangs_is_killed_and_noted_in_one_line(where, run_folder,
 
 def test_an_error_of_training_passes_through(run_folder, tmp_path, monkeypatch):
     stand_in(monkeypatch, tmp_path, WORKING)
-    with pytest.raises(TrainingError), tracking.tracked(run_folder, "wandb", -1):
+    with pytest.raises(TrainingError), tracker.tracked(run_folder, "wandb", -1):
         raise TrainingError
 
 
 @pytest.mark.parametrize("fault", ["raise RuntimeError('no service')", "time.sleep(600)"])
 def test_training_continues_while_its_tracker_fails_or_hangs(fault, settings, train, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING + FAULTS["init"].format(fault))
-    monkeypatch.setattr(tracking, "PATIENCE_SECONDS", 0.7)
+    monkeypatch.setattr(tracker, "PATIENCE_SECONDS", 0.7)
     run = train(replace(with_recipe(settings, num_steps=2), tracking=Tracking(tracker="wandb")))
     assert len([line for line in capfd.readouterr().out.splitlines() if line.startswith("wandb failed (")]) == 1
     assert [line.step for line in MetricsFile(run).lines()] == [0, 1, 2, 2]
@@ -124,10 +124,10 @@ def test_training_continues_while_its_tracker_fails_or_hangs(fault, settings, tr
 KILLED = """
 import os, pathlib, signal, sys, time
 from longmlm.artifacts.metrics import METRICS_FILE
-from longmlm.training import tracking
+from longmlm.training import tracker
 run, note, line = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
-tracking.PATIENCE_SECONDS = 1.0
-with tracking.tracked(run, "wandb", -1):
+tracker.PATIENCE_SECONDS = 1.0
+with tracker.tracked(run, "wandb", -1):
     (run / METRICS_FILE).write_text(line)
     while not note.exists():
         time.sleep(0.05)
@@ -157,7 +157,7 @@ Run.log, Run.finish = log, finish
 
 def test_an_address_with_a_password_which_the_client_would_log_is_refused(run_folder, monkeypatch, capfd):
     monkeypatch.setenv("WANDB_BASE_URL", "http://somebody:planted@127.0.0.1:9")
-    with tracking.tracked(run_folder, "wandb", -1):
+    with tracker.tracked(run_folder, "wandb", -1):
         MetricsFile(run_folder).append(at(1))
     assert "wandb failed (ValueError: the W&B client would log the password" in capfd.readouterr().out
     files = [path.read_bytes() for path in run_folder.rglob("*") if path.is_file()]

@@ -19,7 +19,8 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import RunRecord, take_snapshot, write_checkpoint
+from longmlm.training.checkpoint import take_snapshot, write_checkpoint
+from longmlm.training.run import RunRecord
 from tests.support.tiny import (
     World,
     held_out,

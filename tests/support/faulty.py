@@ -13,7 +13,7 @@ import torch
 
 from longmlm import cli
 from longmlm.evaluation import run_evaluation
-from longmlm.training import loop, saver
+from longmlm.training import checkpoint, loop
 from longmlm.training.run_folder import list_checkpoints
 
 LARGEST_FILE = 16_384  # bytes: metrics and generator states fit, weights do not
@@ -61,7 +61,7 @@ def happen(fault: str, run) -> None:
         case "hang":
             time.sleep(600)
         case "hang-save":
-            saver.take_snapshot = lambda *_: time.sleep(600)
+            checkpoint.take_snapshot = lambda *_: time.sleep(600)
         case "stop":
             wait_for_a_checkpoint(run)
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -20,7 +20,7 @@ from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, PretrainRuntime, Start
 from longmlm.stages.prepare import prepare
 from longmlm.stages.pretrain import pretrain
-from longmlm.training import loop, tracking
+from longmlm.training import loop, tracker
 from longmlm.training.run_folder import checkpoint_folder, read_state
 
 ROOT = Path(__file__).parents[2]
@@ -101,9 +101,15 @@ def train() -> Callable[[PretrainConfig], Path]:
 
 
 @pytest.fixture
+def uninterrupted(settings, train, tmp_path) -> Path:
+    """The run that nothing disturbs."""
+    return train(replace(settings, run=str(tmp_path / "uninterrupted")))
+
+
+@pytest.fixture
 def no_account(monkeypatch, tmp_path) -> None:
     """Nobody is logged in at W&B, clients write below tmp_path, and a busy machine may be slow."""
-    monkeypatch.setattr(tracking, "PATIENCE_SECONDS", 120.0)
+    monkeypatch.setattr(tracker, "PATIENCE_SECONDS", 120.0)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -72,7 +72,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_resumed_run(settings, train, tm
         half.mkdir()
         capsys.readouterr()
         train(settings)
-        assert f"step-00000012 is skipped: {checkpoint_folder(run, 12) / name}" in capsys.readouterr().out
+        assert f"step-00000012: {checkpoint_folder(run, 12) / name}" in capsys.readouterr().out
         assert not half.exists()
         assert newest_verified(run) == VerifiedCheckpoint(checkpoint_folder(run, 12), ())
         assert_same_model(uninterrupted, run, 12)

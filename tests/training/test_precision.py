@@ -8,7 +8,7 @@ import pytest
 
 from longmlm.errors import CheckpointError
 from longmlm.folders import MANIFEST, seal
-from longmlm.training import resume
+from longmlm.training import checkpoint
 from longmlm.training.run_folder import checkpoint_folder, read_state
 from tests.support.training import assert_same_model, losses, stop_after, with_recipe
 
@@ -19,7 +19,7 @@ def machine(monkeypatch):
 
     def set_up(has_bf16: bool) -> None:
         available = "bf16" if has_bf16 else "no"
-        monkeypatch.setattr(resume, "resolved_precision", lambda name: available if name == "auto" else name)
+        monkeypatch.setattr(checkpoint, "resolved_precision", lambda name: available if name == "auto" else name)
 
     return set_up
 

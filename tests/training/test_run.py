@@ -1,28 +1,22 @@
-"""Runs in this process: resuming, stopping, evaluating and saving, and what a run folder holds afterwards."""
+"""Runs in this process: resuming, evaluating and saving, and what a run folder holds afterwards."""
 
 import json
 import math
-import os
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.batches.sampling import global_batch
-from longmlm.batches.steps import rows_per_step
 from longmlm.data.rows import open_rows
-from longmlm.errors import CheckpointError, DataError, FolderError, TrainingError
+from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.evaluation import run_evaluation
 from longmlm.folders import MANIFEST, seal
-from longmlm.processes import exclusive_lock, exit_on_sigterm
+from longmlm.processes import exclusive_lock
 from longmlm.settings.pretrain import Start
-from longmlm.training import loop
 from longmlm.training.run_folder import (
     best_checkpoint,
     check_still_newest,
@@ -43,12 +37,6 @@ from tests.support.training import (
     with_recipe,
     with_runtime,
 )
-
-
-@pytest.fixture
-def uninterrupted(settings, train, tmp_path) -> Path:
-    """The run that nothing disturbs."""
-    return train(replace(settings, run=str(tmp_path / "uninterrupted")))
 
 
 def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(uninterrupted, half_trained, train):
@@ -86,89 +74,6 @@ def test_micro_batches_make_the_same_training_as_one_big_batch(settings, train, 
     left, right = (weights_at(run, 12) for run in runs[::2])
     assert max(float((left[key] - right[key]).abs().max()) for key in left) < 1e-4
     assert losses(runs[0])[-1] < losses(runs[0])[0]
-
-
-def test_a_stop_signal_is_heeded_after_the_update_and_the_same_command_completes_the_run(
-    settings, uninterrupted, train, monkeypatch, capsys
-):
-    update = loop.one_update
-
-    def interrupted(task, run, batches, state):
-        if state.step == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return update(task, run, batches, state)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "one_update", interrupted)
-        run = train(settings)
-    assert "stopped by SIGTERM after step 6" in capsys.readouterr().out
-    assert newest_verified(run).folder == checkpoint_folder(run, 6)
-    train(settings)
-    assert_same_model(uninterrupted, run, 12)
-    assert losses(run) == losses(uninterrupted)
-
-
-@pytest.mark.parametrize("step", [8, 12])
-def test_a_stop_signal_in_an_evaluation_abandons_it_and_the_resumed_run_makes_up_for_it(
-    settings, uninterrupted, train, monkeypatch, capsys, step
-):
-    whole, rows = run_evaluation.whole, []
-    row_of_signal = 20 * step // 4 + 3  # of 20 rows in each evaluation, the first at step 0
-
-    def interrupted(row):
-        rows.append(row)
-        if len(rows) == row_of_signal:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return whole(row)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(run_evaluation, "whole", interrupted)
-        run = train(settings)
-    assert len(rows) == row_of_signal
-    assert f"stopped by SIGTERM after step {step}" in capsys.readouterr().out
-    assert newest_verified(run).folder == checkpoint_folder(run, step)
-    assert (state_at(run, step).step, state_at(run, step).accuracy_here) == (step, None)
-    train(settings)
-    assert_same_model(uninterrupted, run, 12)
-    assert losses(run) == losses(uninterrupted)
-    assert evaluation_lines(run) == evaluation_lines(uninterrupted)
-    assert state_at(run, step).accuracy_here == state_at(uninterrupted, step).accuracy_here
-
-
-def test_sigterm_before_the_first_step_leaves_no_checkpoint_and_the_same_command_starts_again(
-    settings, uninterrupted, train, monkeypatch, capsys
-):
-    with monkeypatch.context() as patched, exit_on_sigterm():
-        patched.setattr(run_evaluation, "whole", lambda _: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(SystemExit) as stop:
-            train(settings)
-    assert stop.value.code == 128 + signal.SIGTERM
-    assert capsys.readouterr().err.count("stopped by SIGTERM") == 1
-    run = Path(settings.run)
-    assert newest_verified(run).folder is None
-    assert_same_model(uninterrupted, train(settings), 12)
-
-
-def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(settings, train, monkeypatch):
-    update = loop.one_update
-
-    def spoiled(task, run, batches, state):
-        if state.step == 9:
-            with torch.no_grad():
-                run.backend.objective.model.lm_head.bias[7] = math.nan
-        return update(task, run, batches, state)
-
-    monkeypatch.setattr(loop, "one_update", spoiled)
-    with pytest.raises(TrainingError, match="step 10"):
-        train(settings)
-    run = Path(settings.run)
-    assert newest_verified(run).folder == checkpoint_folder(run, 8)
-    named = json.loads((run / "non-finite-step-00000010-process-0.json").read_text())
-    rows = open_rows(Path(settings.rows), "train")
-    num_rows = rows_per_step(settings.recipe.batch_tokens, rows, num_processes=1)
-    expected = global_batch(9 * num_rows, num_rows, len(rows), settings.recipe.seed).row_ids.tolist()
-    assert (named["step"], named["row_ids"]) == (10, expected)
-    assert all(torch.isfinite(tensor).all() for tensor in weights_at(run, 8).values())
 
 
 def test_a_run_that_died_before_its_first_checkpoint_starts_over_with_clean_metrics(settings, train, monkeypatch):

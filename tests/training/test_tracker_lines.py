@@ -8,7 +8,7 @@ from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import Tracking
-from longmlm.training import tracker, tracking
+from longmlm.training import tracker
 from tests.artifacts.test_metrics import at
 
 
@@ -43,6 +43,6 @@ def test_an_error_of_a_tracker_is_printed_without_secrets(monkeypatch):
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
 def test_a_tracker_that_is_not_installed_is_named_with_its_extra_before_training(name, settings, train, monkeypatch):
-    monkeypatch.setattr(tracking, "find_spec", lambda _: None)
+    monkeypatch.setattr(tracker, "find_spec", lambda _: None)
     with pytest.raises(TrainingError, match=rf"pip install 'longmlm\[{name}\]'"):
         train(replace(settings, tracking=Tracking(tracker=name)))

@@ -1,7 +1,8 @@
-"""Launch: the Accelerator of the processes that were started, checked against what was asked for."""
+"""Launch: the Accelerator of the processes that were started, their number checked, and each one's cores and memory."""
 
 import gc
 import os
+import resource
 import signal
 import time
 from contextlib import suppress
@@ -22,7 +23,7 @@ from longmlm.processes import end_with_parent
 
 LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
 
-_store_of_this_start: list[TCPStore] = []  # keeps it open
+_open_stores: list[TCPStore] = []  # a store closes when nothing refers to it
 
 
 def launch(
@@ -77,7 +78,7 @@ def _check_num_processes(actual: int, required: int | None) -> None:
 
 
 def _join_new_store(seconds: float = 600) -> None:
-    """Points the processes of this start to a store that process 0 opens; raises TrainingError when it does not.
+    """Points the processes to a new store that process 0 opens; raises TrainingError when it does not.
 
     The launcher's store survives a restart, and still holds the addresses of the processes that died.
     """
@@ -95,14 +96,11 @@ def _join_new_store(seconds: float = 600) -> None:
         if time.monotonic() > deadline:
             raise TrainingError(f"process 0 did not start in {seconds:.0f} s: run the same command again")
     os.environ["MASTER_PORT"] = str(own.port)
-    _store_of_this_start[:] = [own]
+    _open_stores[:] = [own]
 
 
 def _requested_processes() -> int:
-    """Returns how many processes the `accelerate launch` that started this one was to start, 1 if there was none.
-
-    With some settings it starts one where several are requested, and does not say so.
-    """
+    """Returns how many processes `accelerate launch` was to start, of which it may start only one and not say so."""
     if "WORLD_SIZE" in os.environ:
         return 1
     try:
@@ -119,14 +117,28 @@ def _requested_processes() -> int:
     return options.num_processes or getattr(config, "num_processes", 1)
 
 
-def local_world_size() -> int:
+def _local_world_size() -> int:
     """Returns the number of processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _fair_share_of_cores() -> int:
     """Returns the cores for each process of this machine; Accelerate's launcher always leaves one."""
-    return max(1, len(os.sched_getaffinity(0)) // local_world_size())
+    return max(1, len(os.sched_getaffinity(0)) // _local_world_size())
+
+
+def free_memory_bytes() -> int:
+    """Returns how much this process can still allocate: on its GPU, or of its share of the machine's free memory."""
+    if torch.cuda.is_available():
+        return torch.cuda.mem_get_info()[0]
+    return psutil.virtual_memory().available // _local_world_size()
+
+
+def peak_memory_bytes() -> int:
+    """Returns the most memory this process has held: on the GPU where there is one, resident otherwise."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def seed_process(seed: int, process_index: int) -> None:

@@ -4,13 +4,14 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import ArtifactError, CheckpointError, FolderError
+from longmlm.errors import ArtifactError, CheckpointError
 from longmlm.folders import new_folder
 from longmlm.reports.tables import Table, text_table
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.training.run_folder import (
     best_checkpoint,
     checkpoint_folder,
+    damage_of,
     evaluated_checkpoints,
     list_checkpoints,
     read_state,
@@ -39,15 +40,15 @@ def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
     folders = list_checkpoints(run)
     if not folders:
         raise CheckpointError(f"{run} has no checkpoints: name the folder that the pretrain stage wrote")
-    problems = {folder: _problem(folder) for folder in folders} if is_verified else {}
-    folders = [folder for folder in folders if folder.is_dir()]  # a run in training may have removed some meanwhile
-    intact = (pair for pair in evaluated_checkpoints(run) if not problems.get(pair[1]))
+    damage = {folder: damage_of(folder) for folder in folders} if is_verified else {}
+    folders = [folder for folder in folders if folder.is_dir()]  # a run that trains may have pruned some
+    intact = (pair for pair in evaluated_checkpoints(run) if not damage.get(pair[1]))
     best = max(intact, default=(0.0, None))[1]
     lines = []
     for folder in folders:
-        status = "damaged" if problems.get(folder) else "intact" if is_verified else ""
+        status = "damaged" if damage.get(folder) else "intact" if is_verified else ""
         lines.append([folder.name, *_numbers(folder), status, "best" if folder == best else ""])
-    return Table(HEADER, lines), [problems[folder] for folder in folders if problems.get(folder)]
+    return Table(HEADER, lines), [damage[folder] for folder in folders if damage.get(folder)]
 
 
 def _numbers(folder: Path) -> list[str]:
@@ -58,14 +59,6 @@ def _numbers(folder: Path) -> list[str]:
         return ["?", "?", "?"]
     accuracy = "–" if state.accuracy_here is None else f"{state.accuracy_here:.2f}"
     return [f"{state.tokens:,}", accuracy, f"{size / 1e6:,.1f}"]
-
-
-def _problem(folder: Path) -> str:
-    try:
-        verify_checkpoint(folder)
-    except FolderError as error:
-        return str(error)
-    return ""
 
 
 def export_checkpoint(config: CheckpointsConfig) -> None:

@@ -1,4 +1,4 @@
-"""Backends: how ranks share one model and its optimizer. This module has plain data parallelism, and what all offer."""
+"""Backends: how ranks share one model and its optimizer. The protocol, and plain data parallelism."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -43,10 +43,7 @@ class Backend(Protocol):
         """Adds the gradients of `loss`."""
 
     def step(self, learning_rate: float) -> float:
-        """Clips the gradients, updates, and returns their norm before clipping.
-
-        No update is made where the norm is not finite.
-        """
+        """Clips the gradients, updates unless their norm is not finite, and returns the norm before clipping."""
 
     def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:
         """Returns how much of a rank's gradients and AdamW moments is allocated only by the first update."""
@@ -86,7 +83,7 @@ class PlainBackend:
 
     @property
     def settings(self) -> dict[str, Any] | None:
-        """None: there are no settings."""
+        """None: DDP has none of its own."""
         return None
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -1,51 +1,42 @@
-"""Checkpoints: a copy of all that training changes, taken in memory, written to a folder, and restored from it."""
+"""Saving a run in the background while training continues, and resuming it.
+
+All that training changes is copied into the main process's memory, which a thread writes to disk, one checkpoint at a
+time. A run resumes with the recipe, rows and precision that it was started with.
+"""
 
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.provenance import Provenance, TrainingRecord
+from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import CheckpointError
 from longmlm.folders import partial_of, seal
 from longmlm.model.generated import stock_state
 from longmlm.model.loading import quiet_transformers
-from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.runtime.collectives import any_rank
+from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.watchdog import heartbeat, pause_watchdog
+from longmlm.settings.pretrain import Precision
 from longmlm.training.backend import Backend, OptimizerState
-from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder
+from longmlm.training.optimizer import is_constant
+from longmlm.training.run import Run, RunRecord
+from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder, prune, read_state
 
 WRITERS_WITHOUT_ERRNO = ("inline_container", "PytorchStreamWriter")  # in messages of torch.save on a full disk
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """What is written next to the weights: tokenizer, settings as TOML, recipe, the model's history.
-
-    `trained_on` is the entry for longmlm.json, without the progress made.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    settings: str
-    recipe: PretrainRecipe
-    provenance: Provenance
-    trained_on: TrainingRecord
-
-    def at(self, state: TrainState) -> CheckpointState:
-        """Returns the content of state.json for this progress."""
-        return CheckpointState(
-            state=state,
-            recipe=self.recipe,
-            rows_sha256=str(self.trained_on.rows_sha256),
-            rows=self.trained_on.rows,
-            precision=self.trained_on.precision,
-        )
+POLL_SECONDS = 0.5
+MAX_LISTED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +50,10 @@ class Snapshot:
 
 def take_snapshot(backend: Backend, accelerator: Accelerator) -> Snapshot | None:
     """Returns the snapshot in the main process, None in the others; every rank must call it."""
-    generators = gather_object([_generator_states()])
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    generators = gather_object([states])
     weights, optimizer = backend.gather_weights(), backend.gather_optimizer()
     if not accelerator.is_main_process:
         return None
@@ -100,24 +94,125 @@ def write_checkpoint(
     return folder
 
 
+def _generator_file(rank: int) -> str:
+    return f"rng-{rank:05d}.pt"
+
+
+@dataclass(slots=True)
+class Saver:
+    """Saves a run: training waits for the copy in memory, a thread of the main process writes it."""
+
+    run: Run
+    record: RunRecord
+    writer: ThreadPoolExecutor
+    pending: Future[None] | None = None
+
+    def save(self, state: TrainState) -> None:
+        """Takes a snapshot and starts to write it, once the previous one is written; all ranks call it.
+
+        Raises what `finish` raises for the previous one.
+        """
+        self.finish()
+        snapshot = take_snapshot(self.run.backend, self.run.accelerator)
+        if snapshot is not None:
+            self.pending = self.writer.submit(self._write, state, snapshot)
+
+    def has_failed(self) -> bool:
+        """Returns, without waiting, whether a checkpoint could not be written; only the main process knows."""
+        return self.pending is not None and self.pending.done() and self.pending.exception() is not None
+
+    def finish(self) -> None:
+        """Waits until everything is written; raises CheckpointError on every rank when it could not be.
+
+        The ranks meet again and again meanwhile, so none is taken for hung however slow the disk is.
+        """
+        pending = [self.pending] if self.pending else []
+        while any(any_rank(self.run.accelerator, bool(wait(pending, POLL_SECONDS).not_done))):
+            heartbeat()
+        error = self.pending.exception() if self.pending else None
+        if any(any_rank(self.run.accelerator, error is not None)):
+            raise error or CheckpointError("the main process could not write a checkpoint")
+        self.pending = None
+
+    def _write(self, state: TrainState, snapshot: Snapshot) -> None:
+        model = self.run.backend.objective.model
+        saved = write_checkpoint(self.run.folder, state, model, snapshot, self.record)
+        prune(self.run.folder, saved, self.run.runtime.checkpoints_kept)
+
+
+@contextmanager
+def saving(run: Run, record: RunRecord) -> Iterator[Saver]:
+    """Yields the saver of a run; however the block exits, a checkpoint that was started is completed."""
+    writer = ThreadPoolExecutor(1, "checkpoint")
+    try:
+        yield Saver(run, record, writer)
+    finally:
+        with pause_watchdog():
+            writer.shutdown()
+
+
 def restore(folder: Path, backend: Backend, rank: int) -> None:
     """Restores optimizer and generators from a verified checkpoint; the weights were loaded with the model.
 
     On another number of processes a rank may have no generator state: it keeps its seed, which only dropout depends on.
     """
     backend.restore_optimizer(torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True))
-    own = folder / _generator_file(rank)
-    if own.is_file():
-        states = torch.load(own, weights_only=True)
+    file = folder / _generator_file(rank)
+    if file.is_file():
+        states = torch.load(file, weights_only=True)
         torch.set_rng_state(states["cpu"])
         if torch.cuda.is_available() and "cuda" in states:
             torch.cuda.set_rng_state(states["cuda"])
 
 
-def _generator_file(rank: int) -> str:
-    return f"rng-{rank:05d}.pt"
+def run_precision(
+    requested: Precision, saved: CheckpointState | None, folder: Path | None
+) -> tuple[Literal["no", "bf16"], tuple[str, ...]]:
+    """Returns the precision that a run computes in, and a note if it is not the one `auto` means on this machine.
+
+    A resumed run keeps its precision. Raises CheckpointError when this machine does not support it.
+    """
+    available = resolved_precision(requested)
+    previous = saved.precision if saved else None
+    if requested != "auto" or previous is None or previous == available:
+        return available, ()
+    if previous == "bf16":
+        raise CheckpointError(
+            f"{folder} was trained in bf16, which this machine does not support: resume it on one that does, or start "
+            f"a run in another folder with start.checkpoint = {str(folder)!r} and recipe.precision = 'no'"
+        )
+    return previous, (f"{folder} was trained in fp32: the run continues in it, though this machine supports bf16",)
 
 
-def _generator_states() -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    return {**states, "cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else states
+def resumable_state(folder: Path, record: RunRecord) -> TrainState:
+    """Returns the progress in a checkpoint; raises CheckpointError when recipe or rows are not those of its run.
+
+    num_steps may change as long as no learning rate so far depended on it. The precisions compared are those that the
+    run computes in, if the checkpoint recorded it.
+    """
+    saved = read_state(folder)
+    before, now = saved.recipe, record.recipe
+    if saved.precision and record.trained_on.precision:
+        before, now = replace(before, precision=saved.precision), replace(now, precision=record.trained_on.precision)
+    old, new = dict(_leaves(asdict(before))), dict(_leaves(asdict(now)))
+    changed = [name for name in new if old.get(name) != new[name]]
+    if all(is_constant(saved.state.step, recipe) for recipe in (before, now)):
+        changed = [name for name in changed if name != "num_steps"]
+    problems = [f"recipe.{name} was {old.get(name)}, is {new[name]}" for name in changed]
+    rows_sha256 = str(record.trained_on.rows_sha256)
+    if saved.rows_sha256 != rows_sha256:
+        problems.append(f"rows were those with SHA-256 {saved.rows_sha256[:12]}, are those with {rows_sha256[:12]}")
+    if problems:
+        raise CheckpointError(
+            f"{folder.parent.parent} was started with other settings: {', '.join(problems[:MAX_LISTED])}; name another "
+            f"run folder, with start.checkpoint = {str(folder)!r} to start from these weights"
+        )
+    return saved.state
+
+
+def _leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:  # Any: a recipe's values
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -36,6 +36,14 @@ from longmlm.training.objective import Batch, Objective
 from longmlm.training.optimizer import new_optimizer
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+FIXED = {
+    "gradient_predivide_factor": 1.0,
+    "prescale_gradients": False,
+    "communication_data_type": "fp32",
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+    "wall_clock_breakdown": False,
+}
 TUNED = {
     "contiguous_gradients": True,
     "overlap_comm": False,
@@ -71,7 +79,7 @@ class DeepSpeedBackend:
             zero.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device)}
             zero.optimizer.state[flat] |= {key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS}
         if not _is_partitioned(next(engine.parameters())):
-            zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  # after an update it would link one group too few
+            zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  # once an update is made, it would link one group too few
         return cls(accelerator, engine, parameters)
 
     @property
@@ -89,7 +97,7 @@ class DeepSpeedBackend:
         return self.engine(batch)
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
-        """Tells the engine whether this micro-batch is the last."""
+        """Returns no context: the engine is notified when this micro-batch is the last."""
         self.engine.set_gradient_accumulation_boundary(is_boundary=is_last)
         return nullcontext()
 
@@ -114,7 +122,7 @@ class DeepSpeedBackend:
         return gather_state_dict(self.objective.model, _full_value, self.accelerator.is_main_process)
 
     def gather_optimizer(self) -> OptimizerState:
-        """Returns AdamW's state, every moment gathered; the groups are not ours to save."""
+        """Returns AdamW's state, every moment gathered, without its groups."""
         is_main = self.accelerator.is_main_process
         return {"state": {index: cpu_copies(state, is_main) for index, state in enumerate(self._full_states())}}
 
@@ -177,12 +185,20 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # it calls what torch has renamed
+    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # it calls functions that torch renamed
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo serves as well, and needs no compiler
     plugin = DeepSpeedPlugin(zero3_init_flag=False)
     settings = plugin.deepspeed_config
     settings["steps_per_print"] = 2**31
-    _set(settings, _recipe_settings(max_gradient_norm, int(os.environ.get("WORLD_SIZE", "1"))))
+    required = {
+        "train_batch_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": max_gradient_norm,
+    }
+    _set(settings, FIXED | required)
+    for precision in ("fp16", "bf16"):
+        _set(settings.setdefault(precision, {}), {"enabled": False}, f"{precision}.")
     for name in {"optimizer", "scheduler"} & settings.keys():
         raise TrainingError(f"DeepSpeed's configuration sets {name}, which the recipe decides: remove it there")
     chosen = {key: value for key, value in settings["zero_optimization"].items() if value != "auto"}
@@ -195,31 +211,11 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
     return plugin
 
 
-def _recipe_settings(max_gradient_norm: float, num_processes: int) -> dict[str, Any]:
-    return {
-        "train_batch_size": num_processes,
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": max_gradient_norm,
-        "gradient_predivide_factor": 1.0,
-        "prescale_gradients": False,
-        "communication_data_type": "fp32",
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "wall_clock_breakdown": False,
-        "fp16": {"enabled": False},
-        "bf16": {"enabled": False},
-    }
-
-
 def _set(settings: dict[str, Any], required: Mapping[str, Any], prefix: str = "") -> None:
     for key, value in required.items():
-        if isinstance(value, dict):
-            _set(settings.setdefault(key, {}), value, f"{key}.")
-        elif settings.get(key, "auto") in ("auto", value):
-            settings[key] = value
-        else:
+        if settings.get(key, "auto") not in ("auto", value):
             raise TrainingError(
                 f"DeepSpeed's configuration sets {prefix}{key} = {settings[key]}, the recipe {value}: remove it there, "
                 "the recipe decides it"
             )
+        settings[key] = value

@@ -32,35 +32,34 @@ from longmlm.errors import TrainingError
 from longmlm.folders import PARTIAL, write_json
 from longmlm.processes import ignore_stop_signals
 from longmlm.runtime.collectives import any_rank
-from longmlm.runtime.memory import peak_memory_bytes
+from longmlm.runtime.launch import peak_memory_bytes
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
-from longmlm.training.checkpoint import restore
+from longmlm.training.checkpoint import Saver, restore, resumable_state, saving
 from longmlm.training.objective import Batch
-from longmlm.training.resume import resumable_state
 from longmlm.training.run import Run, Task
 from longmlm.training.run_folder import SETTINGS
-from longmlm.training.saver import Saver, saving
 from longmlm.training.update import Update, one_update
 
 DEEPSPEED_SETTINGS = "deepspeed.json"
 
 
 class EvaluationStoppedError(Exception):
-    """A stop signal reached one of the ranks, and all abandon the evaluation."""
+    """Raised on all ranks, which abandon the evaluation, when a stop signal has reached one of them."""
 
 
 def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     """Returns the progress in the checkpoint, with optimizer and generators restored, or that of a new run.
 
-    A new run first measures its baseline, the accuracy that training must win back, and the model as it is.
+    A new run first measures its baseline, the accuracy to recover, and the model as it starts.
     """
-    state = TrainState() if resumed_from is None else resumable_state(resumed_from, task.record)
-    _prepare_folder(task, run, -1 if resumed_from is None else state.step)
-    if resumed_from is not None:
-        restore(resumed_from, run.backend, run.accelerator.process_index)
-        return state
-    return evaluate(task, run, TrainState(base_cut=task.evaluation.baseline(heartbeat)), Stop())
+    if resumed_from is None:
+        _prepare_folder(task, run, -1)
+        return evaluate(task, run, TrainState(base_cut=task.evaluation.baseline(heartbeat)), Stop())
+    state = resumable_state(resumed_from, task.record)
+    _prepare_folder(task, run, state.step)
+    restore(resumed_from, run.backend, run.accelerator.process_index)
+    return state
 
 
 def _prepare_folder(task: Task, run: Run, step: int) -> None:
@@ -68,9 +67,8 @@ def _prepare_folder(task: Task, run: Run, step: int) -> None:
     if run.accelerator.is_main_process:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / SETTINGS).write_text(task.record.settings, encoding="utf-8")
-        if run.backend.settings is None:
-            (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
-        else:
+        (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
+        if run.backend.settings:
             write_json(run.folder / DEEPSPEED_SETTINGS, run.backend.settings)
         MetricsFile(run.folder).truncate(step)
         for partial in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
@@ -86,17 +84,17 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
     Raises TrainingError before an update that is not finite, CheckpointError when a checkpoint cannot be written.
     """
     window: list[tuple[Update, float]] = []
-    with saving(task, run) as saver, _progress_bar(task, run, state) as bar:
+    num_steps, is_quiet = task.recipe.num_steps, not run.accelerator.is_main_process
+    bar = tqdm(total=num_steps, initial=state.step, desc="pretrain", unit="step", disable=is_quiet)
+    with saving(run, task.record) as saver, bar:
         if _is_evaluation_due(task, run, state) and state.accuracy_here is None:  # abandoned by a stop signal
             state = evaluate(task, run, state, stop)
             saver.save(state)
-        if is_recovered(run, state) or _is_stopping(run, stop, saver):
-            if not state.step:
-                saver.save(state)
-            saver.finish()
-            return state
+        is_over = is_recovered(run, state) or _is_stopping(run, stop, saver)
+        if is_over and not state.step:
+            saver.save(state)
         started = time.monotonic()
-        for batches in _loader(task, run, state):
+        for batches in () if is_over else _loader(task, run, state):
             update = one_update(task, run, batches, state)
             seconds = time.monotonic() - started
             window.append((update, seconds))
@@ -105,8 +103,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             if _is_evaluation_due(task, run, state) and not is_stopping:
                 state = evaluate(task, run, state, stop)
                 is_stopping = _is_stopping(run, stop, saver) or is_recovered(run, state)
-            is_last = state.step == task.recipe.num_steps
-            is_saved = is_stopping or is_last or state.step % run.runtime.save_every_steps == 0
+            is_saved = is_stopping or state.step == num_steps or state.step % run.runtime.save_every_steps == 0
             if is_saved or state.step % run.runtime.log_every_steps == 0:  # so that a resumed run logs the same means
                 _log(run, state, window, bar)
                 window = []
@@ -149,12 +146,12 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
 
 
 def is_recovered(run: Run, state: TrainState) -> bool:
-    """Returns whether the run is over because what was lost is won back."""
+    """Returns whether the run is over because the lost accuracy is recovered."""
     return run.runtime.stop_when_recovered and state.recovered_at_step is not None
 
 
 def write_summary(run: Run, state: TrainState) -> str:
-    """Writes summary.json into the run folder, and returns in a line how the run stands."""
+    """Writes summary.json into the run folder, and returns the accuracy reached in one line."""
     lines = MetricsFile(run.folder).lines()
     speeds = [line.tokens_per_second for line in lines if isinstance(line, TrainingMetrics)]
     summary = RunSummary(
@@ -165,7 +162,7 @@ def write_summary(run: Run, state: TrainState) -> str:
     )
     artifact.write(run.folder / RunSummary.FILE, summary)
     if state.accuracy is None:
-        return "held-out accuracy was not measured yet"
+        return "held-out accuracy has not been measured yet"
     reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
     if state.base_cut is None:
         return reached
@@ -201,11 +198,6 @@ def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[Batch, ..
     return iter(loader)
 
 
-def _progress_bar(task: Task, run: Run, state: TrainState) -> tqdm:
-    is_quiet = not run.accelerator.is_main_process
-    return tqdm(total=task.recipe.num_steps, initial=state.step, desc="pretrain", unit="step", disable=is_quiet)
-
-
 def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], bar: tqdm) -> None:
     """Shows the means over the steps of the window, and appends them to the metrics."""
     updates = [update for update, _ in window]
@@ -223,10 +215,8 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], ba
         memory_bytes=peak_memory_bytes(),
         mfu=speed / run.peak_tokens_per_second if run.peak_tokens_per_second else None,
     )
-    bar.set_postfix_str(
-        f"loss {line.loss:.3f}, accuracy {line.accuracy:.1f} %, lr {line.learning_rate:.1e}, {speed:,.0f} tokens/s",
-        refresh=False,
-    )
+    means = f"loss {line.loss:.3f}, accuracy {line.accuracy:.1f} %"
+    bar.set_postfix_str(f"{means}, lr {line.learning_rate:.1e}, {speed:,.0f} tokens/s", refresh=False)
     bar.update(state.step - bar.n)
     if run.accelerator.is_main_process:
         MetricsFile(run.folder).append(line)

@@ -1,4 +1,4 @@
-"""What the training loop is given: an objective to minimise, batches of it, and an evaluation of the model."""
+"""The protocols of what the training loop is given: batches, an objective to minimise, an evaluation of the model."""
 
 from collections.abc import Callable
 from typing import Protocol, Self, runtime_checkable
@@ -73,10 +73,10 @@ class Evaluation(Protocol):
         """Rows that are measured."""
 
     def baseline(self, between_rows: Callable[[], None]) -> float | None:
-        """Returns the accuracy to win back; None where there is no base model to compare with."""
+        """Returns the accuracy to recover; None where there is no base model to compare with."""
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
         """Returns the accuracy of the model as it is now, and predictions for a tracker to show."""
 
     def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
-        """Returns whether `accuracy` has won back what extending the model cost."""
+        """Returns whether `accuracy` makes up for what extending the model cost."""

@@ -1,4 +1,7 @@
-"""AdamW with the recipe's constants."""
+"""AdamW with the recipe's constants, and the learning rate of each step."""
+
+import math
+from typing import assert_never
 
 import torch
 from torch import nn
@@ -15,3 +18,25 @@ def new_optimizer(model: nn.Module, recipe: PretrainRecipe) -> torch.optim.AdamW
     ]
     betas = (recipe.adam_beta1, recipe.adam_beta2)
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.adam_epsilon, fused=True)
+
+
+def learning_rate(step: int, recipe: PretrainRecipe) -> float:
+    """Returns the learning rate of update number `step`, counted from 0; that of the last update is still positive."""
+    if step < recipe.warmup_steps:
+        return recipe.learning_rate * (step + 1) / recipe.warmup_steps
+    left = recipe.num_steps - step
+    match recipe.schedule:
+        case "linear":
+            share = left / (recipe.num_steps - recipe.warmup_steps)
+        case "cosine":
+            share = 0.5 * (1 - math.cos(math.pi * left / (recipe.num_steps - recipe.warmup_steps)))
+        case "constant-then-decay":
+            share = min(1.0, left / recipe.decay_steps)
+        case _:
+            assert_never(recipe.schedule)
+    return recipe.learning_rate * share
+
+
+def is_constant(step: int, recipe: PretrainRecipe) -> bool:
+    """Returns whether no update before `step` depended on the number of steps, so that it may be changed."""
+    return recipe.schedule == "constant-then-decay" and step <= recipe.num_steps - recipe.decay_steps

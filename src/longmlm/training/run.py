@@ -4,12 +4,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelerate import Accelerator
+from transformers import PreTrainedTokenizerBase
 
+from longmlm.artifacts.provenance import Provenance, TrainingRecord
+from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.model.cost import Cost
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 from longmlm.training.backend import Backend
-from longmlm.training.checkpoint import RunRecord
 from longmlm.training.objective import Batches, Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What is saved next to the weights; `trained_on` is the entry for longmlm.json, without the progress made."""
+
+    tokenizer: PreTrainedTokenizerBase
+    settings: str
+    recipe: PretrainRecipe
+    provenance: Provenance
+    trained_on: TrainingRecord
+
+    def at(self, state: TrainState) -> CheckpointState:
+        """Returns the content of state.json for this progress."""
+        training = self.trained_on
+        return CheckpointState(
+            state=state,
+            recipe=self.recipe,
+            rows_sha256=str(training.rows_sha256),
+            rows=training.rows,
+            precision=training.precision,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +52,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What executes a task, and where its results go; `peak_flops` of a device is None where it is not known."""
+    """What executes a task, and where its results go.
+
+    `peak_tokens_per_second` is the speed of all devices at their peak FLOP/s, to which MFU is the ratio; None where it
+    is not known.
+    """
 
     folder: Path
     accelerator: Accelerator
     backend: Backend
     runtime: PretrainRuntime
     cost: Cost
-    peak_flops: float | None
-
-    @property
-    def peak_tokens_per_second(self) -> float | None:
-        """The speed at which all devices would compute at their peak, to which MFU is the ratio."""
-        if self.peak_flops is None:
-            return None
-        return self.peak_flops * self.accelerator.num_processes / self.cost.flop_per_token
+    peak_tokens_per_second: float | None

@@ -1,7 +1,7 @@
-"""A run folder as it lies on the disk: which checkpoints it has, which are intact, which is the best. Without torch.
+"""The checkpoints in a run folder: which there are, which are intact, which is the best. Imports no torch.
 
 run/
-    settings.toml metrics.jsonl summary.json    resolved settings, the record, how the run stands
+    settings.toml metrics.jsonl summary.json    resolved settings, log, result so far
     checkpoints/step-00001000/                  written as step-00001000.partial, renamed when complete
         config.json model.safetensors tokenizer*.json   what transformers loads
         longmlm.json                                    base model, extension, training so far
@@ -30,7 +30,7 @@ REQUIRED_FILES = (*MODEL_FILES, OPTIMIZER, "rng-*.pt", SETTINGS, CheckpointState
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCheckpoint:
-    """The newest intact checkpoint, None in a run without checkpoints, and a line for each newer one that is not."""
+    """The newest intact checkpoint, None in a run without checkpoints, and a line for each newer, damaged one."""
 
     folder: Path | None
     skipped: tuple[str, ...]
@@ -69,27 +69,31 @@ def verify_checkpoint(folder: Path) -> None:
         raise FolderError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
 
 
+def damage_of(folder: Path) -> str:
+    """Returns what is wrong with a checkpoint, of which every file is read; empty if it is intact."""
+    try:
+        verify_checkpoint(folder)
+    except FolderError as error:
+        return str(error)
+    return ""
+
+
 def newest_verified(run: Path) -> VerifiedCheckpoint:
     """Returns the newest intact checkpoint.
 
     Raises CheckpointError when there are checkpoints and none is intact: a disk that is unmounted for a minute must not
     make a run start over.
     """
-    problems: dict[str, str] = {}
+    damaged: list[str] = []
     for folder in reversed(list_checkpoints(run)):
-        try:
-            verify_checkpoint(folder)
-        except FolderError as error:
-            problems[folder.name] = str(error)
-        else:
-            return VerifiedCheckpoint(
-                folder, tuple(f"checkpoint {name} is skipped: {problem}" for name, problem in problems.items())
-            )
-    if problems:
-        listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+        damage = damage_of(folder)
+        if not damage:
+            return VerifiedCheckpoint(folder, tuple(f"skipped a damaged checkpoint: {line}" for line in damaged))
+        damaged.append(f"{folder.name}: {damage}")
+    if damaged:
         raise CheckpointError(
-            f"{run} has no intact checkpoint ({listed}): make the disk readable or restore the files and run the same "
-            "command again, name another run folder, or remove these folders to start over"
+            f"{run} has no intact checkpoint ({'; '.join(damaged)}): make the disk readable or restore the files and "
+            "run the same command again, name another run folder, or remove these folders to start over"
         )
     return VerifiedCheckpoint(None, ())
 
@@ -129,13 +133,8 @@ def best_checkpoint(run: Path) -> Path:
     newest = newest_verified(run).folder
     if newest is None:
         raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
-    for _, folder in sorted(evaluated_checkpoints(run), reverse=True):
-        try:
-            verify_checkpoint(folder)
-        except FolderError:
-            continue
-        return folder
-    return newest
+    evaluated = (folder for _, folder in sorted(evaluated_checkpoints(run), reverse=True))
+    return next((folder for folder in evaluated if not damage_of(folder)), newest)
 
 
 def model_folder(name: str) -> Path | str:

@@ -1,7 +1,7 @@
-"""The tracker's process: shows a run's metrics.jsonl in Weights & Biases or TensorBoard. `tracking.tracked` starts it.
+"""Shows a run in Weights & Biases or TensorBoard, from a process of its own that `tracked` starts.
 
-It reads the metrics as the file grows. So when it fails, hangs or waits for a network, training neither fails nor
-waits, and what it shows is what the file says.
+That process reads metrics.jsonl as the file grows. So when a tracker fails, hangs or waits for a network, training
+neither fails nor waits, and what it shows is what the file says.
 """
 
 import json
@@ -9,40 +9,100 @@ import math
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import threading
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from tqdm import tqdm
 
 from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, parse_line
+from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.hubs.errors import USER_IN_ADDRESS, redact
 from longmlm.processes import ignore_stop_signals
 from longmlm.training.run_folder import SETTINGS
-from longmlm.training.tracking import DONE
 
 IDENTITY = "tracker.json"
+DONE = b"done"
 POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 30.0
 NOT_PLOTTED = ("format", "step")
+RECOVERY = ("base_cut", "recovered_at_step", "recovered_at_tokens")
 
-Settings = dict[str, Any]  # the tables of settings.toml, shown as they are
+Settings = dict[str, Any]  # tables of settings.toml, shown as they are
+
+
+def check_installed(tracker: Literal["wandb", "tensorboard"] | None) -> None:
+    """Raises TrainingError when the tracker is not installed."""
+    spec = tracker and find_spec(tracker)
+    if tracker and (spec is None or spec.origin is None):  # a folder of that name is no package
+        raise TrainingError(
+            f"tracking.tracker is {tracker}, which is not installed: pip install 'longmlm[{tracker}]', or leave it out"
+        )
+
+
+@contextmanager
+def tracked(run: Path, tracker: str | None, after: int) -> Iterator[None]:
+    """Shows the metrics beyond step `after` in the tracker while the block runs, then prints the tracker's last line.
+
+    A tracker that has not exited PATIENCE_SECONDS after the block is killed.
+    """
+    if tracker is None:
+        yield
+        return
+    options = (str(run), str(after), str(PATIENCE_SECONDS))
+    command = [sys.executable, "-P", "-m", "longmlm.training.tracker", *options]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
+    except OSError as error:
+        tqdm.write(_failure(tracker, str(error)))
+        yield
+        return
+    reporter = threading.Thread(target=_report, args=(process, tracker), daemon=True)
+    reporter.start()
+    assert process.stdin is not None
+    try:
+        yield
+        with suppress(BrokenPipeError):
+            process.stdin.write(DONE)
+    finally:
+        process.stdin.close()
+        reporter.join(PATIENCE_SECONDS)
+        process.kill()
+        reporter.join()
+
+
+def _report(process: subprocess.Popen[bytes], tracker: str) -> None:
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        message, code = pipe.read().decode(errors="replace").strip(), process.wait()
+    if code == -signal.SIGKILL:
+        message = f"killed, or not finished {PATIENCE_SECONDS:.0f} s after training"
+    if code or message:
+        tqdm.write(_failure(tracker, message or f"exit code {code}") if code else message)
+
+
+def _failure(tracker: str, reason: str) -> str:
+    return f"{tracker} failed ({reason}); training is not affected, {METRICS_FILE} has every number"
 
 
 def figures(line: Metrics) -> dict[str, float]:
     """Returns the finite numbers of a line of metrics under the names of their curves; `step` is the axis."""
+    group, values = "train", dump(line)
     if isinstance(line, EvaluationMetrics):
-        summary = {key: getattr(line, key) for key in ("base_cut", "recovered_at_step", "recovered_at_tokens")}
         blocks = {f"block_{index}": block.accuracy for index, block in enumerate(line.held_out.blocks)}
-        group, values = "held_out", {**dump(line)["held_out"]["whole"], **summary, **blocks}
-    else:
-        group, values = "train", {key: value for key, value in dump(line).items() if key not in NOT_PLOTTED}
-    numbers = {f"{group}/{key}": float(value) for key, value in values.items() if isinstance(value, int | float)}
-    return {key: value for key, value in numbers.items() if math.isfinite(value)}
+        group, values = "held_out", {**values["held_out"]["whole"], **{key: values[key] for key in RECOVERY}, **blocks}
+    numbers = {key: value for key, value in values.items() if isinstance(value, int | float) and key not in NOT_PLOTTED}
+    return {f"{group}/{key}": float(value) for key, value in numbers.items() if math.isfinite(value)}
 
 
 def predictions(line: Metrics) -> list[dict[str, str | float]]:
@@ -58,19 +118,20 @@ def predictions(line: Metrics) -> list[dict[str, str | float]]:
 
 
 class WandbRun:
-    """A run at Weights & Biases with the same id after every resume; offline without a login or a connection."""
+    """A run at Weights & Biases with the same id after every resume; offline without a login or a connection.
 
-    def __init__(self, run: Path, settings: Settings) -> None:
-        """Starts it; the client's recording of machine, code and environment is switched off."""
+    The client's recording of machine, code and environment is switched off.
+    """
+
+    def __init__(self, run: Path, chosen: Settings, settings: Settings) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         os.environ.setdefault("WANDB_DATA_DIR", str(run / "wandb"))
         os.environ.setdefault("WANDB_CACHE_DIR", str(run))
         import wandb
 
         self.client = wandb
-        chosen = settings["tracking"]
         self.run = wandb.init(
-            config=_without_tracking(settings),
+            config=settings,
             settings=wandb.Settings(
                 mode=self._mode(),
                 root_dir=str(run),
@@ -123,12 +184,11 @@ class TensorBoardRun:
     """A folder of TensorBoard events; those beyond the step that a run resumes from are hidden."""
 
     def __init__(self, run: Path, settings: Settings, after: int) -> None:
-        """Opens the folder, and shows the settings."""
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder = run / "tensorboard"
         self.writer = SummaryWriter(str(self.folder), purge_step=after + 1)
-        content = json.dumps(_without_tracking(settings), indent=4)
+        content = json.dumps(settings, indent=4)
         self.writer.add_text("settings", "".join(f"    {line}\n" for line in content.splitlines()), after + 1)
 
     def show(self, line: Metrics) -> None:
@@ -150,10 +210,6 @@ class TensorBoardRun:
         return f"tensorboard: `tensorboard --logdir {self.folder}` shows this run"
 
 
-def _without_tracking(settings: Settings) -> Settings:
-    return {key: value for key, value in settings.items() if key != "tracking"}
-
-
 def _run_id(run: Path) -> str:
     """Returns the id that a run keeps in its folder across resumes."""
     with suppress(OSError, ValueError, KeyError):
@@ -164,10 +220,12 @@ def _run_id(run: Path) -> str:
 
 
 class End:
-    """The end of training, signalled on standard input: DONE if training succeeded, then closed in any case."""
+    """The end of training, signalled on standard input: DONE if training succeeded, then closed in any case.
+
+    A thread waits for it, and kills this process if it has not exited `patience_seconds` later.
+    """
 
     def __init__(self, patience_seconds: float) -> None:
-        """Waits for it in a thread; kills this process if it has not exited `patience_seconds` later."""
         self.came, self.went_well, self.patience_seconds = threading.Event(), False, patience_seconds
         threading.Thread(target=self._await, daemon=True).start()
 
@@ -189,13 +247,14 @@ def follow(run: Path, after: int, end: threading.Event) -> Iterator[Metrics]:
 
 
 def show(run: Path, after: int, end: End) -> str:
-    """Shows the run in the tracker of its settings until training ends; returns where, empty if nothing was logged."""
+    """Shows the run in the tracker of its settings until training ends; returns where to see it, "" without a line."""
     settings = tomllib.loads((run / SETTINGS).read_text(encoding="utf-8"))
+    chosen = settings.pop("tracking")
     tracker: WandbRun | TensorBoardRun | None = None
     for line in follow(run, after, end.came):
-        if tracker is None:
-            is_wandb = settings["tracking"]["tracker"] == "wandb"
-            tracker = WandbRun(run, settings) if is_wandb else TensorBoardRun(run, settings, after)
+        if tracker is None and chosen["tracker"] == "wandb":
+            tracker = WandbRun(run, chosen, settings)
+        tracker = tracker or TensorBoardRun(run, settings, after)
         tracker.show(line)
     return tracker.finish(end.went_well) if tracker else ""
 

@@ -7,7 +7,7 @@ Two ranks with two micro-batches each; targets and loss sums:
     rank 1   2 targets, loss 5.0   |   2 targets, loss 1.0
 
 The loss is (6 + 4 + 5 + 1) / (3 + 1 + 2 + 2) = 2.0 nats. The mean of the four micro-batches' means would be
-(2.0 + 4.0 + 2.5 + 0.5) / 4 = 2.25: it would weigh the lonely target of the second micro-batch as much as the three of
+(2.0 + 4.0 + 2.5 + 0.5) / 4 = 2.25: it would weigh the single target of the second micro-batch as much as the three of
 the first. Data parallelism averages gradients over the ranks, so each backward pass scales its sum by 2 ranks / 8.
 """
 
@@ -22,8 +22,8 @@ from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.objective import Batch
+from longmlm.training.optimizer import learning_rate
 from longmlm.training.run import Run, Task
-from longmlm.training.schedule import learning_rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from torch import nn
 
 from longmlm.artifacts.run import TrainState
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.training.optimizer import new_optimizer
-from longmlm.training.schedule import is_constant, learning_rate
+from longmlm.training.optimizer import is_constant, learning_rate, new_optimizer
 
 RECIPE = PretrainRecipe(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
 
