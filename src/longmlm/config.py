@@ -85,7 +85,7 @@ def to_toml(config: Any) -> str:
     return tomli_w.dumps(_present(asdict(config)))
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> dict[str, Any]:  # Any: it is validated later, with the other layers
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

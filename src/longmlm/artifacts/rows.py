@@ -3,9 +3,9 @@
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from longmlm.artifacts.artifact import Artifact
+from longmlm.artifacts.artifact import Artifact, Json
 from longmlm.folders import FileEntry
 from longmlm.settings.prepare import PackingMode
 
@@ -134,7 +134,7 @@ class RowsManifest(Artifact):
         return hashlib.sha256(repr(shards).encode()).hexdigest()
 
     @classmethod
-    def upgrade(cls, content: dict[str, Any]) -> dict[str, Any]:
+    def upgrade(cls, content: Json) -> Json:
         """Returns content of format 1, whose fingerprint is that of the vocabulary, or of format 2."""
         plan, fingerprint = content["plan"], content["plan"]["tokenizer_fingerprint"]
         hashes = {"tokenizer_fingerprint": fingerprint}

@@ -80,12 +80,12 @@ def plan_rows(recipe: PrepareRecipe, tokenizer_fingerprint: str, output: Path) -
         files = [] if _is_on_hub(source) else source_files(source) if source.dataset else files_of(source.files)
         stamped = [_stamp(path) for path in files]
         stamps += stamped
-        # Any: all fields are passed on, so that one which the plan does not record is an error; also below.
-        fields: dict[str, Any] = asdict(configured)
+        # all fields are passed on, so that one which the plan does not record is an error
+        fields: dict[str, Any] = asdict(configured)  # Any: fields of many types; also below
         fields["commit"] = source.revision if _is_on_hub(source) else None
         fields["files"] = tuple(SourceFile(path=stamp.path, sha256=stamp.sha256) for stamp in stamped)
         records.append(SourceRecord(**fields))
-    settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}
+    settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
     return WorkPlan(
         plan=RowsPlan(**settings, tokenizer_fingerprint=tokenizer_fingerprint), files=tuple(stamps)
     ), sources

@@ -114,7 +114,7 @@ def _is_large(path: Path) -> bool:
     return is_large and path.name.upper() not in UPLOAD_INLINE_METADATA_PATHS
 
 
-def _action(path: Path, name: str, blob: str | None) -> dict[str, Any]:  # the JSON that the hub's API takes
+def _action(path: Path, name: str, blob: str | None) -> dict[str, str | int]:
     """Returns the part of a commit that writes a file: a reference to its uploaded blob, or else its content."""
     action = {"action": "create", "path": name, "size": path.stat().st_size}
     if blob:

@@ -1,6 +1,6 @@
 """Backends: how ranks share one model and its optimizer. The protocol, and plain data parallelism."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, cast, runtime_checkable
@@ -30,7 +30,7 @@ class Backend(Protocol):
         """The objective itself, not wrapped."""
 
     @property
-    def settings(self) -> dict[str, Any] | None:
+    def settings(self) -> Mapping[str, object] | None:
         """The backend's own resolved settings, as DeepSpeed's JSON; None where it has none."""
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -82,7 +82,7 @@ class PlainBackend:
         return cast(Objective, getattr(self.wrapped, "module", self.wrapped))
 
     @property
-    def settings(self) -> dict[str, Any] | None:
+    def settings(self) -> Mapping[str, object] | None:
         """None: DDP has none of its own."""
         return None
 

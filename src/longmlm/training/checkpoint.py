@@ -5,12 +5,12 @@ time. A run resumes with the recipe, rows and precision that it was started with
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from accelerate import Accelerator
@@ -210,9 +210,9 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     return saved.state
 
 
-def _leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:  # Any: a recipe's values
+def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

@@ -88,7 +88,7 @@ class DeepSpeedBackend:
         return self.engine.module
 
     @property
-    def settings(self) -> dict[str, Any] | None:
+    def settings(self) -> Mapping[str, object] | None:
         """DeepSpeed's configuration with every key resolved."""
         return cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).deepspeed_config
 
@@ -211,7 +211,7 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
     return plugin
 
 
-def _set(settings: dict[str, Any], required: Mapping[str, Any], prefix: str = "") -> None:
+def _set(settings: dict[str, Any], required: Mapping[str, Any], prefix: str = "") -> None:  # Any: DeepSpeed's JSON
     for key, value in required.items():
         if settings.get(key, "auto") not in ("auto", value):
             raise TrainingError(

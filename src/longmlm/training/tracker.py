@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 30.0
 NOT_PLOTTED = ("format", "step")
 RECOVERY = ("base_cut", "recovered_at_step", "recovered_at_tokens")
 
-Settings = dict[str, Any]  # tables of settings.toml, shown as they are
+Settings = dict[str, Any]  # Any: tables of settings.toml, shown as they are
 
 
 def check_installed(tracker: Literal["wandb", "tensorboard"] | None) -> None:
@@ -166,7 +166,7 @@ class WandbRun:
 
     def show(self, line: Metrics) -> None:
         """Logs a line of metrics; W&B's own step counts lines, ours is the axis of every curve."""
-        shown: dict[str, Any] = {"step": line.step, **figures(line)}
+        shown: dict[str, object] = {"step": line.step, **figures(line)}
         if rows := predictions(line):
             shown["predictions"] = self.client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         self.run.log(shown)
