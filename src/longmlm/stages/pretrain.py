@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from accelerate import Accelerator
-from transformers import PreTrainedModel
 
-from longmlm.artifacts.provenance import Extension, Provenance, TrainingRecord
+from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
@@ -97,7 +96,11 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     extension = provenance.extension
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
-    prepare_model(loaded.model, extension, config)
+    rebuild_positions(loaded.model, extension)
+    if recipe.dropout is not None:
+        set_dropout(loaded.model, recipe.dropout)
+    if runtime.activation_checkpointing:
+        checkpoint_activations(loaded.model)
     is_bf16 = precision == "bf16"
     work = Work(rows.row_length, recipe.masking.selected_fraction, is_bf16, runtime.activation_checkpointing)
     cost = cost_of(loaded.model, work)
@@ -113,10 +116,10 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
     )
     held_out = open_named_rows(config.rows, "held_out", verified=False)
-    limits = (vocabulary.maskable, vocabulary.special, runtime.rows_per_evaluation_batch)
+    per_batch = runtime.rows_per_evaluation_batch
     evaluation = RunEvaluation(
         objective=objective,
-        frozen=FrozenRows(held_out, recipe.held_out, *limits),
+        frozen=FrozenRows(held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, per_batch),
         base_positions=extension.base_positions if extension else rows.row_length,
         base=extension.base if extension else None,
         tokenizer=loaded.tokenizer,
@@ -169,17 +172,8 @@ def load_start(
     return loaded, loaded.provenance
 
 
-def prepare_model(model: PreTrainedModel, extension: Extension | None, config: PretrainConfig) -> None:
-    """Applies to a loaded model what its files do not say: generated positions, dropout, activation checkpointing."""
-    rebuild_positions(model, extension)
-    if config.recipe.dropout is not None:
-        set_dropout(model, config.recipe.dropout)
-    if config.runtime.activation_checkpointing:
-        checkpoint_activations(model)
-
-
 def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no", "bf16"]) -> TrainingRecord:
-    """Returns what longmlm.json will say of the training, before the first step."""
+    """Returns the entry of longmlm.json about the training, before the first step."""
     sources = rows.manifest.plan.sources
     return TrainingRecord(
         row_length=rows.row_length,
