@@ -68,7 +68,7 @@ def matrix(clean: Path, folders: dict[tuple[str, str], Path], tmp_path_factory: 
     """What each loader says of each folder."""
     places = [str(folder) for folder in folders.values()]
     done = subprocess.run(
-        [str(clean), "-I", str(Path(__file__).with_name("loaders.py")), *places],
+        [str(clean), "-I", str(ROOT / "tests" / "support" / "loaders.py"), *places],
         cwd=tmp_path_factory.mktemp("elsewhere"),
         capture_output=True,
         text=True,

@@ -3,13 +3,14 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from longmlm.folders import verify
 from longmlm.model.loading import LoadedModel, weights_sha256
@@ -39,8 +40,12 @@ def settings(world: World, evaluation: Path, output: Path) -> dict[str, object]:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Loads the released folder in this process, without the progress bar that another process would keep to itself."""
     prove_in_this_process(monkeypatch)
+    disable_progress_bar()
+    yield
+    enable_progress_bar()
 
 
 @pytest.fixture
@@ -119,7 +124,7 @@ def test_model_from_scratch_is_released_without_an_evaluation(
 
 
 def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
-    world: World, evaluation: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch, here: None
 ) -> None:
     faithful, was_there = build.export, []
 
@@ -131,7 +136,6 @@ def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
         was_there.extend(path.name for path in folder.iterdir())
 
     monkeypatch.setattr(build, "export", unfaithful)
-    prove_in_this_process(monkeypatch)
     asked = settings(world, evaluation, tmp_path / "out" / "tiny")
     code, said, warned = run_here(ReleaseConfig, release, asked)
     assert (code, said) == (2, "")
