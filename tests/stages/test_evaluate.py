@@ -157,7 +157,7 @@ ERRORS = {
     "before of another tokenizer": ({"long_before": "{other}"}, "another tokenizer"),
     "no before": ({"long_before": "nowhere"}, "nowhere"),
     "after not extended": ({"long_after": "{base}"}, f"{NUM_POSITIONS}: extend it first"),
-    "no after": ({"long_after": "nowhere"}, "nowhere is no folder with model.safetensors"),
+    "no after": ({"long_after": "nowhere"}, "nowhere"),
     "empty run": ({"long_after": "{empty}"}, "has no checkpoint yet"),
     "no curve": ({"run": "{empty}"}, "has no evaluations"),
     "no rows wanted": ({"recipe": {"held_out": {"max_rows": 0}}}, "max_rows"),

@@ -146,7 +146,7 @@ def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
 
 
 ERRORS = {
-    "no model": ({"model": "nowhere"}, "nowhere is no folder with model.safetensors"),
+    "no model": ({"model": "nowhere"}, "nowhere"),
     "untrained": ({"model": "{long}"}, "was not trained by longmlm"),
     "empty run": ({"model": "{empty}"}, "has no checkpoint yet"),
     "no evaluation": ({"evaluation": None}, "set evaluation to its folder"),
