@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from longmlm.folders import MANIFEST
-from longmlm.release.dataset import write_dataset
+from longmlm.release.dataset import Publication, write_dataset
 from longmlm.settings.held_out import HeldOut
-from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, RowsCard, Source
+from longmlm.settings.prepare import RowsCard
 from longmlm.settings.pretrain import PretrainConfig
 from tests.support.hub import Hub, point_client_at, serve
 
@@ -27,13 +27,8 @@ def short(settings: PretrainConfig) -> PretrainConfig:
 @pytest.fixture(scope="session")
 def published_files(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What is published of the rows."""
-    folder, source = tmp_path_factory.mktemp("published"), Source(files=("text.jsonl",))
-    made = PrepareConfig(
-        output="rows",
-        recipe=PrepareRecipe(tokenizer=str(inputs / "tokenizer"), row_length=32, sources=(source,)),
-        card=RowsCard(license="cc0-1.0"),
-    )
-    write_dataset(inputs / "rows", made, folder)
+    folder = tmp_path_factory.mktemp("published")
+    write_dataset(inputs / "rows", Publication(str(inputs / "tokenizer"), RowsCard(license="cc0-1.0")), folder)
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {"README.md", MANIFEST} < found.keys()
     return found
