@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from longmlm.folders import MANIFEST, read_manifest
+from tests.support.hub_rows import NAME, TOKEN
 from tests.support.launching import errors_in, run_to_end
 from tests.support.training import losses, with_runtime
-from tests.training.test_published_rows import NAME, TOKEN
 
 pytestmark = pytest.mark.slow
 

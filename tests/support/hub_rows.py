@@ -1,4 +1,4 @@
-"""Fixtures: rows published on a fake hub, and a short run on them."""
+"""Published rows on a hub of this machine, and a short run on them, as fixtures."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +12,6 @@ from longmlm.settings.held_out import HeldOut
 from longmlm.settings.prepare import RowsCard
 from longmlm.settings.pretrain import PretrainConfig
 from tests.support.hub import Hub, point_client_at, serve
-from tests.support.served import content
 
 NAME, TOKEN = "owner/rows", "hf_planted0123456789"
 
@@ -29,11 +28,10 @@ def short(settings: PretrainConfig) -> PretrainConfig:
 def published_files(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of the published rows."""
     folder = tmp_path_factory.mktemp("published")
-    publication = Publication(str(inputs / "tokenizer"), RowsCard(license="cc0-1.0"))
-    write_dataset(inputs / "rows", publication, folder)
-    files = content(folder)
-    assert {"README.md", MANIFEST} < files.keys()
-    return files
+    write_dataset(inputs / "rows", Publication(str(inputs / "tokenizer"), RowsCard(license="cc0-1.0")), folder)
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {"README.md", MANIFEST} < found.keys()
+    return found
 
 
 @pytest.fixture
