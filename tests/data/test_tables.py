@@ -84,7 +84,8 @@ def test_bad_csv_records_are_set_aside_with_their_place_and_their_neighbours_sur
 UNCLOSED = b'1,"open'
 STRAY_QUOTES = b'2,"He said "no", and\nleft, smiling."'
 DIALOGUE = b'3,"He said "no",\nand "now", she\nsaid."'
-BROKEN_RECORDS = (UNCLOSED, STRAY_QUOTES, DIALOGUE, b"4", b"5,too,many", b'6,"closed" too early')
+LIKE_A_RECORD = b'3,"He said "no",\nleft, smiling\nand ran."'
+BROKEN_RECORDS = (UNCLOSED, STRAY_QUOTES, DIALOGUE, LIKE_A_RECORD, b"4", b"5,too,many", b'6,"closed" too early')
 
 
 @pytest.mark.parametrize("quoted", [False, True])

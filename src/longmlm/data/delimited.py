@@ -10,8 +10,7 @@
 The quote that opens in record 1 is never closed, and the quotes inside record 3 are not doubled. A reader that
 continues after an error takes 'left, smiling."' for a record; one that waits for a closing quote loses record 2. This
 one resumes at the next line that begins a record: a line with as many fields as the header (or more, if it is broken
-itself), unless its first quote that can only open or only close a field closes one, as in 'left, smiling."'. A line
-inside a broken record that has no quotes and as many fields as the header cannot be distinguished from a record.
+itself), unless the next quote that can only open or only close a field closes one, as in 'left, smiling."'.
 """
 
 import csv
@@ -22,6 +21,7 @@ from longmlm.data.files import Lines
 
 BYTE_ORDER_MARK = "\ufeff"
 FIELD_CHARACTERS = 1 << 25
+LOOK_AHEAD_BYTES = 1 << 25
 ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an empty field, or quotes in a field
 
 Fields = list[str] | None
@@ -72,32 +72,44 @@ class DelimitedReader:
             return None
 
     def _skip_broken(self) -> None:
-        """Moves from the end of a broken record to the next line that begins a record."""
+        """Moves from the end of a broken record to the next line that begins a record, or to the end of the file."""
         self._lines.put_back(self._taken[1:])
-        while not self._is_at_record():
+        decided_until, opens = -1, True
+        while True:
+            fields = self._next_record()
+            if not self._taken:
+                return
+            num_delimiters = _decoded(self._taken[0]).count(self._delimiter)
+            self._lines.put_back(self._taken)
+            if num_delimiters + 1 >= self._num_fields if fields is None else len(fields) == self._num_fields:
+                if self._lines.offset >= decided_until:
+                    decided_until, opens = self._next_quote()
+                if opens:
+                    return
             self._lines.read()
 
-    def _is_at_record(self) -> bool:
-        """Returns whether the next line begins a record; also at the end of the file."""
-        fields = self._next_record()
-        self._lines.put_back(self._taken)
-        if not self._taken:
-            return True
-        line = _decoded(self._taken[0])
-        has_all_fields = (
-            line.count(self._delimiter) + 1 >= self._num_fields if fields is None else len(fields) == self._num_fields
-        )
-        return has_all_fields and _opens_field(line, self._delimiter)
+    def _next_quote(self) -> tuple[int, bool]:
+        """Returns where the line ends whose quote decides whether a field is open here, and whether none is.
+
+        That is the first quote that can only open or only close a field; without one, none is open.
+        """
+        ahead, opens, until = [], None, self._lines.offset + LOOK_AHEAD_BYTES
+        while opens is None and self._lines.offset < until and (line := self._lines.read()):
+            ahead.append(line)
+            opens = _opens_field(_decoded(line), self._delimiter)
+        decided_until = self._lines.offset
+        self._lines.put_back(ahead)
+        return decided_until, opens is not False
 
 
-def _opens_field(line: str, delimiter: str) -> bool:
-    """Returns whether the first quote that can only open or only close a field opens one; also without such a quote."""
+def _opens_field(line: str, delimiter: str) -> bool | None:
+    """Returns whether the first quote that can only open or only close a field opens one; None without such a quote."""
     for quotes in ODD_QUOTES.finditer(line):
         may_open = line[max(0, quotes.start() - 1) : quotes.start()] in ("", delimiter)
         may_close = line[quotes.end() : quotes.end() + 1] in ("", "\r", "\n", delimiter)
         if may_open != may_close:
             return may_open
-    return True
+    return None
 
 
 def _decoded(line: bytes) -> str:
