@@ -195,7 +195,7 @@ def test_wrong_override_is_named(base: str, arguments: list[str], parts: list[st
 def test_command_without_a_file_names_the_missing_settings() -> None:
     message = refusal()
     assert "--output" in message
-    assert "name a TOML file first" in message
+    assert "TOML file" in message
 
 
 TEXT = st.text(max_size=8)
@@ -234,3 +234,10 @@ def test_none_is_left_out_of_the_toml_and_none_again(tmp_path: Path) -> None:
         toml = to_toml(masking)
         assert ("mask_patterns" in toml) == (masking.mask_patterns is not None)
         assert read(Masking, [Path(written(tmp_path, "masking.toml", toml))]) == masking
+
+
+@pytest.mark.parametrize("section", ["", "recipe.held_out."])
+def test_a_key_with_a_new_name_gets_it(tmp_path: Path, section: str) -> None:
+    path = written(tmp_path, "old.toml", f"{section}rows_per_batch = 4\n")
+    with pytest.raises(ConfigError, match=r"did you mean runtime\.rows_per_evaluation_batch"):
+        read(PretrainConfig, [Path(path)])

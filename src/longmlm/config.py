@@ -19,6 +19,7 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 
 Config = TypeVar("Config")
+RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
@@ -64,8 +65,9 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        hint = "" if paths else "; name a TOML file first"
-        raise ConfigError(_unboxed(errors.getvalue(), kind) + hint) from None
+        message = _unboxed(errors.getvalue(), kind)
+        hint = "; a TOML file that sets them may come first" if "Missing from" in message and not paths else ""
+        raise ConfigError(message.rstrip(".") + hint) from None
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
@@ -128,7 +130,7 @@ def _nearest(path: Sequence[str], kind: type) -> str | None:
     """Returns the key that an unknown one stands for: the same key of another section, or a similar one of its own."""
     *sections, key = path
     names = [name.rpartition(".") for name in _names(kind)]
-    moved = [section + dot + last for section, dot, last in names if last == key]
+    moved = [section + dot + last for section, dot, last in names if last in (key, RENAMED.get(key))]
     siblings = [last for section, _, last in names if section == ".".join(sections)]
     return next(iter(moved + difflib.get_close_matches(key, siblings, n=1, cutoff=0.5)), None)
 

@@ -152,6 +152,7 @@ ERRORS = {
     "no such rows": ({"rows": "{base}"}, "has no manifest.json"),
     "other rows": ({"rows": "{long}"}, "holds no packed rows"),
     "no base": ({"base": "nowhere"}, "nowhere"),
+    "long model as base": ({"base": "{long}"}, f"has {NUM_POSITIONS}"),
     "other tokenizer": ({"base": "{other}"}, "another tokenizer"),
     "not extended": ({"long_before": "{base}"}, f"{NUM_POSITIONS}: extend it first"),
     "before of another tokenizer": ({"long_before": "{other}"}, "another tokenizer"),

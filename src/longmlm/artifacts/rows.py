@@ -30,7 +30,7 @@ class SourceFile(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRecord(Strict):
-    """A source of rows: its files with their hashes, or a data set of the hub at a commit."""
+    """A source of rows: its files with their hashes, or a dataset of the hub at a commit."""
 
     text_field: str = "text"
     delimiter: str | None = None

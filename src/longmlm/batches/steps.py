@@ -55,7 +55,7 @@ def rows_per_step(batch_tokens: int, rows: Rows, num_processes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepBatches(Dataset[tuple[MlmBatch, ...]]):
-    """Map-style data set of a rank's micro-batches, indexed by the cursor: the rows consumed before a step."""
+    """Map-style dataset of a rank's micro-batches, indexed by the cursor: the rows consumed before a step."""
 
     rows: Rows
     recipe: Recipe

@@ -64,7 +64,7 @@ def check_language(code: str) -> None:
     candidates = (meant, NAMES.get(name), meant.split("-")[0], short, *close)
     near = next((candidate for candidate in candidates if candidate in CODES), None)
     hint = f"did you mean {near!r}?" if near else "for example 'en', 'zh' or 'de'"
-    raise DataError(f"language {code!r} of a source is not an ISO 639-1 code: {hint}")
+    raise DataError(f"language {code!r} of a source is not an ISO 639 code: {hint}")
 
 
 def sentence_starts(text: Text, language: str) -> Int64[np.ndarray, " sentences"]:

@@ -12,6 +12,7 @@ from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
+from longmlm.errors import ModelError
 from longmlm.evaluation.examples import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole, windows
 from longmlm.evaluation.measure import measure
@@ -25,12 +26,19 @@ NUM_EXAMPLES = 8
 def load_models(rows: Rows, base: str, long: Sequence[str]) -> list[LoadedModel]:
     """Returns the base model, at the revision that the first long model was made from, and the long models.
 
-    Raises DataError when the rows were made with another tokenizer, or are longer than a long model reads.
+    Raises ModelError when the base model is not of the length that was extended, and DataError when the rows were made
+    with another tokenizer, or are longer than a long model reads.
     """
     models = [load_model(name) for name in long]
     extension = models[0].provenance.extension
     base_model = load_model(base, extension.base.revision if extension and extension.base.name == base else None)
     check_rows_fit_model(rows, vocabulary_of_pretrained(base_model.tokenizer, base))
+    base_positions = architecture_of(base_model.model).num_positions
+    if extension and extension.base_positions != base_positions:
+        raise ModelError(
+            f"{base} has {base_positions} positions, the model that {long[0]} was extended from has "
+            f"{extension.base_positions}: set base to {extension.base.name}"
+        )
     for name, loaded in zip(long, models, strict=True):
         num_positions = architecture_of(loaded.model).num_positions
         check_rows_fit_model(rows, vocabulary_of_pretrained(loaded.tokenizer, name), num_positions)

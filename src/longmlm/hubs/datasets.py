@@ -1,4 +1,4 @@
-"""Data sets by name: the files of one commit of a repository, or of a local folder."""
+"""Datasets by name: the files of one commit of a repository, or of a local folder."""
 
 import sys
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk a
 
 
 def is_local(source: Source) -> bool:
-    """Returns whether the data set is a local folder."""
+    """Returns whether the dataset is a local folder."""
     return Path(str(source.dataset)).is_dir()
 
 
 def commit_of(name: str, revision: str | None) -> str:
-    """Returns the commit that the revision of a data set means now; raises DataError if it is unknown."""
+    """Returns the commit that the revision of a dataset means now; raises DataError if it is unknown."""
     target = Target("hf", name, revision, "dataset")
     commit, note = retry_download(target, lambda: huggingface.resolve(target))
     if note:
@@ -29,13 +29,13 @@ def commit_of(name: str, revision: str | None) -> str:
 
 
 def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
-    """Returns the folder with a data set's files that match a pattern; raises DataError if a download fails."""
+    """Returns the folder with a dataset's files that match a pattern; raises DataError if a download fails."""
     target = Target("hf", name, commit, "dataset")
     return retry_download(target, lambda: huggingface.download(target, commit, patterns))
 
 
 def source_files(source: Source) -> list[Path]:
-    """Returns the files that the split of a data set in a local folder is made of."""
+    """Returns the files that the split of a dataset in a local folder is made of."""
     if _is_saved(source):
         return arrow_files(source)
     data_files = retry_download(_target(source), lambda: _builder(source)).config.data_files
@@ -45,7 +45,7 @@ def source_files(source: Source) -> list[Path]:
 def arrow_files(source: Source) -> list[Path]:
     """Returns the memory-mappable files of the source's split, after downloading and converting it if necessary.
 
-    Code in a data set is never run. Raises DataError if there is no such data set, revision, subset or split, or if
+    Code in a dataset is never run. Raises DataError if there is no such dataset, revision, subset or split, or if
     the hub cannot be reached.
     """
     return retry_download(_target(source), lambda: _arrow_files(source))

@@ -113,7 +113,9 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
 def weights_sha256(folder: str | Path) -> str:
     """Returns one SHA-256 of all weight files in a local folder; raises ModelError if there are none."""
     if not (paths := _weight_paths(Path(folder))):
-        raise ModelError(f"{folder} is not a folder with model.safetensors or pytorch_model.bin")
+        raise ModelError(
+            f"{folder} is neither a run with checkpoints nor a folder with model.safetensors or pytorch_model.bin"
+        )
     return hashlib.sha256("".join(sha256_of(path) for path in paths).encode()).hexdigest()
 
 

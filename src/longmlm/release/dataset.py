@@ -1,4 +1,4 @@
-"""Packed rows as a public data set: their shards, a manifest without local paths, and a card."""
+"""Packed rows as a public dataset: their shards, a manifest without local paths, and a card."""
 
 import os
 import shutil
@@ -99,7 +99,7 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
 
 
 def size_category(num_rows: int) -> str:
-    """Returns the hub's name for a data set of this size."""
+    """Returns the hub's name for a dataset of this size."""
     return SIZES[sum(num_rows >= 10**power for power in range(3, 3 + len(SIZES) - 1))]
 
 

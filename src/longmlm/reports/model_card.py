@@ -164,13 +164,13 @@ def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
 
 
 def datasets(rows: RowsManifest) -> list[str]:
-    """Returns the data sets on the hub that the rows were made from, each once."""
+    """Returns the datasets on the hub that the rows were made from, each once."""
     named = (source.dataset for source in rows.plan.sources if source.dataset and source.commit)
     return list(dict.fromkeys(named))
 
 
 def corpora(rows: RowsManifest) -> list[str]:
-    """Returns a line for each source of the rows: a data set with its commit, or the names of files."""
+    """Returns a line for each source of the rows: a dataset with its commit, or the names of files."""
     lines = []
     for source in rows.plan.without_paths().sources:
         if source.dataset:

@@ -10,19 +10,19 @@ PackingMode = Literal["full-sentences", "doc-sentences"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A part of the corpus in one language: files, or a split of a data set."""
+    """A part of the corpus in one language: files, or a split of a dataset."""
 
     files: tuple[str, ...] = ()
     """Paths or globs: .txt (one document per file), .jsonl, .csv or .parquet (one per record); all but .parquet may be
     compressed (.gz, .zst)."""
     dataset: str | None = None
-    """Instead of files: a data set on the Hugging Face Hub, OWNER/NAME, or the folder of one."""
+    """Instead of files: a dataset on the Hugging Face Hub, OWNER/NAME, or the folder of one."""
     subset: str | None = None
-    """Subset (configuration) of the data set, if it has several."""
+    """Subset (configuration) of the dataset, if it has several."""
     split: str | None = None
-    """Split of the data set to read, such as train."""
+    """Split of the dataset to read, such as train."""
     revision: str | None = None
-    """Branch, tag or commit of the data set, main by default; resolved to a commit on the first run."""
+    """Branch, tag or commit of the dataset, main by default; resolved to a commit on the first run."""
     text_field: str = "text"
     """Field or column that holds the text."""
     delimiter: str | None = None
@@ -85,7 +85,7 @@ class PrepareRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCard:
-    """The data set card of published rows."""
+    """The dataset card of published rows."""
 
     title: str | None = None
     """Title of the card; by default the name of the output folder."""

@@ -94,7 +94,7 @@ class PretrainRuntime:
     """Speed, memory, logging and checkpoints; may be changed on resume."""
 
     rows_per_micro_batch: int = 8
-    """Rows per forward and backward pass of one rank; gradient accumulation follows from the global batch."""
+    """Rows per forward and backward pass of one rank; gradient accumulation is derived from the global batch."""
     rows_per_evaluation_batch: int = 16
     """Rows per forward pass of an evaluation."""
     num_processes: int | None = None

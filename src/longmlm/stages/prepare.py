@@ -56,7 +56,7 @@ def _public(path: str) -> str:
 
 
 def publish_rows(config: PrepareConfig) -> None:
-    """Publishes the rows as a data set, from a temporary folder."""
+    """Publishes the rows as a dataset, from a temporary folder."""
     output = Path(config.output)
     target = replace(config.target("dataset"), owns=SHARDS)
     repository = target.name if config.hub_scheme else None

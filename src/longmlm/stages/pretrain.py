@@ -196,7 +196,7 @@ def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, acc
     num_rows = rows_per_step(recipe.batch_tokens, rows, num_processes)
     tokens = round(num_rows * rows.row_length * rows.mean_fill)
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
-        batch = f"{num_rows} rows of {tokens:,} tokens in all"
-        accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but a global batch is {batch}")
+        batch = f"a global batch of {num_rows} whole rows has {tokens:,} tokens"
+        accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, vocabulary.special.pad)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, config.runtime.rows_per_micro_batch)
