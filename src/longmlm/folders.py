@@ -15,6 +15,7 @@ from longmlm.processes import lock
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
+REPLACED = f".replaced{PARTIAL}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 def seal(partial: Path, folder: Path, about: Mapping[str, object] | None = None) -> None:
     """Turns `partial` into `folder`: hashes and syncs every file, writes the manifest, renames.
 
+    An existing folder is moved aside just before, and removed after. A crash between the two renames leaves it aside.
     The manifest holds `about` and `files`, a map from relative path to size in bytes and SHA-256.
     """
     manifest = partial / MANIFEST
@@ -73,8 +75,12 @@ def seal(partial: Path, folder: Path, about: Mapping[str, object] | None = None)
         path.chmod(manifest.stat().st_mode)  # safetensors lets only the owner read its files, whatever the umask
     for parent in {path.parent for path in paths} | {partial}:
         sync(parent)
+    replaced = folder.with_name(folder.name + REPLACED)
+    if folder.exists():
+        folder.rename(replaced)
     partial.rename(folder)
     sync(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 @contextmanager
@@ -124,7 +130,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # `files`, and whatever else
     if not isinstance(files, dict):
         raise FolderError(f"{path} lists no files: the folder is something else")
     for name, entry in files.items():
-        if name.startswith("/") or ".." in Path(name).parts:
+        if not Path(name).parts or name.startswith("/") or ".." in Path(name).parts:
             raise FolderError(f"{path} names a file outside its folder ({name!r}): do not use it")
         if not isinstance(entry, dict) or entry.keys() != FileEntry.__dataclass_fields__.keys():
             raise FolderError(f"{path} is damaged: files.{name} does not hold exactly bytes and sha256")

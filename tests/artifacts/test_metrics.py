@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
+
 from longmlm.artifacts.accuracy import Accuracy, Measured
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
+from longmlm.errors import ArtifactError
 
 OLD_TRAINING = {
     "step": 3,
@@ -45,6 +48,18 @@ def test_lines_are_read_back_in_order_and_one_cut_off_by_a_crash_is_left_out(tmp
     with file.path.open("a", encoding="utf-8") as stream:
         stream.write('{"step": 3, "lo')
     assert file.lines() == lines
+
+
+@pytest.mark.parametrize("line", ["not JSON", '{"format": 99, "step": 1}'])
+def test_a_whole_line_that_cannot_be_read_is_named_and_never_dropped(tmp_path, line):
+    file = MetricsFile(tmp_path)
+    file.append(at(1))
+    with file.path.open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+    before = file.path.read_bytes()
+    with pytest.raises(ArtifactError, match="line 2"):
+        file.truncate(1)
+    assert file.path.read_bytes() == before
 
 
 def test_lines_after_the_resumed_step_are_dropped_and_the_rest_stays_byte_for_byte(tmp_path):

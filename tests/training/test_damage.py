@@ -13,7 +13,7 @@ from longmlm import folders
 from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, seal, verify
 from longmlm.stages.checkpoints import checkpoint_table
-from longmlm.training.run_folder import VerifiedCheckpoint, checkpoint_folder, newest_verified
+from longmlm.training.run_folder import VerifiedCheckpoint, checkpoint_folder, list_checkpoints, newest_verified
 from tests.support.training import assert_same_model, with_recipe
 
 KINDS = ("flipped", "truncated", "emptied")
@@ -76,6 +76,39 @@ def test_a_damaged_checkpoint_is_replaced_by_the_resumed_run(settings, train, tm
         assert not half.exists()
         assert newest_verified(run) == VerifiedCheckpoint(checkpoint_folder(run, 12), ())
         assert_same_model(uninterrupted, run, 12)
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_crash_while_a_checkpoint_is_replaced_leaves_an_intact_one(tmp_path, monkeypatch, renames):
+    folder = tmp_path / "checkpoints" / "step-00000004"
+    for content in ("old", "new"):
+        partial = folders.partial_of(folder)
+        partial.mkdir(parents=True)
+        (partial / "model.safetensors").write_text(content)
+        if content == "old":
+            seal(partial, folder)
+    rename, done = Path.rename, []
+
+    def crash(path: Path, target: Path) -> Path:
+        if len(done) == renames:
+            raise RuntimeError("killed")
+        done.append(path)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", crash)
+    with pytest.raises(RuntimeError, match="killed"):
+        seal(partial, folder)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError):  # files of a checkpoint are missing here, its folder is not
+        newest_verified(tmp_path)
+    verify(folder)
+    assert (folder / "model.safetensors").read_text() == "old"
+
+
+def test_a_copy_beside_the_checkpoints_is_not_one_of_them(tmp_path):
+    for name in ("step-00000004", "step-00000004.bak", "step-best"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert [folder.name for folder in list_checkpoints(tmp_path)] == ["step-00000004"]
 
 
 def test_a_manifest_that_lists_too_few_files_makes_the_checkpoint_damaged_and_the_first_is_named(settings, train):

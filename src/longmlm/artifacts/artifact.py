@@ -69,7 +69,7 @@ class Artifact:
     def upgraded(cls, content: Json) -> Json:
         """Returns content of any format in the current one; raises ArtifactError for a newer format."""
         current, found = cls.__dataclass_fields__["format"].default, content.get("format", 0)
-        if type(found) is not int or found > current:
+        if type(found) is not int or not 0 <= found <= current:
             raise ArtifactError(f"its format is {found!r}, this longmlm reads up to {current}: install a newer longmlm")
         if found == current:
             return content

@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from longmlm.artifacts.accuracy import FilledMask, Measured, upgraded_example
 from longmlm.artifacts.artifact import Artifact, Json, dump, load
-from longmlm.errors import ArtifactError
 from longmlm.folders import partial_of
 
 METRICS_FILE = "metrics.jsonl"
@@ -72,7 +70,10 @@ class MetricsFile:
             file.write(json.dumps(dump(line)) + "\n")
 
     def lines(self) -> list[Metrics]:
-        """Returns the lines written so far, without a last line that a crash cut short."""
+        """Returns the lines written so far, without a last line that a crash cut short.
+
+        Raises ArtifactError, which names the line, when another one cannot be read.
+        """
         return [line for _, line in self._parsed()]
 
     def evaluations(self) -> tuple[EvaluationMetrics, ...]:
@@ -81,17 +82,18 @@ class MetricsFile:
 
     def truncate(self, step: int) -> None:
         """Drops the lines after `step`, which a resumed run will write again; the others stay byte for byte."""
+        kept = "".join(text for text, line in self._parsed() if line.step <= step)
         partial = partial_of(self.path)
-        partial.write_text("".join(text for text, line in self._parsed() if line.step <= step), encoding="utf-8")
+        partial.write_text(kept, encoding="utf-8")
         partial.replace(self.path)
 
     def _parsed(self) -> Iterator[tuple[str, Metrics]]:
         if not self.path.is_file():
             return
-        for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-            if text.endswith("\n"):
-                with suppress(ArtifactError):
-                    yield text, parse_line(text, str(self.path))
+        with self.path.open(encoding="utf-8", errors="replace") as file:
+            for number, text in enumerate(file, start=1):
+                if text.endswith("\n"):
+                    yield text, parse_line(text, f"{self.path}, line {number},")
 
 
 def parse_line(text: str | bytes, name: str) -> Metrics:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
+from longmlm.errors import ArtifactError
 from longmlm.settings.extend import Initialisation, PositionMode
 from longmlm.settings.held_out import HeldOut
 
@@ -93,6 +94,8 @@ class Provenance(Artifact):
     @classmethod
     def upgrade(cls, content: Json) -> Json:
         """Returns content from before format 1, which had all keys on one level."""
+        if "extension" in content:
+            raise ArtifactError("it has no format number, or 0")
         known = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
         base = _upgraded_source(content, "base")
         return {

@@ -28,7 +28,7 @@ from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
 from longmlm.data.rows import Row, Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import DataError
+from longmlm.errors import ArtifactError, DataError
 from longmlm.folders import PARTIAL, seal
 from longmlm.settings.prepare import PrepareRecipe
 
@@ -54,9 +54,22 @@ class SliceJob:
         """Returns the path of a slice's report, which exists when the slice is finished."""
         return self.folder / "reports" / f"slice-{number:05d}.json"
 
+    def shard_path(self, split: Split, number: int) -> Path:
+        """Returns the path of a slice's shard; a split without rows has none."""
+        return self.folder / CONTENT / split / f"slice-{number:05d}.arrow"
+
     def unfinished(self) -> list[int]:
-        """Returns the numbers of the slices that are still to be packed."""
-        return [number for number in range(len(self.slices)) if not self.report_path(number).is_file()]
+        """Returns the numbers of the slices that are still to be packed, or whose files are missing or damaged."""
+        return [number for number in range(len(self.slices)) if not self.is_finished(number)]
+
+    def is_finished(self, number: int) -> bool:
+        """Returns whether a slice was packed and its files are there."""
+        try:
+            contents = artifact.read(SliceReport, self.report_path(number)).contents
+            np.load(_hashes_path(self, number))
+        except (ArtifactError, OSError, ValueError, EOFError):
+            return False
+        return all(self.shard_path(split, number).is_file() for split in SPLITS if contents.of(split).rows)
 
     def split_of(self, document_hash: int) -> Split:
         """Returns the split of the documents with this hash."""
@@ -134,7 +147,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
 
     The report is written last, so that a slice with a report is complete.
     """
-    if job.report_path(number).is_file():
+    if job.is_finished(number):
         return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # slices run in parallel, not the tokenizer
     counts = {split: Counts(job.recipe.row_length, len(job.recipe.sources)) for split in SPLITS}
@@ -146,7 +159,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
             hashes.append(text_hash(document.text))
             split = job.split_of(hashes[-1])
             if split not in open_rows:
-                path = job.folder / CONTENT / split / f"slice-{number:05d}.arrow"
+                path = job.shard_path(split, number)
                 opened = shards.enter_context(open_shard(path, job.vocabulary.size))
                 open_rows[split] = OpenRow(job.recipe.row_length - 2, job.vocabulary.special), opened
             row, shard = open_rows[split]

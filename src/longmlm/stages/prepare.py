@@ -10,6 +10,7 @@ from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import decode, load_vocabulary
+from longmlm.hubs.errors import redact
 from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
@@ -46,7 +47,7 @@ def without_paths(config: PrepareConfig) -> PrepareConfig:
     return replace(
         config,
         output=_public(config.output),
-        publish=f"folder:{_public(folder)}" if scheme == "folder" else config.publish,
+        publish=f"folder:{_public(folder)}" if scheme == "folder" else config.publish and redact(config.publish),
         recipe=replace(recipe, tokenizer=_public(recipe.tokenizer), sources=sources),
     )
 

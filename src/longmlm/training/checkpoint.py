@@ -82,7 +82,6 @@ def write_checkpoint(
         artifact.write(partial / CheckpointState.FILE, record.at(state))
         artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=trained))
         (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
         seal(partial, folder)
     except Exception as error:  # safetensors and torch raise types of their own when the disk is full
         shutil.rmtree(partial, ignore_errors=True)

@@ -10,6 +10,7 @@ run/
         manifest.json                                   size and SHA-256 of each file, written last
 """
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState
 from longmlm.errors import ArtifactError, CheckpointError, FolderError
-from longmlm.folders import MANIFEST, PARTIAL, partial_of, read_manifest, verify
+from longmlm.folders import MANIFEST, REPLACED, partial_of, read_manifest, verify
 
 SETTINGS = "settings.toml"
 OPTIMIZER = "optimizer.pt"
@@ -54,8 +55,7 @@ def list_checkpoints(run: Path) -> list[Path]:
         raise CheckpointError(
             f"{run / 'checkpoints'} cannot be read ({error.strerror}): fix that and run the same command again"
         ) from error
-    named = (folder for folder in entries if folder.name.startswith("step-") and folder.suffix != PARTIAL)
-    return sorted(folder for folder in named if folder.is_dir())
+    return sorted(folder for folder in entries if re.fullmatch(r"step-\d+", folder.name) and folder.is_dir())
 
 
 def verify_checkpoint(folder: Path) -> None:
@@ -79,11 +79,14 @@ def damage_of(folder: Path) -> str:
 
 
 def newest_verified(run: Path) -> VerifiedCheckpoint:
-    """Returns the newest intact checkpoint.
+    """Returns the newest intact checkpoint. One that a crash left aside, at its replacement, is put back first.
 
     Raises CheckpointError when there are checkpoints and none is intact: a disk that is unmounted for a minute must not
     make a run start over.
     """
+    for aside in (run / "checkpoints").glob(f"step-*{REPLACED}"):
+        if not (folder := aside.with_name(aside.name.removesuffix(REPLACED))).exists():
+            aside.rename(folder)
     damaged: list[str] = []
     for folder in reversed(list_checkpoints(run)):
         damage = damage_of(folder)
