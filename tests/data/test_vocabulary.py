@@ -257,6 +257,15 @@ def test_a_tokenizer_that_nobody_has_is_an_error_of_one_line(tmp_path: Path) -> 
         assert "\n" not in str(raised.value)
 
 
+def test_a_vocabulary_alone_is_refused_with_the_file_that_makes_it_a_tokenizer(tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "lake"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    with pytest.raises(DataError, match=r"config\.json"):
+        load_vocabulary(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    assert load_vocabulary(str(tmp_path)).size == len(words)
+
+
 def test_truncation_and_padding_of_the_saved_tokenizer_are_off(tokenizers_by_kind: dict[str, Tokenizer]) -> None:
     short = copy.deepcopy(tokenizers_by_kind["byte_level_trimmed"])
     short.enable_truncation(8)

@@ -81,8 +81,13 @@ def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
         folder = snapshot_of(name, revision, with_weights=False).folder
         pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the libraries below raise types of their own
-        kind = "folder" if Path(name).exists() else "folder, nor a reachable hub repository,"
-        raise DataError(f"{name}: no {kind} with a tokenizer ({(str(error).splitlines() or ['?'])[0]})") from error
+        if Path(name).exists():
+            raise DataError(
+                f"{name} has no tokenizer that transformers recognizes: name a folder with tokenizer.json, or with "
+                "vocabulary files and the model's config.json"
+            ) from error
+        reason = (str(error).splitlines() or ["?"])[0]
+        raise DataError(f"{name}: no folder, nor a reachable hub repository, with a tokenizer ({reason})") from error
     if len(pretrained) <= len(pretrained.all_special_ids):  # transformers makes one up when there are no files
         raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
     return vocabulary_of_pretrained(pretrained, name)
