@@ -1,4 +1,4 @@
-"""Training steps of a 6 x 384 BERT, 512 positions to 1536: generated positions against materialized ones, fp32."""
+"""Training steps of a 6 x 384 BERT, 512 positions to 1536: generated compared with materialized positions, fp32."""
 
 from collections.abc import Callable
 from functools import partial

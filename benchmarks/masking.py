@@ -1,4 +1,4 @@
-"""Speed of dynamic masking of rows of 1536 tokens: our pure function of seed, epoch and row against transformers."""
+"""Speed of dynamic masking of rows of 1536 tokens: a pure function of seed, epoch and row, and transformers."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Speed of text to rows of 512 tokens: our prepare stage against datasets.map as in run_mlm.py, one worker each.
+"""Speed of text to rows of 512 tokens: our prepare stage compared with datasets.map as in run_mlm.py, one worker each.
 
 run_mlm.py encodes every document, joins all ids and cuts them into equal blocks, across sentences.
 """

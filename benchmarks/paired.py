@@ -1,4 +1,4 @@
-"""Two ways of doing the same work to their ratio: run in turn, several times, medians and peak memory."""
+"""Compares two ways of doing the same work: run alternately several times; medians, their ratio and peak memory."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -13,14 +13,14 @@ NUM_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of doing the work: `prepare` is not timed and returns what is; that returns how many tokens it handled."""
+    """A way of doing the work: `prepare` is not timed and returns the timed function, which returns the token count."""
 
     name: str
     prepare: Callable[[], Callable[[], int]]
 
 
 def compare(title: str, ours: Way, theirs: Way) -> None:
-    """Prints tokens/s of both ways, each in a fresh process a round, in turn, with the ratio of the medians."""
+    """Prints tokens/s of both ways and the ratio of the medians; each round runs each way in a fresh process."""
     speeds: dict[str, list[float]] = {ours.name: [], theirs.name: []}
     memory: dict[str, float] = {}
     for _ in range(NUM_ROUNDS):

@@ -1,4 +1,4 @@
-"""Training steps of RoBERTa-base at 1536, bf16: the head on selected positions, no mask, against the stock model."""
+"""Training steps of RoBERTa-base at 1536, bf16: head on selected positions and no mask, and the stock model."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def model_and_batch() -> tuple[RobertaForMaskedLM, MlmBatch, torch.optim.AdamW]:
 
 
 def ours() -> Callable[[], int]:
-    """Returns steps as the training loop makes them."""
+    """Returns steps as in the training loop."""
     model, batch, optimizer = model_and_batch()
     objective = MlmObjective(model, is_bf16=True)
 

@@ -11,28 +11,12 @@ from longmlm.cli import STAGES, main
 from longmlm.config import parse, user_errors
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
-
-SETTINGS = """
-output = "rows"
-
-[recipe]
-tokenizer = "roberta-base"
-row_length = 512
-
-[[recipe.sources]]
-files = ["a.txt", "b/*.txt"]
-language = "de"
-
-[[recipe.sources]]
-files = ["c.jsonl"]
-"""
+from tests.support.prepare_settings import PREPARE, written
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> str:
-    path = tmp_path / "base.toml"
-    path.write_text(SETTINGS, encoding="utf-8")
-    return str(path)
+    return written(tmp_path, "base.toml", PREPARE)
 
 
 def longmlm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str):

@@ -12,32 +12,14 @@ from longmlm.errors import ConfigError
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig
+from tests.support.prepare_settings import PREPARE, written
 
 ROOT = Path(__file__).parents[1]
-BASE = """
-output = "rows"
-
-[recipe]
-tokenizer = "roberta-base"
-row_length = 512
-
-[[recipe.sources]]
-files = ["a.txt", "b/*.txt"]
-language = "de"
-
-[[recipe.sources]]
-files = ["c.jsonl"]
-"""
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> str:
-    return written(tmp_path, "base.toml", BASE)
-
-
-def written(folder: Path, name: str, content: str) -> str:
-    (folder / name).write_text(content, encoding="utf-8")
-    return str(folder / name)
+    return written(tmp_path, "base.toml", PREPARE)
 
 
 def refusal(*arguments: str) -> str:

@@ -35,7 +35,7 @@ def user_errors() -> Iterator[None]:
             fail(f"the disk is full ({error.filename or 'while writing'}): free some space and start again")
         if error.errno not in UNUSABLE or not error.filename:
             raise
-        fail(f"{error.filename}: {error.strerror}: name another path, or fix its permissions")
+        fail(f"{error.filename}: {error.strerror}: name a different path, or fix its permissions")
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -60,8 +60,8 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            program = f"{program} [FILE.toml ...]"
-            return tyro.cli(kind, args=overrides, default=default, prog=program, description=kind.__doc__)
+            usage = f"{program} [FILE.toml ...]"
+            return tyro.cli(kind, args=overrides, default=default, prog=usage, description=kind.__doc__)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -127,7 +127,7 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
 
 
 def _nearest(path: Sequence[str], kind: type) -> str | None:
-    """Returns the key that an unknown one stands for: the same key of another section, or a similar one of its own."""
+    """Returns the key that was probably meant: the same key in a different section, or a similar one in its own."""
     *sections, key = path
     names = [name.rpartition(".") for name in _names(kind)]
     moved = [section + dot + last for section, dot, last in names if last in (key, RENAMED.get(key))]

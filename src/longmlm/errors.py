@@ -34,7 +34,7 @@ class PositionsError(UserError):
 
 
 class CheckpointError(UserError):
-    """A run's checkpoint that is missing, damaged, or of another run."""
+    """A run's checkpoint that is missing, damaged, or from a different run."""
 
 
 class TrainingError(UserError):

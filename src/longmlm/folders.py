@@ -1,4 +1,4 @@
-"""Folders that are complete or absent: written under another name, hashed, synced, renamed, verified when read."""
+"""Folders that are complete or absent: written under a temporary name, hashed, synced, renamed, verified when read."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from longmlm.processes import lock
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
-REPLACED = f".replaced{PARTIAL}"
+EARLIER = f".earlier{PARTIAL}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,8 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def seal(partial: Path, folder: Path, about: Mapping[str, object] | None = None) -> None:
-    """Turns `partial` into `folder`: hashes and syncs every file, writes the manifest, renames.
+    """Turns `partial` into `folder`, which it replaces: hashes and syncs every file, writes the manifest, renames.
 
-    An existing folder is moved aside just before, and removed after. A crash between the two renames leaves it aside.
     The manifest holds `about` and `files`, a map from relative path to size in bytes and SHA-256.
     """
     manifest = partial / MANIFEST
@@ -75,12 +74,27 @@ def seal(partial: Path, folder: Path, about: Mapping[str, object] | None = None)
         path.chmod(manifest.stat().st_mode)  # safetensors lets only the owner read its files, whatever the umask
     for parent in {path.parent for path in paths} | {partial}:
         sync(parent)
-    replaced = folder.with_name(folder.name + REPLACED)
+    _replace(folder, partial)
+
+
+def _replace(folder: Path, partial: Path) -> None:
+    """Renames `partial` to `folder`. An existing one is moved aside just before, and removed after."""
+    try:
+        if folder.exists():
+            folder.rename(folder.with_name(folder.name + EARLIER))
+        partial.rename(folder)
+        sync(folder.parent)
+    finally:
+        finish_replacement(folder)
+
+
+def finish_replacement(folder: Path) -> None:
+    """Removes the earlier folder that a replacement moved aside, or puts it back if nothing took its place."""
+    earlier = folder.with_name(folder.name + EARLIER)
     if folder.exists():
-        folder.rename(replaced)
-    partial.rename(folder)
-    sync(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(earlier, ignore_errors=True)
+    elif earlier.exists():
+        earlier.rename(folder)
 
 
 @contextmanager
@@ -170,24 +184,14 @@ def replaced_folder(folder: Path, names: Collection[str]) -> Iterator[Path]:
     """
     check_replaceable(folder, names)
     folder = folder.resolve()
-    partial, earlier = partial_of(folder), partial_of(folder.with_name(f"{folder.name}.earlier"))
-    _finish_replacement(folder, partial, earlier)  # one that was killed
+    partial = partial_of(folder)
+    finish_replacement(folder)  # one that was killed
+    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
         for path in partial.iterdir():
             sync(path)
-        if folder.exists():
-            folder.rename(earlier)
-        partial.rename(folder)
-        sync(folder.parent)
+        _replace(folder, partial)
     finally:
-        _finish_replacement(folder, partial, earlier)
-
-
-def _finish_replacement(folder: Path, partial: Path, earlier: Path) -> None:
-    """Restores the earlier folder if nothing replaced it, and removes what is left of the replacement."""
-    if earlier.exists() and not folder.exists():
-        earlier.rename(folder)
-    for leftover in (partial, earlier):
-        shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)

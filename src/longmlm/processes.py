@@ -30,10 +30,14 @@ def hide_gpus() -> None:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM raise SystemExit(143) in the block, so that partial output is removed."""
+    """Makes SIGTERM raise SystemExit(143) in the block, so that partial output is removed.
+
+    Prepare and pretrain then continue from what they had saved; the other stages start over.
+    """
 
     def leave(number: int, _frame: object) -> None:
-        print(f"stopped by {signal.Signals(number).name}: the same command resumes", file=sys.stderr, flush=True)
+        name = signal.Signals(number).name
+        print(f"stopped by {name}: to go on, run the same command again", file=sys.stderr, flush=True)
         sys.exit(128 + number)
 
     before = signal.signal(signal.SIGTERM, leave)

@@ -99,7 +99,14 @@ def test_a_file_begins_with_format_version_and_commit_of_its_writer(tmp_path: Pa
     assert artifact.read(Provenance, tmp_path / "it.json").longmlm == artifact.version()
 
 
-def test_another_writers_stamp_is_kept_when_read() -> None:
+def test_a_number_that_json_lacks_is_written_as_null() -> None:
+    accuracy = Accuracy(accuracy=37.3, standard_error=float("inf"), loss=float("nan"), num_selected=9)
+    text = json.dumps(artifact.dump(replace(CURVE, held_out=Measured(accuracy, ()))), allow_nan=False)
+    whole = artifact.load(EvaluationMetrics, text, "it").held_out.whole
+    assert whole == Accuracy(accuracy=37.3, standard_error=None, loss=None, num_selected=9)
+
+
+def test_the_stamp_of_a_different_writer_is_kept_when_read() -> None:
     text = changed(artifact.dump(PROVENANCE), longmlm="9.9", commit="abc")
     assert artifact.load(Provenance, text, "it") == replace(PROVENANCE, longmlm="9.9", commit="abc")
 
@@ -119,13 +126,17 @@ DAMAGED = {
     "list item": (changed(CONTENT, trained=CONTENT["trained"] | {"files_sha256": ["a", 1]}), "trained.files_sha256.1"),
     "newer format": (changed(CONTENT, format=2), "format"),
     "format of another type": (changed(CONTENT, format="1"), "format"),
+    "NaN": (changed(CONTENT, trained=CONTENT["trained"] | {"accuracy": float("nan")}), "JSON"),
+    "infinity": (changed(CONTENT, trained=CONTENT["trained"] | {"accuracy": float("inf")}), "JSON"),
     "no JSON": ('{"format": 1, ', "JSON"),
     "no text": (b"\xff\xfe\x00", "JSON"),
     "empty": ("", "JSON"),
     "list": ("[1]", "JSON object"),
     "null": ("null", "JSON object"),
+    "older format, an unknown key": ('{"base": "b", "mood": "good"}', "'mood'"),
+    "older format, a key of the current one": (json.dumps(artifact.without(CONTENT, "format")), "format number"),
     "older format, of another shape": ('{"trained": [1, 2]}', "format"),
-    "older format, an unknown key": ('{"base": "b", "num_positions": 9}', "extension.base_positions"),
+    "older format, a missing key": ('{"base": "b", "num_positions": 9}', "extension.base_positions"),
 }
 
 
@@ -146,7 +157,7 @@ def test_a_newer_format_names_the_remedy() -> None:
         artifact.load(Provenance, changed(CONTENT, format=7), "it")
 
 
-def test_an_absent_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=str(tmp_path / "nothing.json")):
         artifact.read(Provenance, tmp_path / "nothing.json")
 

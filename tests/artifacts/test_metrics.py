@@ -74,7 +74,7 @@ def test_lines_after_the_resumed_step_are_dropped_and_the_rest_stays_byte_for_by
     assert [line.step for line in file.lines()] == [3, 4, 4, 5]
 
 
-def test_lines_of_before_format_1_are_read(tmp_path):
+def test_lines_from_before_format_1_are_read(tmp_path):
     file = MetricsFile(tmp_path)
     file.path.write_text("".join(json.dumps(line) + "\n" for line in (OLD_TRAINING, OLD_EVALUATION)), encoding="utf-8")
     training, evaluation = file.lines()

@@ -1,4 +1,4 @@
-"""longmlm.json: the files of earlier versions, the history of a run, and what a release tells of it."""
+"""longmlm.json: the files of earlier versions, the history of a run, and what a release says of it."""
 
 import json
 from dataclasses import replace

@@ -15,7 +15,7 @@ RECIPE = PretrainRecipe(num_steps=9, batch_tokens=100, learning_rate=1e-4)
 
 
 def old_state(**rows: object) -> dict:
-    """Returns state.json of before format 1."""
+    """Returns state.json from before format 1."""
     recipe = asdict(RECIPE)
     held_out = {**recipe.pop("held_out"), "rows_per_batch": 16}
     depends_on = {
@@ -32,7 +32,7 @@ def test_a_state_is_read_back():
     assert load(CheckpointState, json.dumps(dump(saved)), "state.json") == saved
 
 
-def test_a_state_of_before_format_1_keeps_progress_recipe_and_rows():
+def test_a_state_from_before_format_1_keeps_progress_recipe_and_rows():
     saved = load(CheckpointState, json.dumps(old_state(sha256="abc")), "state.json")
     assert (saved.state, saved.recipe, saved.rows_sha256) == (STATE, RECIPE, "abc")
     assert (saved.rows, saved.precision) == (None, None)
@@ -55,7 +55,7 @@ def test_an_unknown_key_of_the_progress_is_refused():
         load(CheckpointState, json.dumps(content), "state.json")
 
 
-def test_a_summary_of_before_format_1_is_read():
+def test_a_summary_from_before_format_1_is_read():
     old = {**asdict(STATE), "train_tokens_per_second": 10.5, "num_processes": 2, "peak_memory_bytes": 7}
     summary = load(RunSummary, json.dumps(old), "summary.json")
     assert (summary.state, summary.num_processes, summary.train_tokens_per_second) == (STATE, 2, 10.5)

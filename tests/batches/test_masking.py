@@ -72,7 +72,7 @@ def test_no_special_or_unknown_token_is_selected_or_drawn() -> None:
 
 
 @pytest.mark.parametrize(("masked_share", "random_share"), [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.3)])
-def test_the_shares_of_masked_random_and_kept_tokens_lie_within_four_deviations(
+def test_the_shares_of_masked_random_and_kept_tokens_are_within_four_deviations(
     masked_share: float, random_share: float
 ) -> None:
     masking = Masking(masked_share=masked_share, random_share=random_share)
@@ -121,7 +121,7 @@ def test_masking_does_not_change_its_argument() -> None:
     assert not np.array_equal(result.row.input_ids, kept)
 
 
-def test_dynamic_masking_gives_every_epoch_another_mask() -> None:
+def test_dynamic_masking_gives_every_epoch_a_different_mask() -> None:
     masks = [masked(2, epoch).selected.tolist() for epoch in range(40)]
     assert len({tuple(mask) for mask in masks}) == 40
 

@@ -28,14 +28,14 @@ def test_the_order_differs_by_epoch_and_by_seed() -> None:
     assert len(orders) == 400
 
 
-def test_an_order_is_no_run_of_the_rows_on_disk() -> None:
+def test_an_order_does_not_follow_the_rows_on_disk() -> None:
     for epoch in range(5):
         order = np.array(order_of(5_000, 3, epoch))
         assert np.mean(np.abs(np.diff(order)) == 1) < 0.01
         assert abs(np.corrcoef(np.arange(5_000), order)[0, 1]) < 0.06
 
 
-def test_every_place_of_a_small_epoch_meets_every_row_equally_often() -> None:
+def test_every_position_of_a_small_epoch_meets_every_row_equally_often() -> None:
     times = np.zeros((7, 7))
     for epoch in range(980):
         times[np.arange(7), order_of(7, 11, epoch)] += 1
@@ -49,7 +49,7 @@ def test_a_row_is_found_without_asking_for_the_others() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 50), st.integers(0, 1000))
-def test_every_epoch_shows_every_row_once_and_counts_the_visits(size: int, rows_per_step: int, seed: int) -> None:
+def test_every_epoch_shows_every_row_once_and_counts_epochs(size: int, rows_per_step: int, seed: int) -> None:
     draws = [global_batch(cursor, rows_per_step, size, seed) for cursor in range(0, 4 * size, rows_per_step)]
     row_ids = np.concatenate([draw.row_ids for draw in draws])
     epochs = np.concatenate([draw.epochs for draw in draws])

@@ -92,7 +92,7 @@ def _unigram(texts: list[str]) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english_texts: list[str], chinese_text: str) -> tuple[Source, ...]:
-    """Two sources of several slices, with records that are no documents among them."""
+    """Two sources of several slices, with records that are not documents among them."""
     folder = tmp_path_factory.mktemp("corpus")
     english = [SPELT + text[begin : begin + 1_500] for text in english_texts[:12] for begin in (0, 1_500, 3_000)]
     lines = [json.dumps({"text": text}) for text in english]

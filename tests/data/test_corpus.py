@@ -132,7 +132,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-def test_a_broken_record_is_set_aside_with_its_place_and_reason_and_its_neighbours_survive(
+def test_a_broken_record_is_set_aside_with_its_offset_and_reason_and_its_neighbours_survive(
     tmp_path: Path, ending: str
 ) -> None:
     lines = [json_lines(["first"]).rstrip(), *(line for broken in BROKEN for line in (broken, b'{"text": "next"}'))]
@@ -147,7 +147,7 @@ def test_a_broken_record_is_set_aside_with_its_place_and_reason_and_its_neighbou
     assert [record for record in records if isinstance(record, SetAside)] == expected
 
 
-def test_a_txt_file_that_is_no_text_is_set_aside(tmp_path: Path) -> None:
+def test_a_txt_file_that_is_not_text_is_set_aside(tmp_path: Path) -> None:
     contents = {"a.txt": b"", "b.txt": b" \n", "c.txt": "日本語".encode("shift_jis"), "d.txt": b"Calm.", "e.txt": b""}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -176,7 +176,7 @@ def test_a_file_with_several_paths_is_read_once(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "x" / "a.txt").write_text("Calm.", encoding="utf-8")
     (tmp_path / "x" / "b.txt").symlink_to("a.txt")
     (tmp_path / "x" / "c.txt").hardlink_to(tmp_path / "x" / "a.txt")
-    (tmp_path / "x" / "d.txt").write_text("Calm.", encoding="utf-8")  # equal, but another file
+    (tmp_path / "x" / "d.txt").write_text("Calm.", encoding="utf-8")  # equal, but a different file
     monkeypatch.chdir(tmp_path / "x")
     paths = ("a.txt", "../x/a.txt", str(tmp_path / "x" / "a.txt"), "b.txt", "c.txt", "*.txt")
     assert files_of(paths) == [Path("a.txt"), Path("d.txt")]
@@ -281,7 +281,7 @@ def test_a_larger_share_keeps_what_a_smaller_one_held_out() -> None:
     assert small < large
 
 
-def test_exact_copies_of_a_document_stand_on_one_side_wherever_they_lie(tmp_path: Path) -> None:
+def test_exact_copies_of_a_document_share_a_split_wherever_they_are(tmp_path: Path) -> None:
     texts = [f"Document number {number}." for number in range(200)]
     (tmp_path / "a.jsonl").write_bytes(json_lines(texts))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(json_lines(texts[::-1])))

@@ -36,8 +36,8 @@ def contents(folder: Path, split: Split) -> list[int]:
         ids, starts = row["input_ids"], row["document_starts"]
         assert (ids[0], ids[-1], starts[0]) == (0, 2, 1)
         separators = {start - 1 for start in starts[1:]}
-        assert all(ids[place] == 2 for place in separators)
-        found += [token for place, token in enumerate(ids[:-1]) if place and place not in separators]
+        assert all(ids[position] == 2 for position in separators)
+        found += [token for position, token in enumerate(ids[:-1]) if position and position not in separators]
     return found
 
 
@@ -112,7 +112,7 @@ def test_the_report_counts_what_the_rows_hold(prepared: tuple[Path, RowsManifest
         assert report.documents < report.sentences < report.tokens
 
 
-def test_the_report_tells_how_long_documents_are_how_full_rows_and_what_each_source_gave(
+def test_the_report_says_how_long_documents_are_how_full_rows_and_what_each_source_gave(
     prepared: tuple[Path, RowsManifest], corpus: tuple[Source, ...], vocabulary: Vocabulary
 ) -> None:
     folder, manifest = prepared
@@ -123,8 +123,8 @@ def test_the_report_tells_how_long_documents_are_how_full_rows_and_what_each_sou
     sizes = [len(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
     for split in SPLITS:
         here = [
-            (place // 36, size)
-            for place, (text, size) in enumerate(zip(texts, sizes, strict=True))
+            (number // 36, size)
+            for number, (text, size) in enumerate(zip(texts, sizes, strict=True))
             if split_of(text_hash(text), 0.2) == split
         ]
         report = manifest.report.of(split)

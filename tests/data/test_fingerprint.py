@@ -1,4 +1,4 @@
-"""Fingerprints: kept when a tokenizer is saved and loaded, another one for whatever changes the tokens of a text."""
+"""Fingerprints: kept when a tokenizer is saved and loaded, changed by whatever changes the tokens of a text."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from longmlm.data.vocabulary import load_vocabulary, vocabulary_of, vocabulary_o
 from tests.support.tiny import SPECIAL, tiny_tokenizer
 
 
-def test_the_fingerprint_survives_saving_and_tells_vocabularies_apart(
+def test_the_fingerprint_survives_saving_and_differs_between_vocabularies(
     tokenizers_by_kind: dict[str, Tokenizer], tmp_path: Path
 ) -> None:
     fingerprints = set()
@@ -43,7 +43,7 @@ def test_the_fingerprint_of_a_family_survives_saving_twice(family: str, pad: int
 def test_the_fingerprint_does_not_follow_the_last_digit_of_a_score() -> None:
     special = [("<s>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("<pad>", 0.0), ("<mask>", 0.0)]
     drawn = np.random.default_rng(0).uniform(-20, 0, 2_000)
-    made = Tokenizer(models.Unigram([*special, *((f"p{place}", score) for place, score in enumerate(drawn))], 2))
+    made = Tokenizer(models.Unigram([*special, *((f"p{index}", score) for index, score in enumerate(drawn))], 2))
     once = Tokenizer.from_str(made.to_str())
     assert once.to_str() != made.to_str()
     again = Tokenizer(models.Unigram([tuple(piece) for piece in json.loads(once.to_str())["model"]["vocab"]], 2))
@@ -63,7 +63,7 @@ def test_the_fingerprint_does_not_follow_the_last_digit_of_a_score() -> None:
         ("unigram", "model", {"vocab": lambda pieces: [[piece, score / 2] for piece, score in pieces]}),
     ],
 )
-def test_the_fingerprint_tells_tokenizers_of_one_vocabulary_apart(
+def test_the_fingerprint_differs_between_tokenizers_of_one_vocabulary(
     kind: str, part: str, change: dict, tokenizers_by_kind: dict[str, Tokenizer]
 ) -> None:
     described = json.loads(tokenizers_by_kind[kind].to_str())

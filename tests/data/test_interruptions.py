@@ -35,11 +35,6 @@ def recipe(tmp_path: Path, english_texts: list[str]) -> PrepareRecipe:
     return PrepareRecipe(tokenizer="tiny", row_length=48, sources=(source,), held_out_fraction=0.2, slice_bytes=8_000)
 
 
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "rows"
-
-
 class Usage(NamedTuple):
     """What shutil.disk_usage returns."""
 

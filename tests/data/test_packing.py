@@ -168,13 +168,13 @@ def test_document_starts_and_sources_tell_every_token_its_document(
         for sentence in document.sentences
         for token in sentence.tolist()
     }
-    told = {
+    found = {
         token: source
         for row in packed(sizes, row_length, mode)
         for part, source in zip(parts_of(row), row.document_sources.tolist(), strict=True)
         for token in part
     }
-    assert told == source_of
+    assert found == source_of
 
 
 @pytest.mark.parametrize("mode", ["full-sentences", "doc-sentences"])

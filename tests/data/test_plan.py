@@ -1,4 +1,4 @@
-"""What rows depend on: the content of their text, not the path at which it lies."""
+"""What rows depend on: the content of their text, not its path."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 
 
 def plan(folder: Path, text: str = "It rained.") -> RowsPlan:
-    """Returns the plan of rows of one text, which lies with its tokenizer in the folder."""
+    """Returns the plan of rows of one text, which is in the folder with its tokenizer."""
     (folder / "tokenizer").mkdir(parents=True)
     (folder / "text.txt").write_text(text, encoding="utf-8")
     source = Source(files=(str(folder / "text.txt"),))
@@ -16,7 +16,7 @@ def plan(folder: Path, text: str = "It rained.") -> RowsPlan:
     return plan_rows(recipe, "fingerprint", folder / "rows")[0].plan
 
 
-def test_plans_without_paths_are_equal_wherever_the_text_lies(tmp_path: Path) -> None:
+def test_plans_without_paths_are_equal_wherever_the_text_is(tmp_path: Path) -> None:
     one, other = plan(tmp_path / "one"), plan(tmp_path / "other")
     assert one != other
     assert one.without_paths() == other.without_paths() == one.without_paths().without_paths()

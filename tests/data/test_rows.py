@@ -52,7 +52,7 @@ def test_ids_take_the_smallest_type_that_holds_the_vocabulary(
     assert table["document_sources"][:] == [[0, 7]] * 2
 
 
-def test_an_id_beyond_the_vocabulary_is_never_written_as_another(tmp_path: Path) -> None:
+def test_an_id_beyond_the_vocabulary_is_never_written_as_a_different_one(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid, match="65536"):
         write_shard(tmp_path / "slice.arrow", [row_of(65_536)], 300)
     assert not (tmp_path / "slice.arrow").exists()
@@ -101,7 +101,7 @@ def test_a_flipped_byte_is_found_and_its_file_named(folder: Path) -> None:
     assert open_rows(folder, "train", verified=False)[2].input_ids.tolist()[1] == 11
 
 
-def test_damage_on_one_side_does_not_keep_the_other_from_being_read(tmp_path: Path) -> None:
+def test_a_split_is_read_when_the_other_one_is_damaged(tmp_path: Path) -> None:
     with new_folder(tmp_path / "rows", ABOUT) as partial:
         for split in SPLITS:
             (partial / split).mkdir()
@@ -143,6 +143,14 @@ def test_a_manifest_that_is_damaged_or_newer_is_refused(tmp_path: Path, change: 
         open_rows(tmp_path / "rows", "train")
 
 
+@pytest.mark.parametrize("about", [FORMAT_1, FORMAT_2])
+def test_an_unknown_key_of_an_earlier_format_is_refused(tmp_path: Path, about: dict) -> None:
+    for name, change in {"top": {"mood": 1}, "plan": {"plan": {**about["plan"], "mood": 1}}}.items():
+        write_rows(tmp_path / name, [[row_of(10)]], {**about, **change})
+        with pytest.raises(ArtifactError, match="mood"):
+            open_rows(tmp_path / name, "train")
+
+
 @pytest.mark.parametrize(("about", "known"), [(FORMAT_1, (None, "f")), (FORMAT_2, ("f", None))])
 def test_rows_of_earlier_formats_are_opened(tmp_path: Path, about: dict, known: tuple) -> None:
     write_rows(tmp_path / "rows", [[row_of(10)]], about)
@@ -154,11 +162,11 @@ def test_rows_of_earlier_formats_are_opened(tmp_path: Path, about: dict, known: 
     assert (plan.sources[1].dataset, plan.sources[1].commit) == ("owner/novels", "c" * 40)
 
 
-def test_a_side_without_rows_is_refused(folder: Path) -> None:
+def test_a_split_without_rows_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match="no held_out rows"):
         open_rows(folder, "held_out")
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_the_user(tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         open_rows(tmp_path / "absent", "train")

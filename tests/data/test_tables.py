@@ -33,7 +33,7 @@ def records_of(path: Path, slice_bytes: int = WHOLE, text_field: str = "text") -
     return [record for spans in plan_slices(sources, slice_bytes) for record in read_slice(spans, sources)]
 
 
-def told(records: list[Document | SetAside]) -> list:
+def contents(records: list[Document | SetAside]) -> list:
     return [record.text if isinstance(record, Document) else (record.reason,) for record in records]
 
 
@@ -53,13 +53,13 @@ def test_each_record_of_a_csv_file_is_a_document_with_the_line_ends_of_its_text(
     pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[ending]
     path.write_bytes(pack(content))
     records = records_of(path, text_field="body")
-    assert told(records) == TEXTS
+    assert contents(records) == TEXTS
     assert records[0].origin == f"{path}:{content.index(b'0,The')}"
     assert records_of(path, 1, "body") == records
     assert len(plan_slices([Source(files=(str(path),), text_field="body")], 1)) >= len(TEXTS)
 
 
-def test_bad_csv_records_are_set_aside_with_their_place_and_their_neighbours_survive(tmp_path: Path) -> None:
+def test_bad_csv_records_are_set_aside_with_their_offset_and_their_neighbours_survive(tmp_path: Path) -> None:
     lines = {
         b"1,good": "good",
         b"2": ("broken CSV",),
@@ -76,7 +76,7 @@ def test_bad_csv_records_are_set_aside_with_their_place_and_their_neighbours_sur
     path.write_bytes(b"n,text\n" + b"\n".join(lines))
     for slice_bytes in (WHOLE, 1, 20, 33):
         records = records_of(path, slice_bytes)
-        assert told(records) == [value for value in lines.values() if value]
+        assert contents(records) == [value for value in lines.values() if value]
         begins = [path.read_bytes().index(line) for line, value in lines.items() if value]
         assert [record.origin for record in records] == [f"{path}:{begin}" for begin in begins]
 
@@ -94,24 +94,24 @@ def test_a_broken_csv_record_costs_itself_and_nothing_else(tmp_path: Path, broke
     texts = [f"{number}, {text}" for number in range(50) for text in TEXTS]
     records = [csv_bytes([[str(number), text]], "\n", quoted) for number, text in enumerate(texts)]
     path = tmp_path / "broken.csv"
-    for place in (0, 7, 150, 299, 300):
-        path.write_bytes(b"n,text\n" + b"".join([*records[:place], broken + b"\n", *records[place:]]))
-        expected = [*texts[:place], ("broken CSV",), *texts[place:]]
-        assert told(records_of(path)) == expected
-        assert told(records_of(path, 500)) == expected
+    for index in (0, 7, 150, 299, 300):
+        path.write_bytes(b"n,text\n" + b"".join([*records[:index], broken + b"\n", *records[index:]]))
+        expected = [*texts[:index], ("broken CSV",), *texts[index:]]
+        assert contents(records_of(path)) == expected
+        assert contents(records_of(path, 500)) == expected
 
 
 @pytest.mark.parametrize("broken", [UNCLOSED, STRAY_QUOTES, b'6,"closed" too early'])
 def test_in_a_file_of_broken_csv_records_each_counts(tmp_path: Path, broken: bytes) -> None:
     path = tmp_path / "broken.csv"
     path.write_bytes(b"n,text\n" + (broken + b"\n") * 400)
-    assert told(records_of(path)) == [("broken CSV",)] * 400
+    assert contents(records_of(path)) == [("broken CSV",)] * 400
 
 
 def test_a_quote_that_is_never_closed_costs_one_record_of_a_file_without_other_quotes(tmp_path: Path) -> None:
     path = tmp_path / "open.csv"
     path.write_bytes(b'text\ngood\n"open\n' + b"more\n" * 1_000)
-    assert told(records_of(path)) == ["good", ("broken CSV",), *["more"] * 1_000]
+    assert contents(records_of(path)) == ["good", ("broken CSV",), *["more"] * 1_000]
 
 
 def test_broken_csv_records_take_time_that_grows_with_the_file_alone(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_csv_file_with_another_delimiter_is_read_with_it_and_else_refused_with
     path = tmp_path / "other.csv"
     path.write_bytes(file.getvalue().encode())
     sources = [Source(files=(str(path),), delimiter=delimiter)]
-    assert told([record for spans in plan_slices(sources, 1) for record in read_slice(spans, sources)]) == TEXTS
+    assert contents([record for spans in plan_slices(sources, 1) for record in read_slice(spans, sources)]) == TEXTS
     with pytest.raises(DataError, match="delimiter") as raised:
         records_of(path)
     assert str(path) in str(raised.value) and repr(delimiter) in str(raised.value)
@@ -173,7 +173,7 @@ def test_csv_records_are_those_of_the_whole_file_wherever_slices_begin(
     path = tmp_path_factory.getbasetemp() / "any.csv"
     path.write_bytes(csv_bytes([["other", "text"], *([*row] for row in cells)], "\n", quoted=True))
     expected = [text if text.strip() else ("empty",) for _, text in cells]
-    assert told(records_of(path, slice_bytes)) == expected
+    assert contents(records_of(path, slice_bytes)) == expected
 
 
 @pytest.fixture
@@ -187,8 +187,8 @@ def parquet(tmp_path: Path) -> Path:
 
 def test_each_record_of_a_parquet_file_is_a_document(parquet: Path) -> None:
     records = records_of(parquet)
-    assert told(records) == [*TEXTS, ("null",), ("empty",), *(f"Line {number}. " * 20 for number in range(500))]
-    assert [record.origin for record in records] == [f"{parquet}:{place}" for place in range(508)]
+    assert contents(records) == [*TEXTS, ("null",), ("empty",), *(f"Line {number}. " * 20 for number in range(500))]
+    assert [record.origin for record in records] == [f"{parquet}:{number}" for number in range(508)]
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 700, 5_000, 30_000])
@@ -203,13 +203,13 @@ def test_parquet_records_do_not_depend_on_slices_that_cut_within_row_groups(parq
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
 def test_every_type_of_text_column_is_read(tmp_path: Path, kind: pa.DataType) -> None:
     pq.write_table(pa.table({"text": pa.array(TEXTS).cast(kind)}), tmp_path / "texts.parquet")
-    assert told(records_of(tmp_path / "texts.parquet")) == TEXTS
+    assert contents(records_of(tmp_path / "texts.parquet")) == TEXTS
 
 
 def test_parquet_bytes_that_are_no_utf8_are_set_aside(tmp_path: Path) -> None:
     raw = pa.array([b"good", b"\xff\xfe"], pa.binary())
     pq.write_table(pa.table({"text": raw.view(pa.string())}), tmp_path / "texts.parquet")
-    assert told(records_of(tmp_path / "texts.parquet")) == ["good", ("bad UTF-8",)]
+    assert contents(records_of(tmp_path / "texts.parquet")) == ["good", ("bad UTF-8",)]
 
 
 def test_a_missing_column_is_an_error_that_names_the_columns(parquet: Path, tmp_path: Path) -> None:
@@ -247,5 +247,5 @@ def test_records_of_all_kinds_share_slices(parquet: Path, tmp_path: Path) -> Non
     (tmp_path / "z.csv").write_bytes(csv_bytes([["text"], *([text] for text in TEXTS)]))
     sources = [Source(files=(f"{tmp_path}/*",))]
     (spans,) = plan_slices(sources, WHOLE)
-    assert told(list(read_slice(spans, sources))) == ["Calm.", *told(records_of(parquet)), *TEXTS]
+    assert contents(list(read_slice(spans, sources))) == ["Calm.", *contents(records_of(parquet)), *TEXTS]
     assert len(plan_slices(sources, 20_000)) > 3

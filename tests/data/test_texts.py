@@ -54,9 +54,9 @@ def joined(text: texts.Text) -> str:
 
 
 @settings(deadline=None, max_examples=60)
-@given(text=STRETCHES, places=st.lists(st.integers(0, 900), min_size=2, max_size=2))
-def test_a_long_text_has_the_length_and_the_slices_of_the_string(text: str, places: list[int]) -> None:
-    long, (begin, end) = text_of(text.encode()), places
+@given(text=STRETCHES, span=st.lists(st.integers(0, 900), min_size=2, max_size=2))
+def test_a_long_text_has_the_length_and_the_slices_of_the_string(text: str, span: list[int]) -> None:
+    long, (begin, end) = text_of(text.encode()), span
     assert isinstance(long, LongText) == (len(text.encode()) > 40)
     assert (len(long), joined(long), long[begin:end]) == (len(text), text, text[begin:end])
 
@@ -77,14 +77,14 @@ def test_a_long_json_line_gives_the_values_that_a_parser_gives(text: str, plain:
 @given(
     text=STRETCHES,
     plain=st.booleans(),
-    place=st.floats(0, 1),
+    share=st.floats(0, 1),
     harm=st.sampled_from([b"", b'"', b"\\", b"\xff", b"\n", b"\\ud83d", b"\\q"]),
 )
 def test_a_harmed_json_line_is_refused_where_a_parser_refuses_it(
-    text: str, plain: bool, place: float, harm: bytes
+    text: str, plain: bool, share: float, harm: bytes
 ) -> None:
     line = json.dumps({"text": text * 2, "other": text}, ensure_ascii=plain).encode()
-    at = int(place * len(line))
+    at = int(share * len(line))
     harmed = line[:at] + harm + line[at + 1 :]
     try:
         expected = orjson.loads(harmed)
@@ -119,11 +119,11 @@ def test_escapes_and_characters_are_never_cut() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 40, 41])
-def test_bytes_that_are_no_utf8_are_refused_wherever_they_stand(size: int) -> None:
+def test_bytes_that_are_no_utf8_are_refused_wherever_they_are(size: int) -> None:
     for bad in (b"\xff", b"\xe6\xb9", b"\xf0\x9f\x98", b"\x80"):
-        for place in range(60):
+        for offset in range(60):
             with pytest.raises(UnicodeDecodeError):
-                text_of(b"a" * place + bad + b"b" * (60 - place))
+                text_of(b"a" * offset + bad + b"b" * (60 - offset))
 
 
 @settings(deadline=None, max_examples=60)
@@ -167,6 +167,6 @@ def test_long_records_are_documents_or_set_aside_as_short_ones_are(tmp_path: Pat
     (tmp_path / "long.txt").write_bytes(b"\xef\xbb\xbf" + long.encode())
     sources = [Source(files=(f"{tmp_path}/long.*",))]
     records = [record for spans in plan_slices(sources, 1_000) for record in read_slice(spans, sources)]
-    told = [record.reason if isinstance(record, SetAside) else joined(record.text) for record in records]
-    assert told == [*lines.values(), long]
+    found = [record.reason if isinstance(record, SetAside) else joined(record.text) for record in records]
+    assert found == [*lines.values(), long]
     assert isinstance(records[0], Document) and isinstance(records[0].text, LongText)

@@ -196,7 +196,7 @@ def test_pieces_are_joined_where_tokens_that_reach_over_words_are_out_of_step(en
 
 @settings(deadline=None, max_examples=40)
 @given(text=STRETCHES, kind=st.sampled_from(["byte_level_trimmed", "byte_level_whole", "word_piece", "unigram"]))
-def test_pieces_never_show_whatever_stands_where_they_meet(
+def test_pieces_never_show_whatever_the_text_is_where_they_meet(
     text: str, kind: str, tokenizers_by_kind: dict[str, Tokenizer]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -244,7 +244,7 @@ def test_ids_that_no_token_has_are_not_drawn() -> None:
 @pytest.mark.parametrize(("token", "role"), [("[MASK]", "mask"), ("[CLS]", "cls"), ("[SEP]", "sep"), ("[PAD]", "pad")])
 def test_a_tokenizer_without_a_token_that_rows_need_is_refused(token: str, role: str) -> None:
     tokens = [other for other in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "lake") if other != token]
-    lacking = Tokenizer(models.WordLevel({other: place for place, other in enumerate(tokens)}, unk_token="[UNK]"))
+    lacking = Tokenizer(models.WordLevel({other: index for index, other in enumerate(tokens)}, unk_token="[UNK]"))
     with pytest.raises(DataError, match=f"lacking: the tokenizer has no {role} token"):
         vocabulary_of(lacking, "lacking")
 

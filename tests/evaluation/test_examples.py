@@ -54,8 +54,8 @@ def test_guesses_are_those_of_the_full_model_on_the_whole_row(
             likeliest = model(input_ids=seen).logits[0, one.position].softmax(-1).topk(3)
         assert [probability for _, probability in one.guesses] == pytest.approx(likeliest.values.tolist(), abs=1e-5)
         pieces = [tokenizer.decode([token_id]) for token_id in likeliest.indices.tolist()]
-        told = [text for text, _ in one.guesses]
-        assert [piece.strip().removeprefix("##") for piece in pieces] == [text.strip() for text in told]
+        guessed = [text for text, _ in one.guesses]
+        assert [piece.strip().removeprefix("##") for piece in pieces] == [text.strip() for text in guessed]
 
 
 def test_context_and_truth_are_running_text(frozen: FrozenRows, tokenizer, filled: list[FilledMask]) -> None:
@@ -78,8 +78,8 @@ def test_a_guess_that_is_right_is_the_truth_to_the_letter(world: World, frozen: 
     answer = int(frozen.rows[first.row_id].input_ids[first.position])
     with torch.no_grad():
         model.get_output_embeddings().bias[answer] = 1_000.0
-    (told,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
-    assert told.guesses[0] == (told.truth, pytest.approx(1.0))
+    (example,) = filled_masks(MlmObjective(model), tokenizer, frozen, 1, CPU)
+    assert example.guesses[0] == (example.truth, pytest.approx(1.0))
 
 
 @pytest.mark.parametrize("is_training", [True, False])

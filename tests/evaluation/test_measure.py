@@ -86,13 +86,13 @@ def test_measures_are_those_of_a_loop_over_rows_with_the_full_model(
     measured = measure(objective, frozen, view, NUM_POSITIONS, accelerator)
     assert len(measured.blocks) == NUM_BLOCKS
     columns = [(counts.sum(), hits.sum(), losses.sum()), *zip(counts.sum(0), hits.sum(0), losses.sum(0), strict=True)]
-    for told, (count, hit, loss) in zip([measured.whole, *measured.blocks], columns, strict=True):
-        assert told.num_selected == count
+    for accuracy, (count, hit, loss) in zip([measured.whole, *measured.blocks], columns, strict=True):
+        assert accuracy.num_selected == count
         if count:
-            assert told.accuracy == pytest.approx(100 * hit / count)
-            assert told.loss == pytest.approx(loss / count, rel=1e-4)
+            assert accuracy.accuracy == pytest.approx(100 * hit / count)
+            assert accuracy.loss == pytest.approx(loss / count, rel=1e-4)
         else:
-            assert (told.accuracy, told.standard_error, told.loss) == (None, None, None)
+            assert (accuracy.accuracy, accuracy.standard_error, accuracy.loss) == (None, None, None)
             assert name == "cut"
     assert measured.whole.num_selected > 150
     assert model == "base" or 2 < measured.whole.accuracy < 50
@@ -108,11 +108,11 @@ def test_accuracy_per_bin_is_that_of_the_tokens_in_it(
     right = iter(np.concatenate([one.positions for one in shown]) % 16 < 8)
     objective = MlmObjective(tiny_model("roberta", 1))
 
-    def told(batch: MlmBatch) -> MlmOutput:
+    def predict(batch: MlmBatch) -> MlmOutput:
         hits = [bool(next(right)) for _ in batch.labels]
         return MlmOutput(torch.ones(len(hits)), torch.tensor(hits))
 
-    monkeypatch.setattr(objective, "predict", told)
+    monkeypatch.setattr(objective, "predict", predict)
     measured = measure(objective, frozen, view, block, accelerator)
     positions = np.concatenate([one.positions for one in shown])
     starts = bin_starts(block, LONG_POSITIONS)
@@ -172,11 +172,11 @@ def test_standard_error_is_that_of_drawing_rows_again(
     measured = measure(objective, frozen, whole, NUM_POSITIONS, accelerator)
     generator = np.random.default_rng(0)
     drawn = generator.integers(0, len(counts), (4_000, len(counts)))
-    for told, column in zip([measured.whole, *measured.blocks[:2]], [..., 0, 1], strict=True):
+    for accuracy, column in zip([measured.whole, *measured.blocks[:2]], [..., 0, 1], strict=True):
         count, hit = (sums.sum(1) if column is ... else sums[:, column] for sums in (counts, hits))
         shares = 100 * hit[drawn].sum(1) / count[drawn].sum(1)
-        assert told.standard_error > 0.5
-        assert told.standard_error == pytest.approx(shares.std(), rel=0.15)
+        assert accuracy.standard_error > 0.5
+        assert accuracy.standard_error == pytest.approx(shares.std(), rel=0.15)
 
 
 def test_error_of_a_single_row_is_not_zero(
@@ -189,16 +189,16 @@ def test_error_of_a_single_row_is_not_zero(
 
     monkeypatch.setattr(objective, "predict", every_other)
     one = replace(frozen, settings=HeldOut(max_rows=1))
-    told = measure(objective, one, whole, NUM_POSITIONS, accelerator).whole
-    share = told.accuracy / 100
-    assert told.standard_error == pytest.approx(100 * math.sqrt(share * (1 - share) / told.num_selected))
-    assert told.standard_error > 10
+    accuracy = measure(objective, one, whole, NUM_POSITIONS, accelerator).whole
+    share = accuracy.accuracy / 100
+    assert accuracy.standard_error == pytest.approx(100 * math.sqrt(share * (1 - share) / accuracy.num_selected))
+    assert accuracy.standard_error > 10
 
 
 def test_rows_that_agree_among_themselves_widen_the_error(
     frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All tokens of a row are right or wrong together, so they are no independent draws."""
+    """All tokens of a row are right or wrong together, so they are not independent draws."""
     objective = MlmObjective(tiny_model("roberta", 1))
 
     def together(batch: MlmBatch) -> MlmOutput:
@@ -206,10 +206,10 @@ def test_rows_that_agree_among_themselves_widen_the_error(
         return MlmOutput(torch.zeros(len(batch.labels)), row % 2 == 0)
 
     monkeypatch.setattr(objective, "predict", together)
-    told = measure(objective, frozen, whole, NUM_POSITIONS, accelerator).whole
-    share = told.accuracy / 100
-    of_single_tokens = 100 * math.sqrt(share * (1 - share) / told.num_selected)
-    assert told.standard_error > 1.5 * of_single_tokens
+    accuracy = measure(objective, frozen, whole, NUM_POSITIONS, accelerator).whole
+    share = accuracy.accuracy / 100
+    of_single_tokens = 100 * math.sqrt(share * (1 - share) / accuracy.num_selected)
+    assert accuracy.standard_error > 1.5 * of_single_tokens
 
 
 @pytest.mark.parametrize(("is_right", "percent"), [(True, 100.0), (False, 0.0)])
@@ -228,8 +228,8 @@ def test_oracle_is_always_right(
         objective, "predict", lambda batch: MlmOutput(ones(batch.labels).float(), is_right & ones(batch.labels).bool())
     )
     measured = measure(objective, frozen, view_of(name, frozen), NUM_POSITIONS, accelerator)
-    for told in (measured.whole, *(block for block in measured.blocks if block.num_selected)):
-        assert (told.accuracy, told.standard_error, told.loss) == (percent, 0.0, 1.0)
+    for accuracy in (measured.whole, *(block for block in measured.blocks if block.num_selected)):
+        assert (accuracy.accuracy, accuracy.standard_error, accuracy.loss) == (percent, 0.0, 1.0)
     views = (view for row_id in frozen.row_ids for view in view_of(name, frozen)(frozen.masked(row_id)))
     expected = sum(len(view.positions) for view in views)
     assert measured.whole.num_selected == expected > 100

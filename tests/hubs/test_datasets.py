@@ -104,7 +104,7 @@ def test_fault_while_a_split_is_downloaded_is_retried(hub: Hub) -> None:
 
 @pytest.fixture(params=["files", "saved", "saved splits"])
 def local(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Returns the folder of a data set: files of a usual layout, or what `datasets` saves."""
+    """Returns the folder of a dataset: files of a usual layout, or what `datasets` saves."""
     folder, table = tmp_path / "local", Dataset.from_dict({"body": TEXTS})
     match request.param:
         case "files":

@@ -1,12 +1,14 @@
 """A base model of each kind, and what is made of it."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.tiny import SPECIAL, World, one_thread, tiny_folder, tiny_world
+from tests.support.tiny import SPECIAL, tiny_folder
+from tests.support.worlds import single_thread, world
+
+__all__ = ["base", "copy", "kind", "single_thread", "world"]
 
 KINDS = list(SPECIAL)
 
@@ -27,15 +29,3 @@ def base(kind: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Pat
 def copy(base: Path, tmp_path: Path) -> Path:
     """A copy of the base model to damage."""
     return Path(shutil.copytree(base, tmp_path / "copy"))
-
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A RoBERTa with its long model and rows."""
-    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield

@@ -64,3 +64,10 @@ def test_a_launch_with_another_number_of_processes_is_refused_in_one_line(
     [error] = errors_in(output)
     assert code != 0 and reason in error
     assert not Path(settings.run).exists()
+
+
+def test_the_package_is_launched_as_a_module_without_a_script(settings, tmp_path):
+    module = ("-m", "longmlm", "pretrain")
+    code, output = run_to_end(replace(settings, dry_run=True), tmp_path, TWO_PROCESSES, *module)
+    assert code == 0, output[-2000:]
+    assert "processes   2 on " in output

@@ -7,23 +7,9 @@ import pytest
 
 from tests.support.hub import Hub
 from tests.support.served import Served, serve
-from tests.support.tiny import World, one_thread, tiny_evaluation, tiny_world
+from tests.support.worlds import evaluation, single_thread, world
 
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
-
-
-@pytest.fixture(scope="session")
-def evaluation(world: World) -> Path:
-    return tiny_evaluation(world)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
+__all__ = ["evaluation", "hub", "served", "single_thread", "world"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Rows as a public data set: what is published and what is not, its card, its destinations."""
+"""Rows as a public dataset: what is published and what is not, its card, its destinations."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A trained model to a stock folder: the same weights once, in the type asked for, for anybody's transformers."""
+"""A trained model to a stock folder: the same weights once, in the type asked for, loaded by plain transformers."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Following a run in training: each new best checkpoint is published, and a line says why another is not."""
+"""Following a run in training: each new best checkpoint is published, and a message says why a checkpoint is not."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The gate of a release: the evaluation must be about this model, and the exported files reach its accuracy."""
+"""The gate of a release: the evaluation must be of this model, and the exported files must reach its accuracy."""
 
 import shutil
 from collections.abc import Callable
@@ -78,8 +78,8 @@ def test_long_model_without_an_evaluation_is_refused(identity: Identity, is_allo
     [
         ("after_sha256", "other weights"),
         ("rows_sha256", "other rows"),
-        ("base", "another base model"),
-        ("base_revision", "another revision"),
+        ("base", "a different base model"),
+        ("base_revision", "a different revision"),
     ],
 )
 def test_evaluation_of_something_else_is_refused_whatever_is_allowed(

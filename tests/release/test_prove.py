@@ -1,4 +1,4 @@
-"""The proof of a release succeeds for a faithful folder, and fails for every kind of damage."""
+"""Verification of a release succeeds for a faithful folder, and fails for every kind of damage."""
 
 import json
 from collections.abc import Callable
@@ -82,9 +82,7 @@ TAMPERINGS = {
 
 
 @pytest.mark.parametrize("weights", TYPES)
-def test_faithful_folder_is_proved_in_every_type(
-    trained: LoadedModel, rows: Rows, tmp_path: Path, weights: str
-) -> None:
+def test_faithful_folder_passes_in_every_type(trained: LoadedModel, rows: Rows, tmp_path: Path, weights: str) -> None:
     export(trained, weights, tmp_path)
     proof = prove(trained, weights, rows, tmp_path)
     assert proof.largest_difference <= 1e-4
@@ -119,7 +117,7 @@ def test_logits_are_compared_at_the_base_models_length(
     assert compared["padded.attention_mask"].sum(1).tolist() == [LONG_POSITIONS, LONG_POSITIONS // 2]
 
 
-def test_last_position_is_proved_where_no_row_reaches_it(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:
+def test_last_position_is_verified_where_no_row_reaches_it(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:
     short = [row_id for row_id in range(len(rows)) if len(rows[row_id]) < LONG_POSITIONS - 4]
     assert len(short) > 10
     export(trained, "fp32", tmp_path)
@@ -157,7 +155,7 @@ def test_folder_that_cannot_be_read_is_refused_in_a_line(
     assert "\n" not in str(caught.value)
 
 
-def test_text_of_the_proof_nearly_fills_a_row_and_asks_for_one_token_near_its_end(
+def test_text_for_fill_mask_nearly_fills_a_row_and_asks_for_one_token_near_its_end(
     trained: LoadedModel, rows: Rows
 ) -> None:
     tokenizer = trained.tokenizer

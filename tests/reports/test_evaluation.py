@@ -150,11 +150,11 @@ def test_earlier_result_is_replaced(written: Path, tmp_path: Path) -> None:
     output = Path(shutil.copytree(written, tmp_path / "out"))
     files = {"evaluation.json", "index.html"} | PICTURES
     assert {path.name for path in output.iterdir()} == files
-    assert "Recovery in training" in words(output)
+    assert "Recovery during training" in words(output)
     write_evaluation(replace(FULL, curve=(), examples=()).signed(), output, MADE_BY)
     assert {path.name for path in output.iterdir()} == files - {"recovery.png"}
     assert read_evaluation(output / "evaluation.json").curve == ()
-    assert "Recovery in training" not in words(output)
+    assert "Recovery during training" not in words(output)
     assert "Masks near the end" not in words(output)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -21,7 +21,7 @@ from longmlm.reports.model_card import (
     model_card,
 )
 from longmlm.settings.release import ReleaseCard
-from tests.support.tiny import LONG_POSITIONS, World
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
 
 CARD = ReleaseCard(
     title="Tiny: a model, 40 long",
@@ -97,7 +97,7 @@ def test_numbers_are_the_measured_ones(provenance: Provenance, measured: Evaluat
         whole = measured.measured[name].whole
         assert f"{whole.accuracy:.2f} ± {whole.standard_error:.2f}" in text
         assert f"| {name} " in text
-    assert f"extended to {LONG_POSITIONS}" in text
+    assert f"extended from {NUM_POSITIONS} trained positions to {LONG_POSITIONS}" in text
     assert "3 steps, 1,000 tokens" in text
     assert f"{rows.report.train.documents:,} | {rows.report.held_out.documents:,} |" in text
     assert "hierarchical, alpha 0.4" in text
@@ -177,7 +177,7 @@ def test_earlier_runs_and_the_start_are_named(provenance: Provenance, rows: Rows
     earlier = TrainingRecord(row_length=20, steps=70, tokens=9_000)
     start = ModelSource(name="/maker/secret/start")
     text = render(Provenance(trained=provenance.trained, trained_before=(earlier,), started_from=start), None, rows)
-    assert "`start` (revision local)" in text
+    assert "`start`, pretrained further" in text
     assert "1,000 tokens, after 70 steps on 9,000 tokens in an earlier run." in text
     assert "secret" not in text
 
@@ -246,8 +246,10 @@ def test_address_changes_the_code_and_nothing_else(
 
 
 def test_training_is_shown_if_it_is_known(provenance: Provenance, rows: RowsManifest) -> None:
-    training = Training({"masking.selected_fraction": "0.2"}, 9000.0)
-    text = render(provenance, None, rows, replace(CARD, hardware="one H200"), training=training)
-    assert "Trained for 2.5 hours on one H200." in text
+    author = replace(CARD, hardware="one H200")
+    for seconds, duration in ((9000.0, "2.5 hours"), (90.0, "1.5 minutes"), (0.4, "0.4 seconds")):
+        training = Training({"masking.selected_fraction": "0.2"}, seconds)
+        text = render(provenance, None, rows, author, training=training)
+        assert f"Trained for {duration} on one H200." in text
     assert "| masking.selected_fraction | 0.2 |" in text
     assert "## Training" not in render(provenance, None, rows)

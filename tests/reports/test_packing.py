@@ -43,7 +43,11 @@ def test_page_shows_lengths_fill_cut_sentences_and_sources(full_page: str) -> No
     for part in ("150 ", "of 512", "128 k", "86.8%", "no <text>", "7", "the command"):
         assert f"|{part}|" in said, part
     assert "|6 |of 4,000|" in said, "sentences that were cut"
-    for titles in ("tokens in a document, from … to twice that", "documents (%)", "share of a row that is filled (%)"):
+    for titles in (
+        "tokens in a document, from … to twice as many",
+        "documents (%)",
+        "share of a row that is filled (%)",
+    ):
         assert said.count(f"|{titles}|") == 2
     assert "novels-0.jsonl, novels-1.jsonl, novels-2.jsonl and 2 more files" in said
     assert "owner/laws, train" in said
@@ -63,7 +67,7 @@ def test_page_shows_copies_an_example_and_the_held_out_share_with_the_one_asked_
 def test_bars_are_shares_of_each_split_and_empty_ends_are_left_out(full_page: str) -> None:
     labels = re.findall(r'aria-label="([^"]*)"', full_page)
     lengths, fills = (next(label for label in labels if label.startswith(name)) for name in ("Document", "Fill"))
-    assert "training from 10 to 40 (least 10, most 40); held-out from 10 to 40" in lengths
+    assert "training from 10 to 40 (minimum 10, maximum 40); held-out from 10 to 40" in lengths
     assert f"training from {100 / 130:.4g} to {10_000 / 130:.4g}" in fills
 
 

@@ -119,7 +119,7 @@ def test_chart_is_drawn_for_wide_and_narrow_screens_and_described_in_words() -> 
     for attrs in pictures:
         label = str(attrs["aria-label"])
         assert all(
-            part in label for part in ("A chart", "share (%) over position", "one from 3 to 5 (least 3, most 9)")
+            part in label for part in ("A chart", "share (%) over position", "one from 3 to 5 (minimum 3, maximum 9)")
         )
     assert all(attrs["aria-hidden"] == "true" for attrs in reader.all("svg"))
     wide, narrow = STYLE.split("@media (max-width")

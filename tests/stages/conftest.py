@@ -21,34 +21,12 @@ from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import take_snapshot, write_checkpoint
 from longmlm.training.run import RunRecord
-from tests.support.tiny import (
-    World,
-    held_out,
-    one_thread,
-    tiny_evaluation,
-    tiny_world,
-    with_fresh_process_state,
-)
+from tests.support.tiny import World, held_out, with_fresh_process_state
+from tests.support.worlds import evaluation, single_thread, world
+
+__all__ = ["evaluation", "run_folder", "run_here", "run_there", "settings", "single_thread", "world"]
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A RoBERTa with its long model, before and after training, and rows."""
-    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
-
-
-@pytest.fixture(scope="session")
-def evaluation(world: World) -> Path:
-    """What the evaluate stage wrote for these models."""
-    return tiny_evaluation(world)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaTokenizer
@@ -22,6 +21,7 @@ from longmlm.stages.prepare import prepare
 from longmlm.stages.pretrain import pretrain
 from longmlm.training import loop, tracker
 from longmlm.training.run_folder import checkpoint_folder, read_state
+from tests.support.tiny import with_fresh_process_state
 
 ROOT = Path(__file__).parents[2]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -90,11 +90,11 @@ def train() -> Callable[[PretrainConfig], Path]:
     """Runs the stage in this process and returns the run folder."""
 
     def run(config: PretrainConfig) -> Path:
-        AcceleratorState._reset_state(reset_partial_state=True)
+        with_fresh_process_state()
         try:
             pretrain(config)
         finally:
-            AcceleratorState._reset_state(reset_partial_state=True)
+            with_fresh_process_state()
         return Path(config.run)
 
     return run

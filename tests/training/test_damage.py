@@ -190,7 +190,7 @@ def test_what_was_changed_or_damaged_since_a_run_started_is_named_when_it_is_res
     run, rows = Path(settings.run), Path(settings.rows)
     before = contents(run)
 
-    with pytest.raises(CheckpointError, match=r"rows were those with SHA-256 [0-9a-f]{12}"):
+    with pytest.raises(CheckpointError, match=r"the rows' SHA-256 was [0-9a-f]{12}, is [0-9a-f]{12}"):
         train(replace(settings, rows=str(other_rows(rows, tmp_path / "rows"))))
 
     masking = replace(settings.recipe.masking, selected_fraction=0.3)

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import nn
 
 from longmlm.errors import TrainingError
 from longmlm.training import deepspeed_backend
 from longmlm.training.deepspeed_backend import DeepSpeedBackend, plugin_of_launch
+from tests.support.tiny import with_fresh_process_state
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_checkpoint_of_before_the_first_update_has_no_moments_to_restore():
     engine = SimpleNamespace(optimizer=SimpleNamespace(optimizer=SimpleNamespace(state={})))
     backend = DeepSpeedBackend(Accelerator(cpu=True), engine, (nn.Parameter(torch.zeros(2)),))
     backend.restore_optimizer({"state": {}})
-    AcceleratorState._reset_state(reset_partial_state=True)
+    with_fresh_process_state()
 
 
 def test_where_deepspeed_is_not_installed_the_extra_is_named(deepspeed_launch, monkeypatch):

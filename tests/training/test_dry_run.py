@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from accelerate.state import AcceleratorState
 
 from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, FolderError, TrainingError
@@ -14,6 +13,7 @@ from longmlm.model.loading import load_model
 from longmlm.stages.pretrain import pretrain
 from longmlm.training import dry_run as dry_running
 from longmlm.training.run_folder import best_checkpoint, checkpoint_folder, read_state
+from tests.support.tiny import with_fresh_process_state
 from tests.support.training import losses, with_recipe, with_runtime
 
 
@@ -22,14 +22,14 @@ def dry_run(capsys):
     """Runs the stage in this process as a dry run and returns what it prints, by subject."""
 
     def run(config) -> dict[str, str]:
-        AcceleratorState._reset_state(reset_partial_state=True)
+        with_fresh_process_state()
         capsys.readouterr()
         pretrain(replace(config, dry_run=True))
-        AcceleratorState._reset_state(reset_partial_state=True)
+        with_fresh_process_state()
         return {line[:12].strip(): line[12:] for line in capsys.readouterr().out.splitlines()}
 
     yield run
-    AcceleratorState._reset_state(reset_partial_state=True)
+    with_fresh_process_state()
 
 
 def files_below(folder: Path) -> dict[Path, float]:
@@ -79,9 +79,9 @@ def test_a_dry_run_in_the_middle_reports_what_is_left_and_touches_no_checkpoint(
 def test_a_finished_run_is_reported_as_finished(settings, train, capsys):
     train(settings)
     capsys.readouterr()
-    AcceleratorState._reset_state(reset_partial_state=True)
+    with_fresh_process_state()
     pretrain(replace(settings, dry_run=True))
-    AcceleratorState._reset_state(reset_partial_state=True)
+    with_fresh_process_state()
     assert "is finished: 12 of 12 steps are made" in capsys.readouterr().out
 
 

@@ -65,5 +65,5 @@ def test_run_that_started_on_the_folder_resumes_with_the_same_rows_on_the_hub_an
     other["files"][train_shard] = other["files"][held_out]
     repository.commit({**published_files, train_shard: published_files[held_out], MANIFEST: json.dumps(other).encode()})
     rewind(run)
-    with pytest.raises(CheckpointError, match="rows were those with SHA-256"):
+    with pytest.raises(CheckpointError, match="the rows' SHA-256 was "):
         train(replace(short, rows=f"hf:{NAME}@{repository.branches['main']}"))

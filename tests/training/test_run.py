@@ -11,12 +11,15 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import read_provenance
+from longmlm.artifacts.run import RunSummary
 from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.evaluation import run_evaluation
 from longmlm.folders import MANIFEST, seal
 from longmlm.processes import exclusive_lock
+from longmlm.release.follow import is_finished
 from longmlm.settings.pretrain import Start
+from longmlm.training import loop
 from longmlm.training.run_folder import (
     best_checkpoint,
     check_still_newest,
@@ -51,6 +54,18 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(uninterrup
     before = {path: path.stat().st_mtime_ns for path in resumed.rglob("*") if "step-" in str(path)}
     train(half_trained)
     assert before and before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_a_finished_run_that_is_run_again_keeps_its_summary_and_stays_finished(settings, train, monkeypatch):
+    run = train(settings)
+    before = (run / RunSummary.FILE).read_text()
+    monkeypatch.setattr(loop, "peak_memory_bytes", lambda: 1)
+    train(settings)
+    assert (run / RunSummary.FILE).read_text() == before
+    assert is_finished(run)
+    (run / RunSummary.FILE).write_text(before[:-9])  # damaged
+    train(settings)
+    assert artifact.read(RunSummary, run / RunSummary.FILE).state == state_at(run, 12)
 
 
 def test_a_resume_needs_neither_the_start_nor_the_same_runtime(uninterrupted, half_trained, train):

@@ -29,7 +29,7 @@ from tests.support.training import (
 )
 
 
-def test_a_stop_signal_is_heeded_after_the_update_and_the_same_command_completes_the_run(
+def test_a_stop_signal_takes_effect_after_the_update_and_the_same_command_completes_the_run(
     settings, uninterrupted, train, monkeypatch, capsys
 ):
     update = loop.one_update

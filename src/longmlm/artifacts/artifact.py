@@ -73,16 +73,17 @@ class Artifact:
             raise ArtifactError(f"its format is {found!r}, this longmlm reads up to {current}: install a newer longmlm")
         if found == current:
             return content
+        older = json.loads(json.dumps(content), parse_constant=lambda _: None)  # early versions wrote NaN for None
         stamp = {"format": current, "longmlm": content.get("longmlm", "unknown"), "commit": content.get("commit")}
-        return {**cls.upgrade(content), **stamp}
+        return {**cls.upgrade(older), **stamp}
 
 
 Kind = TypeVar("Kind", bound=Artifact)
 
 
 def dump(artifact: Artifact) -> Json:
-    """Returns the artifact as a JSON object."""
-    return _adapter(type(artifact)).dump_python(artifact, mode="json")
+    """Returns the artifact as a JSON object; JSON has no NaN and no infinity, which become null."""
+    return json.loads(_adapter(type(artifact)).dump_json(artifact))
 
 
 def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
@@ -93,8 +94,8 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
     import pydantic
 
     try:
-        content = json.loads(text, parse_constant=lambda _: None)  # early versions wrote NaN for None
-        return _adapter(kind).validate_json(json.dumps(kind.upgraded(content)), strict=True)
+        content = json.dumps(kind.upgraded(json.loads(text)), allow_nan=False)
+        return _adapter(kind).validate_json(content, strict=True)
     except pydantic.ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])

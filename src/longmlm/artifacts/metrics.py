@@ -72,7 +72,7 @@ class MetricsFile:
     def lines(self) -> list[Metrics]:
         """Returns the lines written so far, without a last line that a crash cut short.
 
-        Raises ArtifactError, which names the line, when another one cannot be read.
+        Raises ArtifactError, which names the line, when any other line cannot be read.
         """
         return [line for _, line in self._parsed()]
 
@@ -98,5 +98,5 @@ class MetricsFile:
 
 def parse_line(text: str | bytes, name: str) -> Metrics:
     """Returns one line of metrics; raises ArtifactError for anything else."""
-    kind = EvaluationMetrics if '"held_out"' in str(text) else TrainingMetrics  # lines of before format 1 have no kind
+    kind = EvaluationMetrics if '"held_out"' in str(text) else TrainingMetrics  # before format 1, lines have no kind
     return load(kind, text, name)

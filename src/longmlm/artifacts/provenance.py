@@ -9,6 +9,12 @@ from longmlm.errors import ArtifactError
 from longmlm.settings.extend import Initialisation, PositionMode
 from longmlm.settings.held_out import HeldOut
 
+EXTENSION_KEYS = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
+OLD_KEYS = {  # all that files from before format 1 can have
+    *("base", "base_revision", *EXTENSION_KEYS),
+    *("started_from", "started_from_revision", "trained", "trained_before"),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
@@ -63,7 +69,7 @@ class TrainingRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(Artifact):
-    """The history of a model. All parts are absent for a model that longmlm neither extended nor trained."""
+    """The history of a model; empty for a model that longmlm neither extended nor trained."""
 
     FILE: ClassVar[str] = "longmlm.json"
 
@@ -93,13 +99,12 @@ class Provenance(Artifact):
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:
-        """Returns content from before format 1, which had all keys on one level."""
-        if "extension" in content:
-            raise ArtifactError("it has no format number, or 0")
-        known = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
+        """Returns content from before format 1, which had all keys on one level; raises ArtifactError for others."""
+        if unknown := sorted(content.keys() - OLD_KEYS - {"format"}):
+            raise ArtifactError(f"it has no format number, or 0, and the unknown key {unknown[0]!r}")
         base = _upgraded_source(content, "base")
         return {
-            "extension": base and {"base": base, **{key: content[key] for key in known if key in content}},
+            "extension": base and {"base": base, **{key: content[key] for key in EXTENSION_KEYS if key in content}},
             "started_from": _upgraded_source(content, "started_from"),
             "trained": content.get("trained") and _upgraded_record(content["trained"]),
             "trained_before": [_upgraded_record(record) for record in content.get("trained_before", ())],

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from longmlm.artifacts.artifact import Artifact, Json
+from longmlm.artifacts.artifact import Artifact, Json, without
 from longmlm.folders import FileEntry
 from longmlm.settings.prepare import PackingMode
 
@@ -14,14 +14,7 @@ SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strict:
-    """A part of an artifact, without unknown fields."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile(Strict):
+class SourceFile:
     """A file that rows were made of."""
 
     path: str
@@ -29,7 +22,7 @@ class SourceFile(Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceRecord(Strict):
+class SourceRecord:
     """A source of rows: its files with their hashes, or a dataset of the hub at a commit."""
 
     text_field: str = "text"
@@ -50,7 +43,7 @@ class SourceRecord(Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsPlan(Strict):
+class RowsPlan:
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
     `tokenizer_fingerprint` covers the whole tokenizer backend. Rows of format 1 have `vocabulary_sha256` instead, which
@@ -73,7 +66,7 @@ class RowsPlan(Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitReport(Strict):
+class SplitReport:
     """What one split is made of. The optional fields are missing in manifests of early versions.
 
     `copies` counts documents with the text of an earlier one. `tokens_per_source` has an entry for each source.
@@ -95,7 +88,7 @@ class SplitReport(Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents(Strict):
+class Contents:
     """What rows are made of, and how many records were set aside for which reason."""
 
     train: SplitReport
@@ -140,8 +133,8 @@ class RowsManifest(Artifact):
         hashes = {"tokenizer_fingerprint": fingerprint}
         if content["format"] == 1:
             hashes = {"tokenizer_fingerprint": None, "vocabulary_sha256": fingerprint}
-        kept = {key: content[key] for key in ("kind", "report", "files")}
-        return kept | {"plan": {**plan["settings"], "sources": plan["sources"], **hashes}}
+        plan = {**plan["settings"], **without(plan, "settings"), **hashes}
+        return {**without(content, "row_length"), "plan": plan}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

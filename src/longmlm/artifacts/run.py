@@ -13,7 +13,7 @@ class TrainState:
     """Progress of a run after `step` updates; accuracies are masked-token accuracies in percent.
 
     `cursor` counts the rows consumed by all ranks together, `tokens` those rows' tokens. `accuracy` is that of the
-    latest evaluation, made at `evaluated_at_step`. `base_cut` is absent if there is no base model.
+    latest evaluation, made at `evaluated_at_step`. `base_cut` is None if there is no base model.
     """
 
     step: int = 0
@@ -51,10 +51,10 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState(Artifact):
-    """What a checkpoint holds besides tensors: progress, and all that a resumed run must have in common with it.
+    """What a checkpoint holds besides tensors: progress, and all that a resumed run must agree with.
 
     `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
-    commit. Both are absent in checkpoints of early versions.
+    commit. Both are None in checkpoints of early versions.
     """
 
     FILE: ClassVar[str] = "state.json"
@@ -67,7 +67,7 @@ class CheckpointState(Artifact):
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:
-        """Returns content of before format 1; raises ArtifactError if it does not identify the rows."""
+        """Returns content from before format 1; raises ArtifactError if it does not identify the rows."""
         before = content["depends_on"]
         if "sha256" not in before["rows"]:
             raise ArtifactError(
@@ -80,7 +80,7 @@ class CheckpointState(Artifact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary(Artifact):
-    """How a run ended, or stands: its state, its median speed, its processes, its peak memory."""
+    """The state of a run at its end, or so far, with its median speed, number of processes and peak memory."""
 
     FILE: ClassVar[str] = "summary.json"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from longmlm.batches.masking import MaskedRow
 
 
-def _none() -> Tensor:
+def _empty() -> Tensor:
     return torch.empty(0, dtype=torch.int64)
 
 
@@ -21,7 +21,7 @@ class MlmBatch:
     """Rows as the model sees them; `selected` and `document_starts` are indices into the flattened `input_ids`.
 
     `labels` holds the original tokens at `selected`, `document_sources` the source of each document's part.
-    `attention_mask` is absent when every row is full, which keeps the flash kernel. `row_ids` identify the rows.
+    `attention_mask` is None when all rows are equally long, which allows the flash kernel. `row_ids` identify the rows.
     """
 
     input_ids: Int64[Tensor, "rows length"]
@@ -29,8 +29,8 @@ class MlmBatch:
     selected: Int64[Tensor, " selected"]
     labels: Int64[Tensor, " selected"]
     row_ids: tuple[int, ...] = ()
-    document_starts: Int64[Tensor, " documents"] = field(default_factory=_none)
-    document_sources: Int64[Tensor, " documents"] = field(default_factory=_none)
+    document_starts: Int64[Tensor, " documents"] = field(default_factory=_empty)
+    document_sources: Int64[Tensor, " documents"] = field(default_factory=_empty)
 
     @property
     def num_targets(self) -> int:

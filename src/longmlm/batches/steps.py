@@ -30,10 +30,10 @@ class Recipe:
 
 
 def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int | None = None) -> None:
-    """Raises DataError when rows were made with another tokenizer, or are longer than `num_positions`."""
-    if not rows.is_made_by(vocabulary):
+    """Raises DataError when rows were made with a different tokenizer, or are longer than `num_positions`."""
+    if not rows.is_made_with(vocabulary):
         raise DataError(
-            f"the rows were made with another tokenizer than {vocabulary.name} has: prepare rows with its tokenizer"
+            f"the rows were made with another tokenizer, not with that of {vocabulary.name}: prepare rows with that one"
         )
     if num_positions is not None and rows.row_length > num_positions:
         raise DataError(

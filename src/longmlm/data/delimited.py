@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator
 
 from longmlm.data.files import Lines
+from longmlm.data.texts import BYTE_ORDER_MARK
 
-BYTE_ORDER_MARK = "\ufeff"
 FIELD_CHARACTERS = 1 << 25
 LOOK_AHEAD_BYTES = 1 << 25
 ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an empty field, or quotes in a field
@@ -47,12 +47,12 @@ class DelimitedReader:
             raise StopIteration
         self._taken.append(line)
         is_first = self._lines.offset == len(line)
-        return _decoded(line).removeprefix(BYTE_ORDER_MARK) if is_first else _decoded(line)
+        return _decoded(line.removeprefix(BYTE_ORDER_MARK) if is_first else line)
 
     def records(self, end: int) -> Iterator[tuple[int, Fields]]:
         """Yields the offset and the fields of each record that begins before `end`; a broken one has None for fields.
 
-        Blank lines are no records.
+        Blank lines are not records.
         """
         while self._lines.offset < end:
             begin, fields = self._lines.offset, self._next_record()

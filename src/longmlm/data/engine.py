@@ -35,7 +35,7 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 
 Executor = Callable[[SliceJob, Sequence[int]], None]
 LOCK = ".lock"  # the file of exclusive_lock
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def prepare_rows(
@@ -111,7 +111,7 @@ def _commit(source: Source, earlier: Sequence[SourceRecord]) -> str:
 
 
 def _previous_plan(output: Path) -> RowsPlan | None:
-    """Returns the plan of the rows in `output`, or of unfinished ones; None where there are none that can be read."""
+    """Returns the plan of the rows in `output`, or of unfinished ones; None if there are none that can be read."""
     for kind, folder in ((RowsManifest, output), (WorkPlan, partial_of(output))):
         try:
             return artifact.read(kind, folder / kind.FILE).plan
@@ -223,7 +223,7 @@ def _explained_full_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise
         raise DataError(
             f"the disk is full, or a file larger than allowed ({folder}): free some space and run the same command "

@@ -45,12 +45,12 @@ def extent_of(path: Path, source: Source) -> Extent:
 
 
 def borders_of(path: Path, length: int, source: Source) -> Iterator[int] | None:
-    """Yields where the records of a .csv file begin, where alone it may be cut; None for a file cut at any offset."""
+    """Returns the offsets at which a .csv file may be cut, where its records begin; None for a file cut anywhere."""
     return _csv_borders(path, length, source.delimiter or ",") if kind_of(path) == ".csv" else None
 
 
 def records_of(span: Span, source: Source) -> Iterator[Record]:
-    """Yields the offset and the text of every record of a span; blank lines are no records."""
+    """Yields the offset and the text of every record of a span; blank lines are not records."""
     path = Path(span.path)
     match kind_of(path):
         case ".parquet":
@@ -178,7 +178,7 @@ def _check_text_column(path: Path, field: str, schema: pa.Schema) -> None:
     kind = schema.field(field).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise DataError(f"{path}: column {field!r} holds {kind}, not text: set text_field to another one")
+        raise DataError(f"{path}: column {field!r} holds {kind}, not text: set text_field to a column of text")
 
 
 def _check_column(path: Path, field: str, names: list[str]) -> None:

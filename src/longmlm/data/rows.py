@@ -139,7 +139,7 @@ class Rows:
         """Mean share of `row_length` that the rows of this split fill."""
         return self.manifest.report.of(self.split).fill_rate
 
-    def is_made_by(self, vocabulary: Vocabulary) -> bool:
+    def is_made_with(self, vocabulary: Vocabulary) -> bool:
         """Returns whether these rows were made with this tokenizer, as far as their format records it."""
         plan = self.manifest.plan
         if plan.tokenizer_fingerprint is None:

@@ -27,7 +27,7 @@ def load_models(rows: Rows, base: str, long: Sequence[str]) -> list[LoadedModel]
     """Returns the base model, at the revision that the first long model was made from, and the long models.
 
     Raises ModelError when the base model is not of the length that was extended, and DataError when the rows were made
-    with another tokenizer, or are longer than a long model reads.
+    with a different tokenizer, or are longer than a long model reads.
     """
     models = [load_model(name) for name in long]
     extension = models[0].provenance.extension

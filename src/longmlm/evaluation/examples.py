@@ -52,7 +52,9 @@ def filled_masks(
                     _last_words(_continuation(tokenizer, before[:1], before[1:]), CHARACTERS_BEFORE),
                     _last_words(text_after[::-1], CHARACTERS_AFTER)[::-1],
                     _continuation(tokenizer, before, [true_id]),
-                    tuple((_continuation(tokenizer, before, [guess]), share) for guess, share in guesses.items()),
+                    tuple(
+                        (_continuation(tokenizer, before, [guess]), likelihood) for guess, likelihood in guesses.items()
+                    ),
                 )
             )
     return examples

@@ -20,7 +20,7 @@ def is_local(source: Source) -> bool:
 
 
 def commit_of(name: str, revision: str | None) -> str:
-    """Returns the commit that the revision of a dataset means now; raises DataError if it is unknown."""
+    """Returns the commit to which a dataset's revision resolves now; raises DataError if it is unknown."""
     target = Target("hf", name, revision, "dataset")
     commit, note = retry_download(target, lambda: huggingface.resolve(target))
     if note:
@@ -35,7 +35,7 @@ def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
 
 
 def source_files(source: Source) -> list[Path]:
-    """Returns the files that the split of a dataset in a local folder is made of."""
+    """Returns the files of a split of a dataset in a local folder."""
     if _is_saved(source):
         return arrow_files(source)
     data_files = retry_download(_target(source), lambda: _builder(source)).config.data_files
@@ -73,7 +73,7 @@ def _builder(source: Source) -> Any:
     builder: Any = load_dataset_builder(str(source.dataset), source.subset, revision=revision)
     if revision and builder.hash != revision:
         raise DataError(
-            f"{source.dataset}: commit {revision} cannot be downloaded now, and the local cache holds another one: "
+            f"{source.dataset}: commit {revision} cannot be downloaded now, and the local cache holds a different one: "
             "check the network, or name the commit in the cache"
         )
     _check_split(source, list(builder.config.data_files or builder.info.splits or ()))

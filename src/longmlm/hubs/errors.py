@@ -1,4 +1,4 @@
-"""Errors of hubs and storage: what can go wrong in a transfer, and the one line, without secrets, that a user reads."""
+"""Errors of hubs and storage: what can go wrong in a transfer, and the one-line message for it, without secrets."""
 
 import os
 import re
@@ -25,7 +25,7 @@ MAX_MESSAGE_LENGTH = 300
 
 
 class Cause(Enum):
-    """Why a transfer failed: the problem and the remedy, as the user reads them."""
+    """Why a transfer failed: the problem and the remedy, as shown to the user."""
 
     UNAUTHORIZED = ("access needs a valid token", "check its name, and {login}")
     PAYMENT_REQUIRED = ("its owner's plan does not cover this", "choose another owner, or change the plan")
@@ -63,13 +63,13 @@ class TransferError(Exception):
 
 
 def request_error(status: int, message: str, retry_after: float = 0.0) -> TransferError:
-    """Returns the error that an HTTP status stands for."""
+    """Returns the error for an HTTP status."""
     cause = Cause.UNAVAILABLE if status in TRANSIENT else CAUSES.get(status, Cause.REFUSED)
     return TransferError(cause, message, status, retry_after)
 
 
 def user_error(error: TransferError, direction: Direction, target: Target) -> UserError:
-    """Returns the error that tells the user in one line what failed, where, and the remedy."""
+    """Returns the error whose one-line message says what failed, where, and how to fix it."""
     words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
     words |= {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed"}
     problem, remedy = (part.format(**words, revision=target.revision) for part in error.cause.value)
@@ -93,13 +93,13 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def redact(text: str, *secrets: str | None) -> str:
-    """Returns the text on one line of at most 300 characters without anything that grants access.
+    """Returns the text as one line of at most 300 characters, without anything that grants access.
 
-    Removed are the given secrets, the values of environment variables whose names say that they are secret, the
-    queries of URLs, which may sign them, and user names and passwords in URLs.
+    It removes the given secrets, the values of environment variables whose names suggest a secret, the query strings
+    of URLs, which may hold a signature, and user names and passwords in URLs.
     """
     environment = [value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)]
     known = [*filter(None, secrets), *(value for value in environment if len(value) >= MIN_SECRET_LENGTH)]
-    for secret in sorted(known, key=len, reverse=True):  # one may begin with another
+    for secret in sorted(known, key=len, reverse=True):  # one may be a prefix of another
         text = text.replace(secret, "***")
     return USER_IN_ADDRESS.sub("", SIGNED_QUERY.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]

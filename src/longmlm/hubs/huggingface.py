@@ -17,7 +17,7 @@ from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_er
 from longmlm.hubs.retry import LONGEST_WAIT_SECONDS, TIMEOUT_SECONDS, retry
 from longmlm.settings.publishing import Target
 
-LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache serves
+LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache is used
 Result = TypeVar("Result")
 
 
@@ -35,7 +35,7 @@ def retry_download(target: Target, attempt: Callable[[], Result]) -> Result:
 
 
 def resolve(target: Target) -> tuple[str, str | None]:
-    """Returns the commit of the target's revision, and a note if the hub did not answer and the cache served."""
+    """Returns the commit of the target's revision, and a note if the hub did not answer and the cache was used."""
     if target.is_pinned:
         return str(target.revision), None
     api, about = HfApi(), {"repo_type": target.kind, "revision": target.revision}
@@ -60,7 +60,7 @@ def download(target: Target, commit: str, patterns: Sequence[str], ignored: Sequ
 
 
 def upload(folder: Path, target: Target, message: str) -> str:
-    """Uploads to a branch or a pull request in one commit, and tags that once its files are verified."""
+    """Uploads to a branch or a pull request in one commit, and tags that commit once its files are verified."""
     _set_up_client()
     api = HfApi()
     _open_repository(api, target)
@@ -121,7 +121,7 @@ def _verify(api: HfApi, target: Target, commit: str, folder: Path) -> None:
 
 
 def git_blob_id(path: Path) -> str:
-    """Returns the SHA-1 under which git, and thereby the hub, knows the file's content."""
+    """Returns the SHA-1 by which git, and thus the hub, identifies the file's content."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
@@ -151,7 +151,7 @@ def translate(error: Exception) -> TransferError:
 
 
 def _set_up_client() -> None:
-    """Bounds the client's waits, which have no limit by default, and silences it: its warnings hold signed URLs."""
+    """Bounds the client's waits, unlimited by default, and silences its warnings, which contain signed URLs."""
     set_client_factory(_client)
     logging.set_verbosity_error()
     if not sys.stderr.isatty():

@@ -13,7 +13,7 @@ from longmlm.hubs import huggingface
 from longmlm.settings.publishing import Target
 
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")  # config and tokenizer, never code
-IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load another repository
+IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load a different repository
 HASHES = {64: sha256_of, 40: huggingface.git_blob_id}  # by the length of a blob's name
 
 
@@ -29,9 +29,9 @@ class HubSnapshot:
 def snapshot_of(name: str, revision: str | None = None, with_weights: bool = True) -> HubSnapshot:
     """Returns a folder as it is, or that of a repository's files, after downloading those that are not in the cache.
 
-    The revision is resolved to a commit once; if the hub does not answer, the cache serves. Every file that is in the
-    repository and read from it is in the folder. Raises ModelNotFoundError if there is no such folder, repository or
-    revision, and ModelError if the hub fails or a file is damaged, in one line; OSError if the disk is full.
+    The revision is resolved to a commit once; if the hub does not answer, the cache is used. Every file of the
+    repository that is read is in the folder. Raises ModelNotFoundError if there is no such folder, repository or
+    revision, and ModelError if the hub fails or a file is damaged; OSError if the disk is full.
     """
     if Path(name).is_dir():
         return HubSnapshot(Path(name))

@@ -43,7 +43,7 @@ def check_ready(target: Target) -> None:
 
 
 def upload(folder: Path, target: Target, message: str) -> str:
-    """Uploads to the only branch and sets the tag; a tag that holds a revision's files already is left as it is."""
+    """Uploads to the only branch and sets the tag; a revision whose tag already holds these files is left as it is."""
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it logs requests with signed URLs
     expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
     with tempfile.TemporaryDirectory() as home:  # the client stores the token and an id of the machine there
@@ -130,7 +130,9 @@ def translate(error: Exception) -> TransferError:
         case APIError(status_code=int(status)):
             said = "" if error.message.startswith(("HTTP ", "<")) else redact(error.message)
             failure = request_error(status, said, float(getattr(error, "retry_after", None) or 0))
-            failure.cause = Cause.UNAVAILABLE if error.retryable else failure.cause  # such as two commits at a time
+            failure.cause = (
+                Cause.UNAVAILABLE if error.retryable else failure.cause
+            )  # such as two commits at the same time
             return failure
         case requests.RequestException() | HubError(retryable=True):
             return TransferError(Cause.UNREACHABLE, type(root).__name__)

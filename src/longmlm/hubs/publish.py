@@ -1,4 +1,4 @@
-"""Publishing: uploads a sealed folder to a hub, another folder, or storage behind a URL."""
+"""Publishing: uploads a sealed folder to a hub, a local folder, or storage behind a URL."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,15 +27,15 @@ class Client(Protocol):
 
 
 def check_can_publish(target: Target) -> None:
-    """Raises ReleaseError if the target's client is not installed, is offline or has no token, before any work."""
+    """Raises ReleaseError, before any work, if the target's client is not installed, is offline or has no token."""
     _client_of(target.hub).check_ready(target)
 
 
 def publish(folder: Path, target: Target, message: str) -> str:
     """Returns the address of the folder's files, verified there; files that exist there are not uploaded again.
 
-    Raises FolderError for a damaged folder, ReleaseError in one line if it cannot be published, and UnavailableError if
-    waiting may help.
+    Raises FolderError for a damaged folder, ReleaseError if it cannot be published, and UnavailableError if waiting may
+    help.
     """
     verify(folder)
     client = _client_of(target.hub)

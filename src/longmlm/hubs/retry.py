@@ -1,9 +1,9 @@
-"""Retry: uploads and downloads are repeated here, and nowhere else, after failures that may pass.
+"""Retry: uploads and downloads are repeated here, and nowhere else, after transient failures.
 
 A transfer is tried once and again after each of WAITS_SECONDS, or after the longer pause that the hub asks for. It
-fails at once if the hub asks for a pause of more than LONGEST_WAIT_SECONDS, or if its failure cannot pass (see
+fails at once if the hub asks for a pause of more than LONGEST_WAIT_SECONDS, or if the failure is permanent (see
 hubs/errors.py). Every attempt transfers only the files that are missing. The hubs' own clients repeat some single
-requests within seconds; what they give up on comes here.
+requests within seconds; what they give up on is retried here.
 """
 
 import errno
@@ -32,8 +32,8 @@ def retry(
 ) -> Result:
     """Returns the attempt's result; `translate` is that of the client that it uses.
 
-    Raises the UserError of the last failure, in one line. A UserError of the attempt, and an OSError of the disk that
-    is downloaded to, are passed on.
+    Raises a UserError with a one-line message for the last failure. A UserError of the attempt, and an OSError of the
+    disk that is downloaded to, are passed on.
     """
     waits = iter(WAITS_SECONDS)
     while True:

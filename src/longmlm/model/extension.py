@@ -47,7 +47,7 @@ def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
 
 
 def with_num_positions(loaded: LoadedModel, num_positions: int) -> LoadedModel:
-    """Returns a copy of a model trained in generated mode with another number of positions.
+    """Returns a copy of a model trained in generated mode with a different number of positions.
 
     Raises PositionsError for any other model, and for more than n * n positions.
     """

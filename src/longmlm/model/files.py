@@ -11,8 +11,13 @@ from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.models import weight_files
 
 JSON_FILES = (
-    *("config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
-    *("tokenizer.json", "tokenizer_config.json"),
+    "config.json",
+    "generation_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
 )
 SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin")  # of the files that are read
 

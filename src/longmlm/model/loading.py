@@ -135,7 +135,7 @@ def quiet_transformers() -> Iterator[None]:
 
 @contextmanager
 def _library_errors(failure: str) -> Iterator[None]:
-    """Makes any exception of the libraries a ModelError: `failure` and the beginning of their message."""
+    """Turns any exception from the libraries into a ModelError: `failure` and the beginning of their message."""
     try:
         with quiet_transformers():
             yield
@@ -189,7 +189,7 @@ def _check_missing(
     info: dict[str, Any],  # transformers' loading info, which it does not document
     new_head: bool,
 ) -> list[str]:
-    """Returns a note about a new head; raises ModelError if other weights are missing, or have another shape."""
+    """Returns a note about a new head; raises ModelError if other weights are missing or have a different shape."""
     if mismatched := sorted(str(key) for key, *_ in info["mismatched_keys"]):
         raise ModelError(f"{name}: {mismatched[0]} does not have the shape that config.json specifies")
     missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))

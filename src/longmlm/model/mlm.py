@@ -37,7 +37,7 @@ class MlmObjective(nn.Module):
         self.parts = architecture_of(model)
 
     def forward(self, batch: MlmBatch) -> LossSum:
-        """Returns the sums over the batch that a training step adds up."""
+        """Returns the sums over the batch, which a training step adds up over its micro-batches."""
         output = self.predict(batch)
         return LossSum(output.losses.sum(), output.is_correct.sum())
 

@@ -30,7 +30,7 @@ from longmlm.settings.release import ReleaseCard, ReleaseRecipe
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSettings:
-    """What is exported, what the card says, and the folder to write."""
+    """What to export, what the card says, and the folder to write."""
 
     recipe: ReleaseRecipe
     card: ReleaseCard
@@ -39,7 +39,7 @@ class ReleaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSource:
-    """A trained model with the held-out rows; a checkpoint that is published has no identity and no evaluation."""
+    """A trained model with its held-out rows; a checkpoint published by itself has no identity and no evaluation."""
 
     model: Path
     provenance: Provenance
@@ -72,10 +72,10 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowe
 
 
 def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | None:
-    """Writes the output folder and returns the proof; None if the folder already holds this very release.
+    """Writes the output folder and returns what was verified; None if the folder already holds this very release.
 
     A release is identified by the content of model, rows and evaluation, and by its settings. Raises FolderError when
-    the folder holds another one. Nothing is left of a folder that fails a check.
+    the folder holds a different one. A folder that fails a check is removed.
     """
     identity = asdict(source.identity) if source.identity else None
     evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
@@ -85,15 +85,15 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
         if verify(settings.output).get("released_from") == released_from:
             return None
         raise FolderError(
-            f"{settings.output} already exists with a release of another model or other settings: remove it or name "
-            "another folder"
+            f"{settings.output} already holds a release of a different model or with other settings: remove it or "
+            "name another folder"
         )
     with new_folder(settings.output, {"released_from": released_from}) as partial:
         return build(source, settings, partial)
 
 
 def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Proof:
-    """Writes the model as a stock one with its card into `folder`, and returns the proof that it loads."""
+    """Writes a stock model with its card into `folder`, and returns what was verified by loading it."""
     recipe, rows = settings.recipe, source.rows
     licence = licence_of(settings.card.license, source.provenance)
     trained = load_model(str(source.model))

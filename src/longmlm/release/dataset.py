@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import DatasetCardData
+from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, RowsManifest
@@ -16,7 +17,6 @@ from longmlm.reports.packing import FILL, PACKING, SENTENCES, packing_table, set
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.prepare import RowsCard
 
-CARD = "README.md"
 SHARDS = tuple(f"{split}/slice-*.arrow" for split in SPLITS)
 DATA_FILES = [{"split": split, "path": f"{split}/*.arrow"} for split in SPLITS]
 SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "n>1B")
@@ -24,8 +24,8 @@ COLUMNS = Table(
     ["column", "content"],
     [
         ["input_ids", "the tokens of a row, special tokens included; rows are not padded"],
-        ["document_starts", "the positions in the row at which a document, or the rest of one, starts"],
-        ["document_sources", "for each of these, the number of its source in the list below, from 0"],
+        ["document_starts", "the positions in the row at which a document, or the continuation of one, starts"],
+        ["document_sources", "for each of these, the index of its source in the list below, counted from 0"],
     ],
 )
 
@@ -52,9 +52,9 @@ def write_dataset(rows: Path, publication: Publication, folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         _link(rows / name, folder / name)
     public = replace(manifest, plan=manifest.plan.without_paths())
-    card = folder / CARD
+    card = folder / REPOCARD_NAME
     card.write_text(dataset_card(public, publication, rows.name), encoding="utf-8")
-    files[CARD] = entry_of(card)
+    files[REPOCARD_NAME] = entry_of(card)
     artifact.write(folder / RowsManifest.FILE, replace(public, files=files))
 
 
@@ -72,15 +72,15 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
         configs=[{"config_name": "default", "data_files": DATA_FILES}],
     )
     lead = (
-        f"Tokens in rows of {manifest.plan.row_length:,} for the pretraining of masked language models, packed by "
-        f"longmlm: {report.train.rows:,} training rows and {report.held_out.rows:,} held-out rows, from different "
-        "documents."
+        f"Text in rows of {manifest.plan.row_length:,} tokens for pretraining masked language models, packed by "
+        f"longmlm: {report.train.rows:,} training rows and {report.held_out.rows:,} held-out rows, from "
+        "different documents."
     )
     tables = [markdown_table(table) for table in (packing_table(report), COLUMNS)]
     tokenizer = Path(publication.tokenizer).name if Path(publication.tokenizer).is_dir() else publication.tokenizer
     fingerprint = manifest.plan.tokenizer_fingerprint or manifest.plan.vocabulary_sha256
     sources = sources_table(manifest)
-    aside = f"Records that were set aside and are not included: {set_aside_text(report)}." if report.set_aside else ""
+    aside = f"Records set aside and not included: {set_aside_text(report)}." if report.set_aside else ""
     parts = [
         f"---\n{data.to_yaml()}\n---",
         f"# {title}",
@@ -88,7 +88,7 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
         _usage(publication, name),
         f"## Rows\n\n{SENTENCES} {PACKING[manifest.plan.packing]} {FILL}",
         *tables,
-        f"## Tokenizer\n\n`{tokenizer}`, fingerprint `{fingerprint}`. longmlm refuses models with another tokenizer.",
+        f"## Tokenizer\n\n`{tokenizer}`, fingerprint `{fingerprint}`. longmlm refuses models with any other tokenizer.",
         "## Data",
         "\n".join(f"- {line}" for line in card.data or corpora(manifest)),
         markdown_table(sources) if sources else "",
@@ -111,12 +111,12 @@ def _usage(publication: Publication, name: str) -> str:
         "## Use\n\n```python\nfrom datasets import load_dataset\n\n"
         f'rows = load_dataset("{repository or name}", split="train"{argument})\n'
         'print(len(rows), rows[0]["input_ids"][:8])\n```\n\n'
-        f'In the settings of longmlm:\n\n```toml\nrows = "{rows}"\n```'
+        f'In longmlm settings:\n\n```toml\nrows = "{rows}"\n```'
     )
 
 
 def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another file system, or one without links
+    except OSError:  # a different file system, or one without hard links
         shutil.copyfile(source, target)

@@ -15,12 +15,12 @@ POLL_SECONDS = 30.0
 
 
 def follow(run: Path, allow_unrecovered: bool, publish_step: Callable[[Path], None]) -> None:
-    """Publishes each new best checkpoint of a run, which is only read, until the run is finished.
+    """Publishes each new best checkpoint of a run until the run is finished; the run is only read.
 
-    An unavailable hub, and a checkpoint that training removes meanwhile, are waited for; other errors are raised.
+    Tries again later when the hub is unavailable or training has just removed the checkpoint; other errors are raised.
     """
     if not run.is_dir():
-        raise ReleaseError(f"{run}: no such run folder: start pretrain.py first")
+        raise ReleaseError(f"{run}: no such run folder: start pretraining first")
     published, reported = None, set[Path]()
     while True:
         was_finished = is_finished(run)

@@ -1,8 +1,8 @@
-"""Checks before a release: the evaluation is about this model, and the exported files reach the reported accuracy."""
+"""Checks before a release: the evaluation is of this model, and the exported files reach the reported accuracy."""
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,8 +28,8 @@ FLIP_RATES = {"fp32": 1e-4, "rounded": 1e-2}  # of the selected tokens; observed
 MISMATCHES = {
     "after_sha256": "other weights",
     "rows_sha256": "other rows",
-    "base": "another base model",
-    "base_revision": "another revision of the base model",
+    "base": "a different base model",
+    "base_revision": "a different revision of the base model",
 }
 
 
@@ -60,7 +60,7 @@ class ReportedAccuracy:
 def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_allowed: bool) -> Evaluation | None:
     """Returns the evaluation in a folder; None for a model that was not extended and has none.
 
-    Raises ReleaseError when a long model has none, when it was measured on anything else than `identity`, and, unless
+    Raises ReleaseError when a long model has none, when it was measured on anything other than `identity`, and, unless
     `is_allowed`, when the base model's accuracy was not recovered; ArtifactError when the file cannot be used.
     """
     if folder is None:
@@ -78,24 +78,24 @@ def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_
     for name, value in asdict(identity).items():
         if value not in (None, getattr(evaluation.sources, name)):
             raise ReleaseError(f"{path} was measured on {MISMATCHES[name]}: evaluate this model on these rows")
-    check_recovered(evaluation.accuracy("long_after"), evaluation, is_allowed)
+    check_recovered(evaluation, is_allowed)
     return evaluation
 
 
-def check_recovered(accuracy: float | None, evaluation: Evaluation, is_allowed: bool) -> None:
+def check_recovered(evaluation: Evaluation, is_allowed: bool) -> None:
     """Raises ReleaseError, unless allowed, when a long model's accuracy is below that of its base model."""
-    base_cut = evaluation.accuracy("base_cut")
-    if not is_allowed and accuracy is not None and base_cut is not None and accuracy < base_cut:
+    if evaluation.is_recovered is False and not is_allowed:
         raise ReleaseError(
-            f"long_after {accuracy:.2f} % is below base_cut {base_cut:.2f} %: train longer, or set "
-            "recipe.allow_unrecovered = true, and the card will say so"
+            f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
+            f"{evaluation.accuracy('base_cut'):.2f} %: train longer, or set recipe.allow_unrecovered = true, and the "
+            "card will say so"
         )
 
 
 def exported_accuracy(
     folder: Path, rows: Rows, evaluation: Evaluation | None, provenance: Provenance, recipe: ReleaseRecipe
 ) -> float | None:
-    """Returns the accuracy of the model in the folder, measured again on the rows and masks of the reported one.
+    """Returns the accuracy of the model in the folder, measured again on the same rows and masks as the reported one.
 
     It is computed in the report's precision where this machine supports it, else in fp32. None where nothing was
     reported, and for a model with fewer positions than the rows have tokens. Raises ReleaseError when more predictions
@@ -113,15 +113,16 @@ def exported_accuracy(
     accelerator = launch()
     objective = MlmObjective(loaded.model.to(accelerator.device), is_bf16)
     name = "verify" if sys.stderr.isatty() else ""
-    measured = measure(objective, frozen, whole, rows.row_length, accelerator, name).whole
-    check_same_accuracy(measured, reported, is_rounded=recipe.weights != "fp32" or reported.precision != "no")
+    measured = measure(objective, frozen, whole, rows.row_length, accelerator, name)
+    check_same_accuracy(measured.whole, reported, is_rounded=recipe.weights != "fp32" or reported.precision != "no")
     if evaluation:
-        check_recovered(measured.accuracy, evaluation, recipe.allow_unrecovered)
-    return measured.accuracy
+        of_files = replace(evaluation, measured={**evaluation.measured, "long_after": measured})
+        check_recovered(of_files, recipe.allow_unrecovered)
+    return measured.whole.accuracy
 
 
 def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, rows: Rows) -> ReportedAccuracy | None:
-    """Returns the accuracy that the card will state: long_after, or without an evaluation that of the run.
+    """Returns the accuracy that the card will state: long_after, or, without an evaluation, that of the run.
 
     None where there is neither. Raises ReleaseError when it was measured on other rows or in an unknown way.
     """
@@ -134,7 +135,7 @@ def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, row
     if trained is None or trained.accuracy is None:
         return None
     if trained.rows_sha256 not in (None, rows.sha256):
-        raise ReleaseError("the run measured its accuracy on other rows: name those that it was trained with")
+        raise ReleaseError("the run measured its accuracy on other rows: name the rows that it was trained on")
     if trained.held_out is None or trained.precision is None:
         raise ReleaseError(
             f"{Provenance.FILE}, written by an earlier version of longmlm, does not say how its accuracy of "
@@ -144,10 +145,10 @@ def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, row
 
 
 def check_same_accuracy(measured: Accuracy, reported: ReportedAccuracy, is_rounded: bool) -> None:
-    """Raises ReleaseError when other tokens are selected, or more predictions differ than rounding explains."""
+    """Raises ReleaseError when different tokens are selected, or more predictions differ than rounding explains."""
     if reported.num_selected not in (None, measured.num_selected):
         raise ReleaseError(
-            f"{reported.file} counts {reported.num_selected:,} selected tokens, these rows have "
+            f"{reported.file} counts {reported.num_selected:,} selected tokens, but these rows have "
             f"{measured.num_selected:,} under the same masks: evaluate the model on these rows"
         )
     accuracy = math.nan if measured.accuracy is None else measured.accuracy
@@ -156,16 +157,16 @@ def check_same_accuracy(measured: Accuracy, reported: ReportedAccuracy, is_round
     if not differing <= explained:
         raise ReleaseError(
             f"the exported model reaches {accuracy:.2f} % on {measured.num_selected:,} held-out tokens, "
-            f"{reported.file} reports {reported.accuracy:.2f} %: {differing:,.0f} predictions differ, rounding "
-            f"explains {explained:,.0f}: export again, or evaluate the model anew"
+            f"{reported.file} reports {reported.accuracy:.2f} %: {differing:,.0f} predictions differ, but rounding "
+            f"explains at most {explained:,.0f}: export again, or evaluate the model again"
         )
 
 
 def most_flips(num_selected: int, is_rounded: bool) -> float:
     """Returns by how many correct predictions a faithful copy may differ from the original.
 
-    Sums in another order and weights in half precision flip some predictions, in either direction with the same
-    probability: five standard deviations of so many coin tosses are allowed, and two more where tokens are few.
+    Sums in a different order and weights in half precision flip some predictions, in either direction with the same
+    probability: five standard deviations of that many coin tosses are allowed, plus two for small numbers of tokens.
     """
     rate = FLIP_RATES["rounded" if is_rounded else "fp32"]
     return ALWAYS_ALLOWED + DEVIATIONS * math.sqrt(rate * num_selected)

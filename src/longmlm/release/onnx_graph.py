@@ -40,7 +40,7 @@ def check_onnx_installed() -> None:
 def write_graph(folder: Path) -> None:
     """Writes model.onnx for the stock model in the folder, in fp32 whatever the type of its stored weights.
 
-    Inputs are those of INPUTS, int64 of shape (batch, length); the output is logits, (batch, length, vocabulary). It
+    The inputs are INPUTS, int64 of shape (batch, length); the output is logits, (batch, length, vocabulary). The file
     contains no paths of this machine. Raises ReleaseError for a model that is too large for one file, or cannot be
     traced.
     """
@@ -62,7 +62,9 @@ def _program(model: PreTrainedModel) -> Any:  # an ONNXProgram, which torch does
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports its progress as warnings
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=architecture_of(model).num_positions)}
-    example = tuple(torch.ones(2, 4, dtype=torch.long) for _ in INPUTS)  # one tensor twice is traced as one input
+    example = tuple(
+        torch.ones(2, 4, dtype=torch.long) for _ in INPUTS
+    )  # the same tensor twice would be traced as one input
     program = torch.onnx.export(
         _Logits(model),
         example,

@@ -1,10 +1,10 @@
-"""Proof of an export: a process without longmlm loads it and must compute the logits of the trained model."""
+"""Verification of an export: a process without longmlm loads it and must compute the trained model's logits."""
 
 import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +21,7 @@ from longmlm.release.export import TYPES
 from longmlm.settings.release import WeightType
 
 TOLERANCE = 1e-4
-ONNX_TOLERANCE = 1e-3  # another runtime adds in another order
+ONNX_TOLERANCE = 1e-3  # a different runtime adds in a different order
 MAX_TOKENS = 4096
 MAX_ROWS = 64
 MIN_CONTENT = 4
@@ -29,7 +29,7 @@ MIN_CONTENT = 4
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the other process reports; `answer` is what fill-mask predicts in a text of `text_tokens` tokens.
+    """What that process reports; `answer` is what fill-mask predicts in a text of `text_tokens` tokens.
 
     `onnx_difference` is absent without a model.onnx; `missing` and `unexpected` are names of weights.
     """
@@ -46,7 +46,7 @@ class Proof:
 
     @property
     def summary(self) -> list[str]:
-        """The proof in two or three lines."""
+        """What was verified, in two or three lines."""
         lines = [f"reloaded with plain transformers: logits differ by at most {self.largest_difference:.1e}"]
         if self.onnx_difference is not None:
             lines.append(f"model.onnx with onnxruntime: logits differ by at most {self.onnx_difference:.1e}")
@@ -60,7 +60,7 @@ def prove(
 
     Inputs are held-out tokens: one; as many as the base model reads (half the positions where there is none); as many
     as there are positions (at most a few thousand); and a padded batch. The trained weights are rounded to the stored
-    type first. The code in the folder's card is run as well. Raises ReleaseError when anything differs, is missing or
+    type first. The code in the folder's card is run too. Raises ReleaseError when anything differs, is missing or
     cannot be read.
     """
     model: torch.nn.Module = trained.model
@@ -75,8 +75,7 @@ def prove(
     if process.returncode:
         reason = process.stderr.strip() or f"exit code {process.returncode}"
         raise ReleaseError(f"transformers cannot read the exported folder: {reason.splitlines()[-1]}")
-    report = json.loads(process.stdout.splitlines()[-1])
-    proof = Proof(**{field.name: report[field.name] for field in fields(Proof)})
+    proof = Proof(**json.loads(process.stdout.splitlines()[-1]))
     _check(proof, num_positions)
     return proof
 

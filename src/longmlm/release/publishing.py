@@ -1,4 +1,4 @@
-"""Publishing of releases, and of the checkpoints of a run that may be published."""
+"""Publishing of releases and of a run's checkpoints."""
 
 import tempfile
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def publish_release(folder: Path, title: str, target: Target) -> None:
 
 
 def address_card(folder: Path, target: Target) -> None:
-    """Makes the card's code load the model from the hub that it is published to, otherwise from a folder."""
+    """Makes the card's code load the model from the hub it is published to, or from a folder if it is not on a hub."""
     card, manifest = folder / REPOCARD_NAME, read_manifest(folder)
     hub, name = ("", folder.name) if target.hub == "storage" else (target.hub, target.name)
     card.write_text(addressed(card.read_text(encoding="utf-8"), hub, name, target.revision), encoding="utf-8")
@@ -34,7 +34,7 @@ def address_card(folder: Path, target: Target) -> None:
 
 
 def publish_checkpoint(checkpoint: Path, rows: Rows, settings: ReleaseSettings, target: Target) -> None:
-    """Releases one checkpoint of a run into a temporary folder and publishes it, as all that the branch holds."""
+    """Releases one checkpoint of a run into a temporary folder and publishes it as the whole content of the branch."""
     title, output = f"{settings.card.title}, {step_of(checkpoint)}", settings.output
     source = ReleaseSource(checkpoint, read_provenance(checkpoint), rows)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -72,9 +72,9 @@ def refusal(folder: Path, allow_unrecovered: bool) -> str | None:
     provenance, base_cut = read_provenance(folder), training_of(folder).base_cut
     accuracy = provenance.trained.accuracy if provenance.trained else None
     if accuracy is None:
-        return "it was not evaluated when it was saved"
+        return "it was not evaluated at the step at which it was saved"
     if base_cut is None and provenance.extension:
-        return "its run did not evaluate the base model, so nobody knows whether it is worse"
+        return "its run did not evaluate the base model, so it may be worse than that"
     if base_cut is not None and accuracy < base_cut:
         return f"its accuracy of {accuracy:.2f} % is below base_cut, {base_cut:.2f} %"
     return None

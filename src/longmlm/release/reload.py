@@ -28,7 +28,9 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
         return model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits
 
     graph = Path(folder) / "model.onnx"
-    difference = largest_difference(logits_of, tensors)  # first: a pipeline moves the model to a GPU if there is one
+    difference = largest_difference(
+        logits_of, tensors
+    )  # before the pipeline, which moves the model to a GPU if there is one
     answers = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)
     return {
         "largest_difference": difference,

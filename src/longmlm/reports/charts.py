@@ -1,4 +1,4 @@
-"""Charts of series of numbers: PNG on a white ground, and SVG that takes the colours and the width of its page."""
+"""Charts of series of numbers: PNG on a white background, and SVG that takes the colours and width of its page."""
 
 import io
 import re
@@ -55,7 +55,7 @@ class Series:
         first, *others = self.values
         if not others:
             return f"{self.name} {first:.4g}"
-        extremes = f"(least {min(self.values):.4g}, most {max(self.values):.4g})"
+        extremes = f"(minimum {min(self.values):.4g}, maximum {max(self.values):.4g})"
         return f"{self.name} from {first:.4g} to {others[-1]:.4g} {extremes}"
 
 
@@ -63,8 +63,8 @@ class Series:
 class Chart:
     """Series on axes whose titles name the unit.
 
-    `ticks`, if given, label x = 0, 1, 2 ..., some of them where there is no room for all. `border` is the x of a
-    vertical line, with its label.
+    `ticks`, if given, label x = 0, 1, 2 ...; some are left out where there is no room. `border` is the x of a
+    vertical line and its label.
     """
 
     title: str
@@ -92,7 +92,7 @@ def write_png(chart: Chart, path: Path) -> None:
 
 
 def svg(chart: Chart, size: tuple[float, float]) -> str:
-    """Returns the chart as an SVG element whose colours are CSS variables; equal charts give equal text."""
+    """Returns the chart as an SVG element whose colours are CSS variables; equal charts give identical text."""
     import matplotlib as mpl
 
     buffer = io.StringIO()

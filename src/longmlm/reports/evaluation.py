@@ -17,7 +17,7 @@ EXPLANATIONS: dict[ViewName, str] = {
     "base_windows": "base model, rows in windows of its length",
     "long_before": "long model before training, whole rows",
     "long_after": "long model after training, whole rows",
-    "long_after_cut": "long model after training, rows cut as for base_cut: what it has kept on short texts",
+    "long_after_cut": "long model after training, rows cut as for base_cut: the accuracy that remains on short texts",
 }
 COLOURS: dict[ViewName, Colour] = {
     "base_cut": "ink",
@@ -32,7 +32,7 @@ FILES = (Evaluation.FILE, PAGE_FILE, *PICTURES)
 
 
 def check_output(folder: Path) -> None:
-    """Raises FolderError when `folder` holds anything else than an earlier evaluation."""
+    """Raises FolderError when `folder` holds anything other than an earlier evaluation."""
     check_replaceable(folder, FILES)
 
 
@@ -52,29 +52,33 @@ def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None
 def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     """Returns the page about an evaluation."""
     bars = (
-        "Bars are two standard errors. The base model reads the first block only; in windows it reads the others too, "
-        "but not the text before each window."
+        "Error bars show two standard errors. The base model reads only the first block; in windows it reads the "
+        "others too, but without the text before each window."
     )
     sections = [
         Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
         Section("What the columns mean", "", {name: EXPLANATIONS[name] for name in _views(evaluation)}),
         Section("By block of positions", bars, _blocks_chart(evaluation)),
-        Section("By position", "The same, finer. Shaded areas are two standard errors.", _positions_chart(evaluation)),
+        Section(
+            "By position",
+            "The same at a finer resolution. Shaded areas show two standard errors.",
+            _positions_chart(evaluation),
+        ),
     ]
     if evaluation.curve:
-        sections.append(Section("Recovery in training", _recovery_text(evaluation), _recovery_chart(evaluation)))
+        sections.append(Section("Recovery during training", _recovery_text(evaluation), _recovery_chart(evaluation)))
     if evaluation.examples:
         text = (
             f"Predictions of {evaluation.latest_view} at the last masked position of {len(evaluation.examples)} rows, "
-            "spread evenly over the held-out split and not hand-picked. The model read the whole row, in which other "
-            "tokens were masked as well; the marked word is the true one."
+            "spread evenly over the held-out split, not hand-picked. The model read the whole row, in which other "
+            "tokens were masked too; the highlighted word is the original."
         )
         sections.append(Section("Masks near the end of a long row", text, evaluation.examples))
     sources = evaluation.sources
     facts = {
         "rows": sources.rows,
         "base model": sources.base,
-        "its revision": sources.base_revision,
+        "base model revision": sources.base_revision,
         "long model before training": sources.before,
         "long model after training": sources.after,
         "SHA-256 of its weights": sources.after_sha256,
@@ -87,7 +91,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
 
 
 def accuracy_table(evaluation: Evaluation) -> Table:
-    """Returns a line for whole rows and one per block, a column per view: percent with standard errors."""
+    """Returns a line for whole rows and one per block, with a column per view: percent with standard errors."""
     names = _views(evaluation)
     lines = [["whole row", *(_percent(evaluation.measured[name].whole) for name in names)]]
     for number, positions in enumerate(_block_names(evaluation)):
@@ -96,7 +100,7 @@ def accuracy_table(evaluation: Evaluation) -> Table:
 
 
 def explanation(evaluation: Evaluation) -> str:
-    """Returns what the columns of the table are, in two sentences."""
+    """Returns what the columns of the table mean, in two sentences."""
     columns = "; ".join(f"{name}: {EXPLANATIONS[name]}" for name in _views(evaluation))
     return f"{_caption(evaluation)} {columns}."
 
@@ -130,7 +134,7 @@ def _head(evaluation: Evaluation) -> Head:
     return Head(
         f"{base}: from {evaluation.base_positions:,} to {evaluation.row_length:,} positions",
         f"Masked-token accuracy on {evaluation.num_rows:,} held-out rows of {evaluation.row_length:,} tokens, each "
-        "under one mask that is the same for every model.",
+        "under one mask, which is the same for every model.",
         _finding(evaluation),
         evaluation.is_recovered,
         tiles,
@@ -140,7 +144,7 @@ def _head(evaluation: Evaluation) -> Head:
 def _finding(evaluation: Evaluation) -> str:
     after, base = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut")
     if after is None or base is None:
-        return "Not trained yet: this is the accuracy that extension alone gives."
+        return "Not trained yet: this is the accuracy right after extension."
     numbers = (
         f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
         f"{evaluation.row_length:,} tokens, the base model {base:.2f} % on their first {evaluation.base_positions:,}"
@@ -177,7 +181,7 @@ def _positions_chart(evaluation: Evaluation) -> Chart:
     starts = evaluation.position_starts
     middles = [(start + end - 1) / 2 for start, end in zip(starts, [*starts[1:], evaluation.row_length], strict=True)]
     titles = ("position in the row (tokens)", "accuracy (%)")
-    border = (float(evaluation.base_positions), "end of the base model")
+    border = (float(evaluation.base_positions), "end of the base model's positions")
     return Chart("Accuracy by position", titles, _series(evaluation, "positions", middles), border=border)
 
 
@@ -187,7 +191,7 @@ def _recovery_chart(evaluation: Evaluation) -> Chart:
     levels = [Series("base_cut", "ink", [], [base_cut])] if base_cut is not None else []
     levels += [Series("base_windows", "amber", [], [base_windows])] if base_windows is not None else []
     series = [*levels, _curve("long model, whole row", "blue", points)]
-    return Chart("Recovery in training", ("step (optimizer updates)", "held-out accuracy (%)"), series)
+    return Chart("Recovery during training", ("step (optimizer updates)", "held-out accuracy (%)"), series)
 
 
 def _recovery_text(evaluation: Evaluation) -> str:
@@ -196,7 +200,7 @@ def _recovery_text(evaluation: Evaluation) -> str:
         tokens = f", after {last.recovered_at_tokens:,} tokens" if last.recovered_at_tokens is not None else ""
         recovered = f" The long model reached the base model's accuracy at step {last.recovered_at_step:,}{tokens}."
     return (
-        "Accuracy of the long model on whole held-out rows during training; the shaded area is two standard errors. "
-        "Horizontal lines are the base model: base_cut as the run measured it on its own held-out rows, base_windows "
+        "Accuracy of the long model on whole held-out rows during training; the shaded area shows two standard errors. "
+        "Horizontal lines show the base model: base_cut as the run measured it on its own held-out rows, base_windows "
         f"as in the table.{recovered}"
     )

@@ -1,4 +1,4 @@
-"""The model card of a release: its facts, from the files of checkpoint, base model and rows, and README.md."""
+"""The model card of a release: facts from the files of checkpoint, base model and rows, and README.md made of them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,18 +15,16 @@ from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.rows import RowsManifest
 from longmlm.errors import ArtifactError, ReleaseError
 from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accuracy_table, explanation
-from longmlm.reports.packing import packing_table
+from longmlm.reports.packing import name_of, packing_table
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.release import ReleaseCard
 from longmlm.training.run_folder import read_state
 
-MAX_FILES = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """A licence by its identifier; one that hubs call `other` has a name and a link; whether it is the base model's."""
+    """A licence by its identifier; one that hubs call `other` also has a name and a link."""
 
     identifier: str
     name: str | None = None
@@ -77,6 +75,7 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
         blocks_picture=BLOCKS_PICTURE,
         recovery_picture=RECOVERY_PICTURE,
+        duration=_duration(training.seconds) if training.seconds else "",
         settings_table=markdown_table(Table(["setting", "value"], list(training.settings.items()))),
         corpora=card.data or corpora(facts.rows),
         packing_table=markdown_table(packing_table(facts.rows.report)),
@@ -93,6 +92,11 @@ def addressed(card: str, hub: str, name: str, revision: str | None = None) -> st
         text = render(template, **target)
         card = re.sub(code, lambda _, text=text: text, card, count=1, flags=re.DOTALL)
     return card
+
+
+def _duration(seconds: float) -> str:
+    unit, size = next((unit for unit in (("hours", 3600), ("minutes", 60)) if seconds >= unit[1]), ("seconds", 1))
+    return f"{seconds / size:,.1f} {unit}"
 
 
 def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> str:
@@ -134,9 +138,9 @@ def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
     return Licence(data["license"], data.get("license_name"), data.get("license_link"), is_of_base=True)
 
 
-def _card_metadata(source: ModelSource) -> dict[str, Any]:  # authors write anything into their cards
+def _card_metadata(source: ModelSource) -> dict[str, Any]:  # a card may contain anything
     path = Path(source.name) / REPOCARD_NAME
-    with suppress(Exception):  # a missing or malformed card names no licence, and libraries raise types of their own
+    with suppress(Exception):  # a missing or malformed card names no licence; libraries raise their own types
         if source.revision and not path.is_file():
             path = hf_hub_download(source.name, REPOCARD_NAME, revision=source.revision)
         return ModelCard.load(path).data.to_dict()
@@ -171,13 +175,6 @@ def datasets(rows: RowsManifest) -> list[str]:
 
 def corpora(rows: RowsManifest) -> list[str]:
     """Returns a line for each source of the rows: a dataset with its commit, or the names of files."""
-    lines = []
-    for source in rows.plan.without_paths().sources:
-        if source.dataset:
-            commit = f"commit {source.commit}" if source.commit else None
-            parts = (source.dataset, source.subset, source.split, commit)
-            lines.append(", ".join(part for part in parts if part))
-        else:
-            more = f" and {len(source.files) - MAX_FILES:,} more files" if len(source.files) > MAX_FILES else ""
-            lines.append(", ".join(file.path for file in source.files[:MAX_FILES]) + more)
-    return [f"{line} (licence not stated)" for line in lines]
+    commits = (f", commit {source.commit}" if source.commit else "" for source in rows.plan.sources)
+    names = map(name_of, rows.plan.sources)
+    return [f"{name}{commit} (licence not stated)" for name, commit in zip(names, commits, strict=True)]

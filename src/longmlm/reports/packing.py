@@ -12,7 +12,7 @@ from longmlm.settings.prepare import PackingMode
 
 NAMES: dict[Split, tuple[str, Colour]] = {"train": ("training", "blue"), "held_out": ("held-out", "amber")}
 COUNTS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentences")
-MAX_FILES = 3
+MAX_FILES = 3  # that are named
 HEAD_CHARACTERS, TAIL_CHARACTERS = 600, 300
 SENTENCES = "Whole sentences fill a row until the next would not fit; only a sentence longer than a row is cut."
 FILL = "The fill rate counts separators and both special tokens."
@@ -32,7 +32,7 @@ class Example:
 
 
 def packing_table(report: PackingReport) -> Table:
-    """Returns what rows are made of, a column for each split."""
+    """Returns what rows are made of, with a column for each split."""
     splits = [report.of(split) for split in SPLITS]
     lines = [[name.replace("_", " "), *(f"{getattr(split, name):,}" for split in splits)] for name in COUNTS]
     if all(split.copies is not None for split in splits):
@@ -51,12 +51,12 @@ def packing_report(report: PackingReport) -> str:
 
 
 def set_aside_text(report: PackingReport) -> str:
-    """Returns how many records were set aside for which reason; empty for none."""
+    """Returns how many records were set aside for each reason; empty if there were none."""
     return ", ".join(f"{count:,} x {reason}" for reason, count in report.set_aside.items())
 
 
 def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
-    """Returns the page about a folder of rows, without the charts for which an older manifest has no counts."""
+    """Returns the page about a folder of rows; charts for which an older manifest has no counts are left out."""
     report, plan = manifest.report, manifest.plan
     train, held_out = report.train, report.held_out
     total = {name: getattr(train, name) + getattr(held_out, name) for name in COUNTS}
@@ -99,7 +99,7 @@ def _charts(report: PackingReport, row_length: int) -> list[Section]:
     if (lengths := _histograms(report, "document_lengths")) is not None:
         names = [f"{2**power:,}" for power in range(max(map(len, lengths.values())))]
         border = (log2(row_length) - 0.5, f"row of {row_length:,} tokens")
-        titles = ("tokens in a document, from … to twice that", "documents (%)")
+        titles = ("tokens in a document, from … to twice as many", "documents (%)")
         chart = _bars("Document lengths", titles, lengths, names, border)
         sections.append(Section("How long the documents are", "Each bar covers lengths up to the next one's.", chart))
     if (fills := _histograms(report, "fills")) is not None:
@@ -135,7 +135,7 @@ def _bars(
 
 
 def sources_table(manifest: RowsManifest) -> Table | None:
-    """Returns how many tokens each source gave, a column for each split; None for a manifest without these counts."""
+    """Returns how many tokens each source contributed to each split; None for a manifest without these counts."""
     if (counts := _histograms(manifest.report, "tokens_per_source")) is None:
         return None
     total = max(1, sum(map(sum, counts.values())))
@@ -143,11 +143,12 @@ def sources_table(manifest: RowsManifest) -> Table | None:
     for number, source in enumerate(manifest.plan.sources):
         tokens = [counts[split][number] for split in SPLITS]
         share = f"{sum(tokens) / total:.1%}"
-        lines.append([_name(source), source.language, *(f"{count:,}" for count in tokens), share])
+        lines.append([name_of(source), source.language, *(f"{count:,}" for count in tokens), share])
     return Table(["source", "language", *(name for name, _ in NAMES.values()), "share"], lines)
 
 
-def _name(source: SourceRecord) -> str:
+def name_of(source: SourceRecord) -> str:
+    """Returns a source in words, without local paths: a dataset with subset and split, or the names of files."""
     source = source.without_paths()
     if source.dataset:
         return ", ".join(part for part in (source.dataset, source.subset, source.split) if part)

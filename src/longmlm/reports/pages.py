@@ -1,6 +1,6 @@
-"""HTML pages that need no other file, and the templates that they and the model card are rendered from.
+"""Self-contained HTML pages, and the templates from which they and the model card are rendered.
 
-Pages are light and dark, wide and narrow, without scripts. All text is escaped in HTML, none in Markdown.
+Pages adapt to light and dark, wide and narrow screens, and have no scripts. Text is escaped in HTML, not in Markdown.
 """
 
 import functools
@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from longmlm.artifacts.accuracy import FilledMask
-from longmlm.folders import PARTIAL
+from longmlm.folders import partial_of
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
 from longmlm.reports.tables import Table
 
@@ -49,16 +49,16 @@ class Head:
 
 
 def page(head: Head, sections: Sequence[Section], made_by: str) -> str:
-    """Returns an HTML page; `made_by` is the command with its settings, printed at the foot."""
+    """Returns an HTML page; `made_by` is the command with its settings, printed in the footer."""
     drawings = {"broad": WIDE, "narrow": NARROW}
     return render("page.html", head=head, sections=sections, made_by=made_by, drawings=drawings, svg=svg)
 
 
 def write_page(text: str, path: Path) -> None:
-    """Writes a page so that a reader sees the old one or the new one; an identical page is not touched."""
+    """Writes a page atomically; an identical page is left untouched."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
-    partial = path.with_name(path.name + PARTIAL)
+    partial = partial_of(path)
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
@@ -83,5 +83,5 @@ def _environment() -> Environment:
 
 
 def _visible(text: str) -> str:
-    """Returns a text without the white space around it; white space alone is shown by symbols."""
+    """Returns a text without surrounding white space; white space alone is shown as symbols."""
     return text.strip() or "".join(WHITE_SPACE.get(character, character) for character in text) or WHITE_SPACE[""]

@@ -24,10 +24,10 @@ def any_rank(accelerator: Accelerator, *flags: bool) -> list[bool]:
 
 
 def check_same_on_all_ranks(accelerator: Accelerator, content: str | bytes, what: str) -> None:
-    """Raises TrainingError on every rank when `content` differs on one, as on machines that do not share a disk."""
+    """Raises TrainingError on every rank when `content` differs on one: their machines do not share a disk."""
     (first,) = broadcast_object_list([content])
     if any(any_rank(accelerator, content != first)):
-        raise TrainingError(f"a process sees {what}: it must lie on a disk that all machines share")
+        raise TrainingError(f"a process sees {what}: it must be on a disk that all machines share")
 
 
 def broadcast_from_main(accelerator: Accelerator, work: Callable[[], Value]) -> Value:

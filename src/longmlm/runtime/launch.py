@@ -1,4 +1,4 @@
-"""Launch: the Accelerator of the processes that were started, their number checked, and each one's cores and memory."""
+"""Launch: makes the Accelerator, checks how many processes were started, and shares cores and memory among them."""
 
 import gc
 import os
@@ -34,8 +34,8 @@ def launch(
 ) -> Accelerator:
     """Returns the Accelerator of this launch; without a GPU it uses `num_threads`, or an equal share of the cores.
 
-    Raises TrainingError when the processes do not know of each other, when there are fewer than the launcher was to
-    start, or not `num_processes`.
+    Raises TrainingError when the processes are not connected, when the launcher started fewer than it was told to, or
+    when they are not `num_processes`.
     """
     is_cpu = not torch.cuda.is_available()
     _join_new_store()
@@ -62,17 +62,17 @@ def _check_num_processes(actual: int, required: int | None) -> None:
     started, requested = int(os.environ.get("WORLD_SIZE", "1")), _requested_processes()
     if actual != started:
         raise TrainingError(
-            f"{started} processes were started, but each believes that it is one of {actual}: start them with "
+            f"{started} processes were started, but each of them counts {actual}: start them with "
             "`accelerate launch --config_file configs/accelerate/...yaml`"
         )
     if actual < requested:
         raise TrainingError(
-            f"accelerate launch was to start {requested} processes and started only {actual}: choose a config of "
-            "configs/accelerate, its distributed_type decides"
+            f"accelerate launch was to start {requested} processes and started only {actual}: use a config from "
+            "configs/accelerate, because distributed_type decides how many are started"
         )
     if required not in (None, actual):
         raise TrainingError(
-            f"runtime.num_processes is {required}, but {actual} were started: choose the Accelerate config that starts "
+            f"runtime.num_processes is {required}, but {actual} were started: use an Accelerate config that starts "
             "that many"
         )
 
@@ -100,7 +100,7 @@ def _join_new_store(seconds: float = 600) -> None:
 
 
 def _requested_processes() -> int:
-    """Returns how many processes `accelerate launch` was to start, of which it may start only one and not say so."""
+    """Returns how many processes `accelerate launch` was told to start; it may start only one without saying so."""
     if "WORLD_SIZE" in os.environ:
         return 1
     try:
@@ -123,7 +123,7 @@ def _local_world_size() -> int:
 
 
 def _fair_share_of_cores() -> int:
-    """Returns the cores for each process of this machine; Accelerate's launcher always leaves one."""
+    """Returns how many cores each process of this machine gets; Accelerate's launcher would give each only one."""
     return max(1, len(os.sched_getaffinity(0)) // _local_world_size())
 
 

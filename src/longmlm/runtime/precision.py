@@ -8,9 +8,9 @@ from longmlm.settings.pretrain import Precision
 
 
 def resolved_precision(precision: Precision) -> Literal["no", "bf16"]:
-    """Returns the precision, for `auto` bf16 where GPU or CPU support it, else no (fp32).
+    """Returns the precision; for `auto`, bf16 if the GPU or CPU supports it, else no (fp32).
 
-    Without instructions for it, a CPU takes some hundred times as long in bf16 as in fp32.
+    On a CPU without bf16 instructions, bf16 is about a hundred times slower than fp32.
     """
     if precision != "auto":
         return precision

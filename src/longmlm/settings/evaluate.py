@@ -8,7 +8,7 @@ from longmlm.settings.pretrain import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateRecipe:
-    """What is measured; a change gives another evaluation."""
+    """What is measured; changing it makes a different evaluation."""
 
     held_out: HeldOut = field(default_factory=HeldOut)
     precision: Precision = "no"

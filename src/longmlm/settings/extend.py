@@ -9,7 +9,7 @@ PositionMode = Literal["materialized", "generated"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendRecipe:
-    """How the long model is made; a change gives another model."""
+    """How the long model is made; changing it makes a different model."""
 
     num_positions: int
     """Usable positions of the long model, counting special tokens but not the table's reserved rows."""

@@ -45,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRecipe:
-    """What the rows contain; a change gives other rows."""
+    """What the rows contain; changing it makes different rows."""
 
     tokenizer: str
     """Folder or hub name of the tokenizer: that of the model to train."""

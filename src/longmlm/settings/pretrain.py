@@ -37,7 +37,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainRecipe:
-    """What is learned and how it is evaluated; a change gives another run."""
+    """What is learned and how it is evaluated; changing it makes a different run."""
 
     num_steps: int
     """Number of optimizer updates; may be changed on resume while the learning rate is constant."""
@@ -98,7 +98,7 @@ class PretrainRuntime:
     rows_per_evaluation_batch: int = 16
     """Rows per forward pass of an evaluation."""
     num_processes: int | None = None
-    """Expected number of ranks; a launch with another number is refused. By default any number is accepted."""
+    """Expected number of ranks; a launch with a different number is refused. By default any number is accepted."""
     num_threads: int | None = None
     """CPU threads per rank if there is no GPU; by default an equal share of the cores."""
     hang_seconds: float = 1800.0

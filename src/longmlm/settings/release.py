@@ -13,10 +13,10 @@ WeightType = Literal["fp32", "bf16", "fp16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRecipe:
-    """What is exported; a change gives another release."""
+    """What is exported; changing it makes a different release."""
 
     num_positions: int | None = None
-    """Positions of the released model, by default those trained; only generated positions allow another number."""
+    """Positions of the released model, by default those trained; only generated positions allow a different number."""
     weights: WeightType = "fp32"
     """Data type of the stored weights."""
     max_shard_size: str | None = None

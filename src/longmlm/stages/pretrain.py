@@ -38,11 +38,11 @@ from longmlm.training.run import Run, RunRecord, Task
 from longmlm.training.run_folder import check_still_newest, model_folder, newest_verified, read_state
 from longmlm.training.tracker import check_installed, tracked
 
-NOTED_DEVIATION = 0.1  # of a global batch's tokens from batch_tokens
+NOTED_DEVIATION = 0.1  # relative difference between batch_tokens and the tokens of a global batch
 
 
 def pretrain(config: PretrainConfig) -> None:
-    """Trains until the last step or a stop signal, from the newest intact checkpoint on if there is one."""
+    """Trains to the last step or a stop signal, resuming from the newest intact checkpoint if there is one."""
     check_installed(config.tracking.tracker)
     runtime = config.runtime
     deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
@@ -77,17 +77,17 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
 
 
 def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Run, Path | None]:
-    """Returns what is learned and what executes it, and the checkpoint to resume from, whose weights are loaded.
+    """Returns the task, the run that executes it, and the checkpoint to resume from, whose weights are loaded.
 
     The main process verifies the checkpoints. Raises CheckpointError when there are some and none is intact,
-    TrainingError on every rank when one sees another checkpoint, or none.
+    TrainingError on every rank when one sees a different checkpoint, or none.
     """
     recipe, runtime = config.recipe, config.runtime
     newest = broadcast_from_main(accelerator, lambda: newest_verified(Path(config.run)))
     if newest.folder is not None:
         manifest = newest.folder / MANIFEST
         content = manifest.read_bytes() if manifest.is_file() else b""
-        check_same_on_all_ranks(accelerator, content, f"another checkpoint than {newest.folder}, or none")
+        check_same_on_all_ranks(accelerator, content, f"a different checkpoint than {newest.folder}, or none")
     saved = read_state(newest.folder) if newest.folder else None
     precision, notes = run_precision(recipe.precision, saved, newest.folder)
     config, rows = training_rows(config, saved, accelerator)
@@ -172,7 +172,7 @@ def load_start(
 
 
 def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no", "bf16"]) -> TrainingRecord:
-    """Returns the entry of longmlm.json about the training, before the first step."""
+    """Returns what longmlm.json records of a training run, before its first step."""
     sources = rows.manifest.plan.sources
     return TrainingRecord(
         row_length=rows.row_length,
@@ -190,7 +190,7 @@ def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no",
 def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, accelerator: Accelerator) -> StepBatches:
     """Returns this rank's training batches: of as many rows per step as hold batch_tokens at their mean fill.
 
-    Prints a line where whole rows make a global batch of quite another size.
+    Prints a line when whole rows make a global batch of quite a different size.
     """
     recipe, num_processes = config.recipe, accelerator.num_processes
     num_rows = rows_per_step(recipe.batch_tokens, rows, num_processes)

@@ -124,7 +124,7 @@ class PlainBackend:
         return {**content, "state": {index: cpu_copies(state, True) for index, state in content["state"].items()}}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
-        """Loads AdamW's state dict; the groups, which another backend does not save, stay those of the recipe."""
+        """Loads AdamW's state dict; the groups, which DeepSpeed's backend does not save, stay those of the recipe."""
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({**state, "param_groups": groups})
 

@@ -123,7 +123,7 @@ class Saver:
     def finish(self) -> None:
         """Waits until everything is written; raises CheckpointError on every rank when it could not be.
 
-        The ranks meet again and again meanwhile, so none is taken for hung however slow the disk is.
+        The ranks synchronise meanwhile, so that no watchdog fires, however slow the disk is.
         """
         pending = [self.pending] if self.pending else []
         while any(any_rank(self.run.accelerator, bool(wait(pending, POLL_SECONDS).not_done))):
@@ -153,7 +153,7 @@ def saving(run: Run, record: RunRecord) -> Iterator[Saver]:
 def restore(folder: Path, backend: Backend, rank: int) -> None:
     """Restores optimizer and generators from a verified checkpoint; the weights were loaded with the model.
 
-    On another number of processes a rank may have no generator state: it keeps its seed, which only dropout depends on.
+    With a different number of processes a rank may have no generator state: it keeps its seed, which only dropout uses.
     """
     backend.restore_optimizer(torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True))
     file = folder / _generator_file(rank)
@@ -178,9 +178,9 @@ def run_precision(
     if previous == "bf16":
         raise CheckpointError(
             f"{folder} was trained in bf16, which this machine does not support: resume it on one that does, or start "
-            f"a run in another folder with start.checkpoint = {str(folder)!r} and recipe.precision = 'no'"
+            f"a run in a new folder with start.checkpoint = {str(folder)!r} and recipe.precision = 'no'"
         )
-    return previous, (f"{folder} was trained in fp32: the run continues in it, though this machine supports bf16",)
+    return previous, (f"{folder} was trained in fp32: the run continues in fp32, although this machine supports bf16",)
 
 
 def resumable_state(folder: Path, record: RunRecord) -> TrainState:
@@ -200,11 +200,11 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     problems = [f"recipe.{name} was {old.get(name)}, is {new[name]}" for name in changed]
     rows_sha256 = str(record.trained_on.rows_sha256)
     if saved.rows_sha256 != rows_sha256:
-        problems.append(f"rows were those with SHA-256 {saved.rows_sha256[:12]}, are those with {rows_sha256[:12]}")
+        problems.append(f"the rows' SHA-256 was {saved.rows_sha256[:12]}, is {rows_sha256[:12]}")
     if problems:
         raise CheckpointError(
-            f"{folder.parent.parent} was started with other settings: {', '.join(problems[:MAX_LISTED])}; name another "
-            f"run folder, with start.checkpoint = {str(folder)!r} to start from these weights"
+            f"{folder.parent.parent} was started with different settings: {', '.join(problems[:MAX_LISTED])}; name a "
+            f"new run folder, with start.checkpoint = {str(folder)!r} to start from these weights"
         )
     return saved.state
 

@@ -12,7 +12,7 @@ Stage 3 cuts each parameter by itself, and pads the last partition with zeros:
     C   0 0 0 1 1 .                      5 numbers: partitions of 3, the last of them padded
 
 Checkpoints hold full tensors. They are gathered and partitioned again by parameter, never by partition, so a run
-resumes under another stage, another number of ranks, or without DeepSpeed.
+resumes under a different stage, on a different number of ranks, or without DeepSpeed.
 """
 
 import logging

@@ -46,7 +46,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     if disk > free_disk:
         raise TrainingError(
             f"the checkpoints in {run.folder} will take {disk / GB:.1f} GB, {free_disk / GB:.1f} GB are free: make "
-            "room, lower checkpoints_kept, or name another run folder"
+            "room, lower checkpoints_kept, or name a different run folder"
         )
     with tempfile.TemporaryDirectory() as scratch:
         seconds, tokens = _two_steps(task, replace(run, folder=Path(scratch)), state)
@@ -101,7 +101,7 @@ def _two_steps(task: Task, run: Run, state: TrainState) -> tuple[float, int]:
 
 
 def _memory_needed(task: Task, run: Run) -> int:
-    """Returns the bytes that a process needs besides the weights: gradients, moments, a micro-batch."""
+    """Returns the bytes that a process has yet to allocate: gradients, moments, the activations of a micro-batch."""
     largest_share = math.ceil(task.batches.rows_per_step / run.accelerator.num_processes)
     num_rows = min(task.batches.rows_per_micro_batch, largest_share)
     unallocated = run.backend.unallocated_bytes(run.cost.state_bytes // 4, run.cost.state_bytes // 2)

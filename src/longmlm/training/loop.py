@@ -9,9 +9,9 @@ With num_steps = 8, log_every_steps = 2, evaluate_every_steps = 3, save_every_st
     save                       x               x    with the accuracy of this step, if it was evaluated; the last step
 
 Step 6 is evaluated and not saved, so it cannot become the best checkpoint; step 4 is saved and not evaluated. A stop
-signal in step 5 is heeded after its update: log, save, exit. One in the evaluation of step 6 abandons the evaluation:
-step 6 is saved without an accuracy, and the resumed run evaluates it first. With stop_when_recovered, the evaluation
-that shows the recovery is followed by log and save, and the run exits.
+signal in step 5 takes effect after its update: log, save, exit. One in the evaluation of step 6 abandons that
+evaluation: step 6 is saved without an accuracy, and the resumed run evaluates it first. With stop_when_recovered, the
+evaluation that shows the recovery is followed by log and save, and the run exits.
 """
 
 import shutil
@@ -28,7 +28,7 @@ from tqdm import tqdm
 from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.errors import TrainingError
+from longmlm.errors import ArtifactError, TrainingError
 from longmlm.folders import PARTIAL, write_json
 from longmlm.processes import ignore_stop_signals
 from longmlm.runtime.collectives import any_rank
@@ -63,7 +63,7 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
 
 
 def _prepare_folder(task: Task, run: Run, step: int) -> None:
-    """Writes the settings, removes what lies beyond `step`; raises TrainingError where a rank sees another folder."""
+    """Writes the settings and removes metrics after `step`; raises TrainingError if a rank does not see the folder."""
     if run.accelerator.is_main_process:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / SETTINGS).write_text(task.record.settings, encoding="utf-8")
@@ -75,7 +75,7 @@ def _prepare_folder(task: Task, run: Run, step: int) -> None:
             shutil.rmtree(partial)
     run.accelerator.wait_for_everyone()
     if any(any_rank(run.accelerator, not (run.folder / SETTINGS).is_file())):
-        raise TrainingError(f"a process does not see {run.folder}: it must lie on a disk that all machines share")
+        raise TrainingError(f"a process does not see {run.folder}: it must be on a disk that all machines share")
 
 
 def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
@@ -151,16 +151,15 @@ def is_recovered(run: Run, state: TrainState) -> bool:
 
 
 def write_summary(run: Run, state: TrainState) -> str:
-    """Writes summary.json into the run folder, and returns the accuracy reached in one line."""
-    lines = MetricsFile(run.folder).lines()
-    speeds = [line.tokens_per_second for line in lines if isinstance(line, TrainingMetrics)]
-    summary = RunSummary(
-        state=state,
-        train_tokens_per_second=statistics.median(speeds) if speeds else None,
-        num_processes=run.accelerator.num_processes,
-        peak_memory_bytes=peak_memory_bytes(),
-    )
-    artifact.write(run.folder / RunSummary.FILE, summary)
+    """Writes summary.json into the run folder, and returns the accuracy reached in one line.
+
+    A summary of this very state keeps its content, such as the peak memory of the process that made the steps.
+    """
+    path = run.folder / RunSummary.FILE
+    if _summarised_state(path) == state:
+        path.touch()  # a summary that is newer than the metrics tells a follower that the run is finished
+    else:
+        artifact.write(path, _summary(run, state))
     if state.accuracy is None:
         return "held-out accuracy has not been measured yet"
     reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
@@ -168,6 +167,24 @@ def write_summary(run: Run, state: TrainState) -> str:
         return reached
     recovered = "not yet" if state.recovered_at_step is None else f"at step {state.recovered_at_step}"
     return f"{reached}; the base model's {state.base_cut:.2f} % recovered: {recovered}"
+
+
+def _summarised_state(path: Path) -> TrainState | None:
+    try:
+        return artifact.read(RunSummary, path).state
+    except ArtifactError:
+        return None
+
+
+def _summary(run: Run, state: TrainState) -> RunSummary:
+    lines = MetricsFile(run.folder).lines()
+    speeds = [line.tokens_per_second for line in lines if isinstance(line, TrainingMetrics)]
+    return RunSummary(
+        state=state,
+        train_tokens_per_second=statistics.median(speeds) if speeds else None,
+        num_processes=run.accelerator.num_processes,
+        peak_memory_bytes=peak_memory_bytes(),
+    )
 
 
 def _is_evaluation_due(task: Task, run: Run, state: TrainState) -> bool:

@@ -1,4 +1,4 @@
-"""The checkpoints in a run folder: which there are, which are intact, which is the best. Imports no torch.
+"""The checkpoints in a run folder: which exist, which are intact, which is the best. Imports no torch.
 
 run/
     settings.toml metrics.jsonl summary.json    resolved settings, log, result so far
@@ -21,7 +21,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState
 from longmlm.errors import ArtifactError, CheckpointError, FolderError
-from longmlm.folders import MANIFEST, REPLACED, partial_of, read_manifest, verify
+from longmlm.folders import EARLIER, MANIFEST, finish_replacement, partial_of, read_manifest, verify
 
 SETTINGS = "settings.toml"
 OPTIMIZER = "optimizer.pt"
@@ -79,14 +79,13 @@ def damage_of(folder: Path) -> str:
 
 
 def newest_verified(run: Path) -> VerifiedCheckpoint:
-    """Returns the newest intact checkpoint. One that a crash left aside, at its replacement, is put back first.
+    """Returns the newest intact checkpoint. One that a crash left moved aside while it was replaced is put back first.
 
     Raises CheckpointError when there are checkpoints and none is intact: a disk that is unmounted for a minute must not
     make a run start over.
     """
-    for aside in (run / "checkpoints").glob(f"step-*{REPLACED}"):
-        if not (folder := aside.with_name(aside.name.removesuffix(REPLACED))).exists():
-            aside.rename(folder)
+    for earlier in (run / "checkpoints").glob(f"step-*{EARLIER}"):
+        finish_replacement(earlier.with_name(earlier.name.removesuffix(EARLIER)))
     damaged: list[str] = []
     for folder in reversed(list_checkpoints(run)):
         damage = damage_of(folder)
@@ -96,7 +95,7 @@ def newest_verified(run: Path) -> VerifiedCheckpoint:
     if damaged:
         raise CheckpointError(
             f"{run} has no intact checkpoint ({'; '.join(damaged)}): make the disk readable or restore the files and "
-            "run the same command again, name another run folder, or remove these folders to start over"
+            "run the same command again, name a different run folder, or remove these folders to start over"
         )
     return VerifiedCheckpoint(None, ())
 
