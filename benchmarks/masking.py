@@ -13,7 +13,7 @@ from longmlm.data.rows import Row
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.settings.masking import Masking
 
-MODEL = "assets/roberta-mini"
+MODEL = "src/longmlm/bundled/roberta-mini"
 NUM_ROWS, ROW_LENGTH, ROWS_PER_BATCH = 1024, 1536, 16
 
 

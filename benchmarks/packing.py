@@ -17,7 +17,7 @@ from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.settings.prepare import PrepareRecipe, Source
 
-MODEL, TEXT, LENGTH = "assets/roberta-mini", "assets/text/demo.jsonl", 512
+MODEL, TEXT, LENGTH = "src/longmlm/bundled/roberta-mini", "src/longmlm/bundled/text/demo.jsonl", 512
 
 
 def ours() -> Callable[[], int]:

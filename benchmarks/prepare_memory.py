@@ -18,7 +18,8 @@ from longmlm.data.rows import read_rows_manifest
 from longmlm.data.texts import pieces_of
 from longmlm.settings.prepare import Source
 
-TEXT, TOKENIZER, LENGTH, NUM_WORKERS = "assets/text/scratch.jsonl.zst", "assets/roberta-mini", 512, 2
+TEXT, TOKENIZER = "src/longmlm/bundled/text/scratch.jsonl.zst", "src/longmlm/bundled/roberta-mini"
+LENGTH, NUM_WORKERS = 512, 2
 MEGABYTE = 1_000_000
 
 

@@ -24,6 +24,7 @@ from longmlm.training.run import RunRecord
 from longmlm.training.run_folder import prune
 
 NUM_ROUNDS = 5
+TOKENIZER = "src/longmlm/bundled/roberta-mini/tokenizer.json"
 RECIPE = PretrainRecipe(num_steps=1, batch_tokens=1, learning_rate=1e-9)
 
 
@@ -48,7 +49,7 @@ def after_a_step() -> PlainBackend:
 def main() -> None:
     """Prints the median seconds of the copy, of writing it, and their ratio."""
     backend = after_a_step()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file("assets/roberta-mini/tokenizer.json"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file(TOKENIZER))
     trained_on = TrainingRecord(row_length=1536, steps=0, tokens=0, precision="bf16", rows_sha256="")
     record = RunRecord(tokenizer, "", RECIPE, Provenance(), trained_on)
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as folder:

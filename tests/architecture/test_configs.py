@@ -29,7 +29,7 @@ def test_toml_parses(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOMLS)
 def test_toml_names_files_that_ship(name: str) -> None:
-    named = re.findall(r'"((?:assets|configs)/[^"*]+)"', (CONFIGS / name).read_text())
+    named = re.findall(r'"((?:src/longmlm/bundled|configs)/[^"*]+)"', (CONFIGS / name).read_text())
     assert [path for path in named if not (CONFIGS.parent / path).exists()] == []
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 FORBIDDEN_NAMES = {"util", "utils", "common", "helper", "helpers", "misc"}
-TOP_FOLDERS = (".ci", "assets", "benchmarks", "configs", "deploy", "docker", "docs", "pipelines", "src", "tests")
+TOP_FOLDERS = (".ci", "benchmarks", "configs", "deploy", "docker", "docs", "pipelines", "src", "tests")
 
 
 def test_no_file_is_long(root: Path, modules: list[Path]) -> None:

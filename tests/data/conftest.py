@@ -12,7 +12,7 @@ from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.settings.prepare import PrepareRecipe, Source
 
-DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
+DEMO = Path(__file__).parents[2] / "src" / "longmlm" / "bundled" / "text" / "demo.jsonl"
 CHINESE = (
     "清晨的雾气还没有散去，老渔夫已经把船推进了湖里。他说：“今天的风从北边来，鱼会游得很深。”"
     "孙子问他为什么，他笑了笑，没有回答！湖水像一面镜子，映着远处的山和天上的云。"

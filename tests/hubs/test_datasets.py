@@ -21,7 +21,7 @@ from tests.support.hub import Hub
 from tests.support.loopback import CUT, Fault
 
 NAME = "owner/novels"
-TOKENIZER = Path(__file__).parents[2] / "assets" / "roberta-mini"
+TOKENIZER = Path(__file__).parents[2] / "src" / "longmlm" / "bundled" / "roberta-mini"
 TEXTS = [f"It rained {number} times. She went out, and nobody saw her. " * 9 for number in range(60)]
 
 

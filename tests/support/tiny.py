@@ -49,7 +49,7 @@ from longmlm.settings.held_out import HeldOut
 from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
 
-DEMO = Path(__file__).parents[2] / "assets" / "text" / "demo.jsonl"
+DEMO = Path(__file__).parents[2] / "src" / "longmlm" / "bundled" / "text" / "demo.jsonl"
 NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
 NUM_POSITIONS, LONG_POSITIONS = 16, 40
 SPECIAL = {

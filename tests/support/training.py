@@ -31,7 +31,7 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 def inputs(tmp_path_factory) -> Path:
     """A folder with a tokenizer, rows of 32 tokens and the architecture of a tiny RoBERTa with dropout."""
     folder = tmp_path_factory.mktemp("inputs")
-    lines = (ROOT / "assets" / "text" / "demo.jsonl").read_text(encoding="utf-8").splitlines()[:160:20]
+    lines = (ROOT / "src/longmlm/bundled/text/demo.jsonl").read_text(encoding="utf-8").splitlines()[:160:20]
     texts = [json.loads(line)["text"][:4000] for line in lines]
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     trained = ByteLevelBPETokenizer()

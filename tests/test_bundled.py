@@ -10,14 +10,14 @@ from longmlm.folders import verify
 from longmlm.model.architecture import architecture_of
 from longmlm.settings.prepare import Source
 
-ASSETS = Path(__file__).parents[1] / "assets"
-MODEL = ASSETS / "roberta-mini"
+BUNDLED = Path(__file__).parents[1] / "src" / "longmlm" / "bundled"
+MODEL = BUNDLED / "roberta-mini"
 
 
 def documents(name: str) -> list[dict[str, str]]:
-    sources = [Source(files=(str(ASSETS / "text" / name),), text_field="id")]
+    sources = [Source(files=(str(BUNDLED / "text" / name),), text_field="id")]
     named = [record.text for spans in plan_slices(sources, 1 << 30) for record in read_slice(spans, sources)]
-    sources = [Source(files=(str(ASSETS / "text" / name),))]
+    sources = [Source(files=(str(BUNDLED / "text" / name),))]
     read = [record for spans in plan_slices(sources, 1 << 30) for record in read_slice(spans, sources)]
     assert all(isinstance(record, Document) for record in read)
     return [{"id": key, "text": record.text} for key, record in zip(named, read, strict=True)]
@@ -43,7 +43,7 @@ def test_the_bundled_model_has_seen_neither_the_demo_s_documents_nor_their_books
 
 def test_the_bundled_model_was_trained_on_exactly_the_text_next_to_it():
     trained = json.loads((MODEL / "longmlm.json").read_text())["trained"]
-    text = ASSETS / "text" / "scratch.jsonl.zst"
+    text = BUNDLED / "text" / "scratch.jsonl.zst"
     assert trained["files_sha256"] == [hashlib.sha256(text.read_bytes()).hexdigest()]
 
 
