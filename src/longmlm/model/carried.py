@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import safetensors.torch
 import torch
@@ -30,6 +30,13 @@ PARTS = {"pooler": "pooler", "seq_relationship": "NSP head", "sop_classifier": "
 POOLING_FILE = "1_Pooling/config.json"
 POOLING_KEYS: dict[SentencePooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 ALL_POOLING_KEYS = (*POOLING_KEYS.values(), "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
+
+
+class SentenceEmbedding(NamedTuple):
+    """How one vector is made of the vectors of a text's tokens."""
+
+    pooling: SentencePooling
+    is_normalized: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +65,26 @@ class Carried:
         return [f"{what}: {', '.join(names)}" for what, names in lines.items() if names]
 
     @property
-    def pooling(self) -> SentencePooling | None:
-        """How sentence-transformers pools token vectors; None without modules, and for other kinds of pooling."""
+    def modules(self) -> tuple[str, ...]:
+        """The classes of the sentence-transformers modules after the encoder, such as Pooling and Normalize."""
+        listed = json.loads(self.files.get(MODULES, b"[]"))
+        return tuple(str(module["type"]).rpartition(".")[2] for module in listed[1:])
+
+    @property
+    def embedding(self) -> SentenceEmbedding | None:
+        """What sentence-transformers computes from token vectors: their mean where there are no modules.
+
+        None for other modules than Pooling by mean or first token, and Normalize.
+        """
+        if not self.modules:
+            return SentenceEmbedding("mean", is_normalized=False)
         settings = json.loads(self.files.get(POOLING_FILE, b"{}"))
         chosen = {key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True}
         for pooling, key in POOLING_KEYS.items():
-            if chosen == {key} or settings.get("pooling_mode") == pooling:
-                return pooling
+            is_pooled = chosen == {key} or settings.get("pooling_mode") == pooling
+            if is_pooled and self.modules in (("Pooling",), ("Pooling", "Normalize")):
+                return SentenceEmbedding(pooling, is_normalized="Normalize" in self.modules)
         return None
-
-    @property
-    def module_types(self) -> tuple[str, ...]:
-        """The classes of the sentence-transformers modules after the encoder, such as Pooling and Normalize."""
-        modules = json.loads(self.files.get(MODULES, b"[]"))
-        return tuple(str(module["type"]).rpartition(".")[2] for module in modules[1:])
 
     def with_length(self, num_positions: int) -> Self:
         """Returns the same for a sentence-transformers model that reads up to `num_positions` tokens."""
