@@ -19,7 +19,7 @@ from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import onnx_graph, reload
 from longmlm.release.export import export
 from longmlm.release.onnx_graph import INPUTS, write_graphs
-from longmlm.release.proof import INT8_LOSS, INT8_SIMILARITY, ONNX_TOLERANCE, OnnxProof, prove
+from longmlm.release.proof import INT8_SIMILARITY, ONNX_TOLERANCE, OnnxProof, prove
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 from longmlm.reports.model_card import CardFacts, Licence, Training, addressed, model_card
 from longmlm.settings.release import ReleaseCard
@@ -212,3 +212,58 @@ def test_file_is_the_same_in_another_process(exported: Path, folder: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
     assert all((folder / file).read_bytes() == (exported / file).read_bytes() for file in FILES)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "problem"),
+    [
+        ({}, None),
+        ({"int8_lost": 12, "int8_won": 4}, None),
+        ({"int8_lost": 40, "int8_won": 39}, None),  # as many won as lost: chance
+        ({"int8_lost": 45, "int8_won": 5}, "mlm_int8.onnx no longer predicts 45 of 1,000 tokens and predicts 5 more"),
+        ({"int8_similarity": INT8_SIMILARITY - 0.001}, "cosine similarity of token vectors of onnx/model_int8.onnx"),
+        ({"int8_similarity": float("nan")}, "cosine similarity"),
+        ({"encoder_difference": 2 * ONNX_TOLERANCE}, "outputs of onnx/model.onnx differ by 2.00e-03"),
+        ({"logits_difference": float("nan")}, "outputs of onnx/mlm.onnx differ by nan"),
+    ],
+)
+def test_int8_may_lose_a_percent_of_the_tokens_and_chance(numbers: dict[str, float], problem: str | None) -> None:
+    faithful = {"logits_difference": 1e-5, "encoder_difference": 1e-5, "int8_selected": 1_000, "int8_lost": 0}
+    found = OnnxProof(**{**faithful, "int8_won": 0, "int8_similarity": 0.999, **numbers}).problems
+    assert len(found) == (problem is not None)
+    assert not problem or problem in found[0]
+
+
+def test_int8_file_of_other_weights_is_refused(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prove_in_this_process(monkeypatch)
+    graph = onnx_ir.load(folder / MLM_INT8)
+    [name] = [name for name in graph.graph.initializers if name.endswith("lm_head.decoder.bias")]
+    bias = graph.graph.initializers[name]
+    bias.const_value = onnx_ir.tensor(np.roll(bias.const_value.numpy(), 1), name=name)
+    onnx_ir.save(graph, folder / MLM_INT8)
+    with pytest.raises(ReleaseError, match=r"onnx/mlm_int8\.onnx no longer predicts"):
+        prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
+
+
+def run(graph: Path, output: str, *inputs: torch.Tensor) -> torch.Tensor:
+    session = onnxruntime.InferenceSession(graph)
+    arrays = [tensor.numpy() for tensor in inputs]
+    return torch.from_numpy(session.run([output], dict(zip(INPUTS, arrays, strict=True)))[0])
+
+
+def test_encoder_gives_the_hidden_states_and_their_mean(exported: Path, world: World) -> None:
+    model = load_model(str(world.trained)).model.eval()
+    input_ids = torch.randint(5, 290, (3, 20), generator=torch.Generator().manual_seed(3))
+    mask = (torch.arange(20) < torch.tensor([[20], [7], [1]])).long()
+    input_ids[mask == 0] = model.config.pad_token_id
+    with torch.no_grad():
+        hidden = model.base_model(input_ids=input_ids, attention_mask=mask).last_hidden_state
+    actual = run(exported / ENCODER, "last_hidden_state", input_ids, mask)
+    assert (actual - hidden)[mask == 1].abs().max() < 5e-5
+    expected = torch.stack([row[: int(length)].mean(0) for row, length in zip(hidden, mask.sum(1), strict=True)])
+    assert (run(exported / ENCODER, "sentence_embedding", input_ids, mask) - expected).abs().max() < 5e-5
+    int8 = run(exported / ENCODER_INT8, "last_hidden_state", input_ids, mask)
+    assert 1e-3 < (int8 - hidden)[mask == 1].abs().max() < 2
+    sizes = [(exported / file).stat().st_size for file in FILES]
+    assert sizes[1] < sizes[0]
+    assert sizes[3] < sizes[2]
