@@ -21,6 +21,7 @@ from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.hubs.models import snapshot_of, weight_files
 from longmlm.model.architecture import architecture_of, check_architecture, replace_positions
+from longmlm.model.carried import Carried, read_carried
 from longmlm.model.files import check_model_files
 from longmlm.model.positions import sinusoidal_table
 
@@ -29,9 +30,9 @@ REBUILT_BUFFERS = ("position_ids", "token_type_ids")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in fp32 with its tokenizer and its history; `revision` is the commit of a model from a hub.
+    """A model in fp32 with its tokenizer, its history, and what its checkpoint has besides.
 
-    `notes` are lines about the loading that a user should see.
+    `revision` is the commit of a model from a hub; `notes` are lines about the loading that a user should see.
     """
 
     model: PreTrainedModel
@@ -39,6 +40,7 @@ class LoadedModel:
     revision: str | None = None
     notes: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
+    carried: Carried = field(default_factory=Carried)
 
     def provenance_of_run(self, name: str) -> Provenance:
         """Returns the history of a run that starts from this model, which was loaded by `name`."""
@@ -81,7 +83,9 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
         )
     if not any(path.suffix == ".safetensors" for path in _weight_paths(folder)):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
-    return LoadedModel(model, tokenizer, snapshot.commit, tuple(notes), read_provenance(folder))
+    unexpected = [key for key in info["unexpected_keys"] if not key.endswith(REBUILT_BUFFERS)]
+    carried = read_carried(snapshot, unexpected, model.base_model_prefix)
+    return LoadedModel(model, tokenizer, snapshot.commit, tuple(notes), read_provenance(folder), carried)
 
 
 def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
@@ -204,12 +208,12 @@ def _check_missing(
 
 
 def _check_unexpected(name: str, model: PreTrainedModel, unexpected: Collection[str], has_code: bool) -> None:
-    """Raises ModelError for a weight of the encoder that the config does not describe; a pooler is never needed."""
+    """Raises ModelError for a weight of the encoder, other than its pooler, that the config does not describe."""
     prefix = f"{model.base_model_prefix}."
     parts = {part for part, _ in model.base_model.named_children()}  # an encoder saved alone has no prefix
     for key in sorted(unexpected):
-        is_needless = key.endswith(REBUILT_BUFFERS) or key.startswith(f"{prefix}pooler.")
-        if not is_needless and (key.startswith(prefix) or key.split(".")[0] in parts):
+        is_known = key.endswith(REBUILT_BUFFERS) or key.startswith(f"{prefix}pooler.")
+        if not is_known and (key.startswith(prefix) or key.split(".")[0] in parts):
             remedy = "take a stock checkpoint: its code, which is never run, may use it"
             raise ModelError(
                 f"{name}: config.json does not describe the weight {key}: "

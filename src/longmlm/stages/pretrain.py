@@ -133,10 +133,10 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         accelerator=accelerator,
     )
     training = training_record(config, rows, precision)
-    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training)
+    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried)
     batches = step_batches(config, rows, vocabulary, accelerator)
     seed_process(recipe.seed, accelerator.process_index)
-    for note in (*loaded.notes, *newest.skipped, *notes):
+    for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
         accelerator.print(note)
     return Task(batches, evaluation, record), run, newest.folder
 
