@@ -13,13 +13,13 @@ import transformers
 
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
+from longmlm.model.cost import GB
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
 from longmlm.training.checkpoint import resumable_state
+from longmlm.training.micro_batch import bytes_needed
 from longmlm.training.run import Run, Task
 from longmlm.training.update import one_update
-
-GB = 1e9
 
 
 def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
@@ -33,7 +33,9 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     steps_left = num_steps - state.step
     if steps_left <= 0:
         return f"{run.folder} is finished: {state.step} of {num_steps} steps are made"
-    memory, free_memory = _memory_needed(task, run), free_memory_bytes()
+    largest_share = math.ceil(batches.rows_per_step / run.accelerator.num_processes)
+    memory = bytes_needed(run, min(batches.rows_per_micro_batch, largest_share))
+    free_memory = free_memory_bytes()
     if any(any_rank(run.accelerator, memory > free_memory)):
         raise TrainingError(
             f"a process needs about {memory / GB:.1f} GB of memory, {free_memory / GB:.1f} GB are free: lower "
@@ -98,11 +100,3 @@ def _two_steps(task: Task, run: Run, state: TrainState) -> tuple[float, int]:
         seconds = time.monotonic() - started
         state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds)
     return seconds, update.num_tokens
-
-
-def _memory_needed(task: Task, run: Run) -> int:
-    """Returns the bytes that a process has yet to allocate: gradients, moments, the activations of a micro-batch."""
-    largest_share = math.ceil(task.batches.rows_per_step / run.accelerator.num_processes)
-    num_rows = min(task.batches.rows_per_micro_batch, largest_share)
-    unallocated = run.backend.unallocated_bytes(run.cost.state_bytes // 4, run.cost.state_bytes // 2)
-    return unallocated + num_rows * run.cost.row_bytes
