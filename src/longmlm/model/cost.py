@@ -1,7 +1,8 @@
 """Estimates what training a model costs: FLOP per token, memory and disk."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -9,21 +10,30 @@ from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of
 
-# dense bf16 FLOP/s with fp32 accumulation, from NVIDIA's data sheets; the first pattern that matches counts
-PEAK_FLOPS = {
-    "B200": 2250e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100|H200|H800": 989e12,
-    "H20": 148e12,
-    "A100|A800": 312e12,
-    "A40": 150e12,
-    "A30|RTX 4090": 165e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "L4": 121e12,
-    "RTX 5090": 209e12,
-    "RTX 3090": 71e12,
+
+class Gpu(NamedTuple):
+    """Peak FLOP/s in dense bf16 with fp32 accumulation, and GiB of memory."""
+
+    peak_flops: float
+    memory_gib: int
+
+
+# from NVIDIA's data sheets; the first pattern that matches counts
+GPUS = {
+    "B200": Gpu(2250e12, 180),
+    "H100 PCIe": Gpu(756e12, 80),
+    "H100 NVL": Gpu(835e12, 94),
+    "H200": Gpu(989e12, 141),
+    "H100|H800": Gpu(989e12, 80),
+    "H20": Gpu(148e12, 96),
+    "A100|A800": Gpu(312e12, 80),
+    "A40": Gpu(150e12, 48),
+    "A30|RTX 4090": Gpu(165e12, 24),
+    "L40S": Gpu(362e12, 48),
+    "L40": Gpu(181e12, 48),
+    "L4": Gpu(121e12, 24),
+    "RTX 5090": Gpu(209e12, 32),
+    "RTX 3090": Gpu(71e12, 24),
 }
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
 BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
@@ -55,6 +65,7 @@ class Work:
     selected_fraction: float
     is_bf16: bool
     is_checkpointed: bool = False
+    has_gpu: bool = field(default_factory=torch.cuda.is_available)
 
 
 def cost_of(model: PreTrainedModel, work: Work) -> Cost:
@@ -100,10 +111,15 @@ def micro_batch_rows(num_fitting: int, num_rows: int, row_length: int, has_gpu: 
 
 def peak_flops() -> float | None:
     """Returns the peak bf16 FLOP/s of this GPU; None if it is unknown."""
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    gpu = gpu_of(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+    return gpu and gpu.peak_flops
+
+
+def gpu_of(name: str) -> Gpu | None:
+    """Returns what the data sheet of the GPU of that name says; None if it is unknown."""
     if re.search(r"\b(MIG|Laptop|Ti)\b", name):
         return None
-    return next((peak for pattern, peak in PEAK_FLOPS.items() if re.search(rf"\b({pattern})\b", name)), None)
+    return next((gpu for pattern, gpu in GPUS.items() if re.search(rf"\b({pattern})\b", name)), None)
 
 
 def _num_weights(module: nn.Module) -> int:
@@ -120,6 +136,6 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
     config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.out_features for part in layers.modules() if isinstance(part, nn.Linear))
     layer = 27 * config.hidden_size + 4 * feed_forward if work.is_bf16 else 36 * config.hidden_size + 8 * feed_forward
-    if not torch.cuda.is_available() and any(part.p for part in layers.modules() if isinstance(part, nn.Dropout)):
+    if not work.has_gpu and any(part.p for part in layers.modules() if isinstance(part, nn.Dropout)):
         layer += 12 * work.row_length * config.num_attention_heads
     return layer, 12 * work.selected_fraction * config.vocab_size
