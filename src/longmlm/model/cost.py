@@ -112,14 +112,16 @@ def micro_batch_rows(num_fitting: int, num_rows: int, row_length: int, has_gpu: 
 def peak_flops() -> float | None:
     """Returns the peak bf16 FLOP/s of this GPU; None if it is unknown."""
     gpu = gpu_of(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
-    return gpu and gpu.peak_flops
+    return gpu.peak_flops if gpu else None
 
 
 def gpu_of(name: str) -> Gpu | None:
-    """Returns what the data sheet of the GPU of that name says; None if it is unknown."""
+    """Returns the data of a GPU, with the memory that its name says, as in A100 40GB; None for an unknown one."""
     if re.search(r"\b(MIG|Laptop|Ti)\b", name):
         return None
-    return next((gpu for pattern, gpu in GPUS.items() if re.search(rf"\b({pattern})\b", name)), None)
+    gpu = next((gpu for pattern, gpu in GPUS.items() if re.search(rf"\b({pattern})\b", name)), None)
+    size = re.search(r"\b(\d+) ?GB\b", name)
+    return gpu._replace(memory_gib=int(size[1])) if gpu and size else gpu
 
 
 def _num_weights(module: nn.Module) -> int:

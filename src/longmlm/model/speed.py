@@ -17,6 +17,7 @@ GPU_SHARE = 0.25  # of a data sheet's peak: between published runs of this size 
 SHORT_LENGTH = 128
 NUM_ROWS = 8
 MIN_SECONDS = 0.5
+MIN_TIMES = 3
 
 
 def gpu_tokens_per_second(gpu: Gpu, cost: Cost, work: Work) -> float:
@@ -48,12 +49,18 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     input_ids = torch.full((NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1)
     selected = torch.arange(round(work.selected_fraction * input_ids.numel()))
     batch = MlmBatch(input_ids, None, selected, input_ids.flatten()[selected])
-    return lambda: objective(batch).loss_sum.backward()
+
+    def step() -> None:
+        objective(batch).loss_sum.backward()
+
+    return step
 
 
 def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int) -> Callable[[], object]:
     heads = config.num_attention_heads
-    states = torch.randn(3, 1, heads, length, config.hidden_size // heads, dtype=torch.bfloat16 if work.is_bf16 else None)
+    states = torch.randn(
+        3, 1, heads, length, config.hidden_size // heads, dtype=torch.bfloat16 if work.is_bf16 else None
+    )
     states.requires_grad_()
 
     def step() -> None:
@@ -66,7 +73,7 @@ def _seconds_of(*steps: Callable[[], object]) -> tuple[float, ...]:
     """Returns the shortest time of each step; they alternate, because the load of a machine changes."""
     times: list[list[float]] = [[] for _ in steps]
     deadline = time.monotonic() + MIN_SECONDS * len(steps)
-    while time.monotonic() < deadline or len(times[-1]) < 3:
+    while time.monotonic() < deadline or len(times[-1]) < MIN_TIMES:
         for measured, step in zip(times, steps, strict=True):
             started = time.perf_counter()
             step()

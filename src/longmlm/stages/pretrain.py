@@ -202,7 +202,7 @@ def step_batches(run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocab
     row fits into memory.
     """
     accelerator, num_processes = run.accelerator, run.accelerator.num_processes
-    num_rows = rows_per_step(recipe.batch_tokens, rows, num_processes)
+    num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, rows.mean_fill, num_processes)
     tokens = round(num_rows * rows.row_length * rows.mean_fill)
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
         batch = f"a global batch of {num_rows} whole rows has {tokens:,} tokens"
