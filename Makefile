@@ -22,7 +22,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## run the whole pipeline on the bundled model and corpus
-	HF_HUB_OFFLINE=1 bash pipelines/demo.sh
+	rm -rf out/demo
+	HF_HUB_OFFLINE=1 longmlm run demo
 
 check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	ruff check
@@ -32,7 +33,7 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	hadolint docker/Dockerfile
 	check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 	kubernetes-validate --quiet --strict deploy/kubernetes.yaml
-	shellcheck .ci/run deploy/slurm.sbatch pipelines/*.sh
+	shellcheck .ci/run deploy/slurm.sbatch
 	pytest -q tests/architecture/test_configs.py
 
 test: $(STAMP) ## run the fast tests: minutes

@@ -48,8 +48,12 @@ def main(stage: str | None = None) -> None:
     with user_errors(), exit_on_sigterm():
         with _exit_on_closed_pipe():
             command = stage or _command(arguments)
-            if command in OTHERS:
-                print(pipeline_file(arguments) if command == "init" else shipped_pipelines())
+            if command == "init":
+                print(pipeline_file(arguments))
+                return
+            if command == "pipelines":
+                _check_no_arguments(arguments)
+                print(shipped_pipelines())
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
         run(command, config)
@@ -67,6 +71,11 @@ def _command(arguments: list[str]) -> str:
     if command not in COMMANDS and command not in OTHERS:
         raise ConfigError(f"unknown command {command}: choose one of {', '.join([*COMMANDS, *OTHERS])}")
     return command
+
+
+def _check_no_arguments(arguments: list[str]) -> None:
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise ConfigError(f"longmlm pipelines takes no arguments, but there is {arguments[0]}")
 
 
 @contextmanager

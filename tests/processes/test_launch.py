@@ -68,7 +68,7 @@ def test_a_launch_with_another_number_of_processes_is_refused_in_one_line(
 
 
 def test_the_package_is_launched_as_a_module_without_a_script(settings, tmp_path):
-    module = ("-m", "longmlm", "pretrain")
+    module = ("-m", "longmlm.stages.pretrain")
     code, output = run_to_end(replace(settings, dry_run=True), tmp_path, TWO_PROCESSES, *module)
     assert code == 0, output[-2000:]
     assert "processes   2 on " in output
