@@ -79,10 +79,10 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
 
 def _shown(kind: type, content: Table) -> Mapping[str, Any]:
     """Returns the values that --help shows: those of the files, and those that follow from a pipeline's."""
-    if kind is not ResolvedPipeline and not _is_pipeline(kind, content):
+    if not issubclass(kind, ResolvedPipeline) and not _is_pipeline(kind, content):
         return content
     derived = _derived(content, [])  # errors are reported when the settings are resolved
-    return derived if kind is ResolvedPipeline else derived.get(STAGES.get(kind, ""), {})
+    return derived if issubclass(kind, ResolvedPipeline) else derived.get(STAGES.get(kind, ""), {})
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
@@ -135,14 +135,15 @@ def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
 
 def _resolved(kind: Any, content: Table) -> Any:
     """Returns the settings of this kind, validated; raises ConfigError with all errors in one line."""
-    if not (_is_pipeline(kind, content) or kind is ResolvedPipeline):
+    is_whole = issubclass(kind, ResolvedPipeline)
+    if not (_is_pipeline(kind, content) or is_whole):
         return _validated(kind, content, [])
     problems: list[Any] = []  # in pydantic's form
     of_checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
-    pipeline = _validated(ResolvedPipeline, _derived(content, problems), problems)
+    pipeline = _validated(kind if is_whole else ResolvedPipeline, _derived(content, problems), problems)
     if kind is CheckpointsConfig:
         return _validated(kind, {"run": pipeline.pretrain.run, **of_checkpoints}, [])
-    if kind is ResolvedPipeline:
+    if is_whole:
         return pipeline
     config = getattr(pipeline, STAGES[kind])
     if config is None:

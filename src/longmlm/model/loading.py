@@ -14,7 +14,14 @@ from typing import Any
 import torch
 import transformers.utils.logging as transformers_logging
 from torch import nn
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.errors import ModelError
@@ -98,9 +105,7 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     special = {name: token_id for name in names if (token_id := getattr(tokenizer, name)) is not None}
     with _library_errors(f"{config_file} does not describe a model"):
-        described = json.loads(Path(config_file).read_text(encoding="utf-8"))
-        config = AutoConfig.for_model(**{**described, **special})
-        check_architecture(config, config_file)
+        config = described_config(config_file, **special)
         if config.vocab_size < (needed := _rows_needed(tokenizer)):
             raise ModelError(
                 f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {needed - 1}: set it "
@@ -112,6 +117,30 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     width = parts.position_table.embedding_dim
     replace_positions(model, sinusoidal_table(parts.num_positions, width, config.initializer_range))
     return LoadedModel(model, tokenizer)
+
+
+def described_config(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
+    """Returns the config in a transformers config.json, with special ids that replace its own.
+
+    Raises ModelError for an architecture that cannot be extended, what the libraries raise for an unusable file.
+    """
+    described = json.loads(Path(config_file).read_text(encoding="utf-8"))
+    config = AutoConfig.for_model(**{**described, **special})
+    check_architecture(config, config_file)
+    return config
+
+
+def weightless_model(name: str | None, revision: str | None = None, architecture: str | None = None) -> PreTrainedModel:
+    """Returns the model of a folder or on the hub, or of an architecture's config.json, on the meta device.
+
+    It has shapes and no weights: only config.json is read, and of a model on the hub no weights are downloaded.
+    Raises ModelError as load_model and new_model do.
+    """
+    with _library_errors(f"{name or architecture} does not describe a model"), torch.device("meta"):
+        if name is None:
+            return AutoModelForMaskedLM.from_config(described_config(str(architecture)))
+        config, _ = _load_config(name, snapshot_of(name, revision, with_weights=False).folder)
+        return AutoModelForMaskedLM.from_config(config)
 
 
 def weights_sha256(folder: str | Path) -> str:
