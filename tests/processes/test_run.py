@@ -90,6 +90,10 @@ def test_a_pipeline_runs_from_text_to_release_and_again_does_nothing(folder: Pat
     assert labels(lines) == [f"{name} done" for name in ("prepare:", "extend:", "pretrain:", "evaluate:", "release:")]
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert_changes_are_refused_or_followed(folder)
+    with (folder / "text.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"text": "One more document."}\n')
+    code, [line] = longmlm(folder, "run", "mine.toml")
+    assert (code, line.startswith("error: prepare: out/rows was made from other text")) == (2, True), line
 
 
 def assert_changes_are_refused_or_followed(folder: Path) -> None:

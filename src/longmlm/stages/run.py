@@ -25,7 +25,9 @@ from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
-from longmlm.errors import ArtifactError, FolderError
+from longmlm.data.engine import plan_rows
+from longmlm.data.rows import read_rows_manifest
+from longmlm.errors import ArtifactError, DataError, FolderError
 from longmlm.folders import MANIFEST
 from longmlm.processes import adopt_orphans, end_with_parent, exclusive_lock
 from longmlm.reports.evaluation import accuracy_table
@@ -50,11 +52,13 @@ STOPPED = 143  # exit code of a stage that SIGTERM stopped
 def run_pipeline(config: ResolvedPipeline) -> None:
     """Runs the stages in order and prints the accuracies reached; exits with the code of a stage that fails.
 
-    Raises FolderError when a result was made with other settings, or another process writes to the output folder.
+    Raises FolderError when a result was made with other settings, or another process writes to the output folder, and
+    DataError when the corpus has changed.
     """
     output, started = Path(config.output), time.monotonic()
     with exclusive_lock(output):
         check_results(config)
+        check_corpus(config)
         (output / PIPELINE).write_text(f"# longmlm run pipeline.toml\n{to_toml(config)}", encoding="utf-8")
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
@@ -84,6 +88,19 @@ def check_results(config: ResolvedPipeline) -> None:
         for name in [name for name in config.stages if name not in ("evaluate", "release")]:
             if not is_done(config, name):
                 raise FolderError(f"{name} has to run again, but {released} is of an earlier result: remove it first")
+
+
+def check_corpus(config: ResolvedPipeline) -> None:
+    """Raises DataError when finished rows were made from other text than the files hold now."""
+    if is_done(config, "prepare"):
+        rows = result_of(config.prepare)
+        before = read_rows_manifest(rows).plan
+        now, _ = plan_rows(config.prepare.recipe, str(before.tokenizer_fingerprint), rows)
+        if now.plan != before:
+            raise DataError(
+                f"prepare: {rows} was made from other text than the corpus holds now: name another output, or remove "
+                f"{config.output} to start over"
+            )
 
 
 def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
