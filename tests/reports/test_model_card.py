@@ -253,3 +253,34 @@ def test_training_is_shown_if_it_is_known(provenance: Provenance, rows: RowsMani
         assert f"Trained for {duration} on one H200." in text
     assert "| masking.selected_fraction | 0.2 |" in text
     assert "## Training" not in render(provenance, None, rows)
+
+
+def test_what_was_carried_over_untrained_is_named(
+    provenance: Provenance, measured: Evaluation, rows: RowsManifest
+) -> None:
+    said = "Carried over untrained from the base model"
+    text = ModelCard(render(provenance, measured, rows, carried=("pooler", "NSP head"))).text
+    assert f"{said}: pooler, NSP head." in text
+    assert said not in ModelCard(render(provenance, measured, rows)).text
+
+
+def test_card_of_a_sentence_transformer_loads_it_from_where_it_is_published(
+    provenance: Provenance, measured: Evaluation, rows: RowsManifest
+) -> None:
+    card = render(provenance, measured, rows, modules=("Pooling", "Normalize"), has_onnx=True)
+    assert ModelCard(card).data.tags == ["masked-lm", "long-context", "sentence-transformers"]
+    assert "sentence-transformers model (Pooling, Normalize)" in card
+    assert 'SentenceTransformer("tiny-40")' in card
+    assert "sentence-transformers" not in render(provenance, measured, rows)
+    on_hub = addressed(card, "hf", "owner/tiny", "v1")
+    for call in (
+        "SentenceTransformer(",
+        "AutoTokenizer.from_pretrained(",
+        "cached_file(",
+        'pipeline("fill-mask", model=',
+    ):
+        assert f'{call}"owner/tiny", revision="v1"' in on_hub
+    on_modelscope = addressed(on_hub, "ms", "owner/tiny")
+    assert on_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 3
+    assert "SentenceTransformer(folder)" in on_modelscope
+    assert addressed(on_modelscope, "hf", "owner/tiny", "v1") == on_hub

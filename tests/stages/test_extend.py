@@ -17,6 +17,7 @@ from longmlm.folders import verify
 from longmlm.model import extension
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.stages.extend import extend
+from tests.support.extras import with_heads, with_modules
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension
 
 Run = Callable[..., tuple[int, str, str]]
@@ -206,3 +207,16 @@ def test_command_exits_on_an_error_with_one_line_and_code_2(world: World, tmp_pa
     assert warned.startswith(f"error: {output} already exists")
     assert warned.count("\n") == 1
     assert [path.name for path in output.iterdir()] == ["kept"]
+
+
+def test_what_is_carried_and_what_is_not_is_said(copy: Path, tmp_path: Path, run_here: Run) -> None:
+    with_modules(with_heads(copy, "roberta"), ("Transformer", "Pooling"))
+    (copy / "own.py").write_text("")
+    code, said, warned = run_here(ExtendConfig, extend, settings(copy, tmp_path / "long"))
+    assert (code, warned) == (0, "")
+    files = ["1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"]
+    assert said.splitlines()[:3] == [
+        "carried over untrained: pooler",
+        f"files beside the model: {', '.join(files)}",
+        "not carried over: own.py",
+    ]

@@ -39,7 +39,11 @@ def extra_weights(family: str) -> dict[str, Tensor]:
 
 def folder_with_heads(folder: Path, family: str) -> Path:
     """Writes a tiny base model that has these weights, and returns its folder."""
-    tiny_folder(folder, family, EXTRAS[family][0])
+    return with_heads(tiny_folder(folder, family, EXTRAS[family][0]), family)
+
+
+def with_heads(folder: Path, family: str) -> Path:
+    """Adds these weights to the model in the folder, and returns it."""
     weights = load_file(folder / "model.safetensors")
     save_file({**weights, **extra_weights(family)}, folder / "model.safetensors", {"format": "pt"})
     return folder
@@ -47,7 +51,11 @@ def folder_with_heads(folder: Path, family: str) -> Path:
 
 def sentence_folder(folder: Path, family: str = "bert", modules: tuple[str, ...] = MODULES) -> Path:
     """Turns a base model into a sentence-transformers model as older versions of that library wrote it."""
-    folder_with_heads(folder, family)
+    return with_modules(folder_with_heads(folder, family), modules)
+
+
+def with_modules(folder: Path, modules: tuple[str, ...] = MODULES) -> Path:
+    """Adds the files of such a model, and returns the folder."""
     paths = ["", *(f"{index}_{name}" for index, name in enumerate(modules) if index)]
     listed = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{name}"}

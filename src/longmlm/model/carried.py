@@ -59,7 +59,7 @@ class Carried:
         left_out = (folder + slash for folder, slash, _ in (name.partition("/") for name in self.left_out))
         lines = {
             "carried over untrained": self.parts,
-            "files carried over": sorted(self.files),
+            "files beside the model": sorted(self.files),
             "not carried over": dict.fromkeys(left_out),
         }
         return [f"{what}: {', '.join(names)}" for what, names in lines.items() if names]
