@@ -62,10 +62,10 @@ def positions_picture() -> str:
     """Returns the cosine similarities and norms of the bundled model's position table, before and after extension."""
     trained = load_file(MODEL)[TABLE][RESERVED_ROWS:].float()
     table, n = hierarchical_table(trained, NUM_POSITIONS, ALPHA), len(trained)
-    norms = table.norm(dim=1).tolist()
+    positions, norms = [float(position) for position in range(NUM_POSITIONS)], table.norm(dim=1).tolist()
     series = [
-        Series(f"trained: 0–{n - 1}", "ink", range(n), norms[:n]),
-        Series("computed", "blue", range(n, NUM_POSITIONS), norms[n:]),
+        Series(f"trained: 0–{n - 1}", "ink", positions[:n], norms[:n]),
+        Series("computed", "blue", positions[n:], norms[n:]),
     ]
     chart = Chart("Norm of each row", ("position", "norm"), series)
     panels = [
