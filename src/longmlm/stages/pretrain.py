@@ -1,9 +1,16 @@
 """The pretrain stage: continues MLM pretraining of a checkpoint on packed rows; the same command resumes."""
 
+import runpy
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+
+if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the same as python -m longmlm pretrain
+    sys.argv.insert(1, "pretrain")
+    runpy.run_module("longmlm", run_name="__main__")
+    sys.exit()
 
 from accelerate import Accelerator
 

@@ -1,0 +1,159 @@
+"""Settings of a pipeline: a few base keys, from which the settings of every stage follow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.release import ReleaseConfig
+
+PACKAGE = Path(__file__).parents[1]
+SHIPPED = PACKAGE / "pipelines"
+BUNDLED = "bundled:"
+NOT_WITHOUT_EXTENSION = frozenset({"extend", "evaluate"})
+NUM_STEPS = 3000
+ROWS_PER_STEP = 64
+Table = dict[str, Any]  # of a TOML file that is not validated yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """From text and a model to a released long model: the settings of every stage follow from a few keys."""
+
+    model: str | None = None
+    """Folder or hub name of the base model; left out, [pretrain.start] names the architecture of an untrained one."""
+    corpus: tuple[str, ...] = ()
+    """Paths or globs of the text; datasets and texts in several languages are [[prepare.recipe.sources]] instead."""
+    length: int
+    """Positions of the long model, and tokens per row."""
+    output: str
+    """Folder for all results."""
+    revision: str | None = None
+    """Branch, tag or commit of a base model on the hub."""
+    language: str = "en"
+    """ISO 639-1 code of the corpus's language."""
+    text_field: str = "text"
+    """Field or column of the corpus that holds the text."""
+    extension: bool = True
+    """Extend the model before training; false: continue pretraining at a length that the model has."""
+    launch: str | None = None
+    """Command that starts training in several processes, such as accelerate launch --config_file ddp.yaml."""
+
+    def __post_init__(self) -> None:
+        if self.length < 3:
+            raise ValueError("length must be at least 3: two special tokens and one token of text")
+        if self.extension and self.model is None:
+            raise ValueError("model is missing: name the model to extend, or set extension = false to train a new one")
+        if self.revision is not None and self.model is None:
+            raise ValueError("revision needs model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPipeline(Pipeline):
+    """Runs the stages of a pipeline: skips those that are done, resumes the one that was interrupted."""
+
+    prepare: PrepareConfig
+    pretrain: PretrainConfig
+    release: ReleaseConfig
+    extend: ExtendConfig | None = None
+    evaluate: EvaluateConfig | None = None
+
+
+def stage_tables(base: Pipeline, given: Mapping[str, Table]) -> dict[str, Table]:
+    """Returns the settings of each stage, as TOML tables: those that follow from `base`, with `given` merged over them."""
+    derived = merged(_wiring(base, _at(given, "pretrain", "start")), recommended(base, given))
+    return bundled_resolved(merged(derived, given))
+
+
+def recommended(base: Pipeline, given: Mapping[str, Table]) -> dict[str, Table]:
+    """Returns the settings of the stages that nothing but experience decides; intervals follow from num_steps."""
+    num_steps = _at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
+    num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation
+    every = max(1, num_steps // 12)
+    title = Path(base.model or base.output).name
+    tables: dict[str, Table] = {
+        "prepare": {"recipe": {"held_out_fraction": 0.05}},
+        "extend": {"recipe": {"initialisation": "hierarchical"}},
+        "pretrain": {
+            "recipe": {
+                "num_steps": num_steps,
+                "batch_tokens": ROWS_PER_STEP * base.length,
+                "learning_rate": 5e-5,
+                "warmup_steps": num_steps // 20,
+                "held_out": {"max_rows": 200},
+            },
+            "runtime": {"evaluate_every_steps": every, "save_every_steps": every},
+        },
+        "evaluate": {"recipe": {"precision": "auto", "held_out": {"max_rows": 1000}}},
+        "release": {"card": {"title": f"{title.removeprefix(BUNDLED)}-{base.length}"}},
+    }
+    return {name: table for name, table in tables.items() if base.extension or name not in NOT_WITHOUT_EXTENSION}
+
+
+def _wiring(base: Pipeline, start: Table) -> dict[str, Table]:
+    """Returns what the stages read and write; `start` are the given initial weights."""
+    rows, long, run, evaluation, release = (
+        str(Path(base.output) / name) for name in ("rows", "long", "run", "evaluation", "release")
+    )
+    source = {"files": list(base.corpus), "text_field": base.text_field, "language": base.language}
+    recipe: Table = {"row_length": base.length, "sources": [source] if base.corpus else []}
+    if tokenizer := base.model or start.get("tokenizer"):
+        recipe["tokenizer"] = f"{tokenizer}@{base.revision}" if base.revision else tokenizer
+    tables: dict[str, Table] = {
+        "prepare": {"output": rows, "recipe": recipe},
+        "pretrain": {"run": run, "rows": rows, "start": {}},
+        "release": {"model": run, "rows": rows, "output": release, "card": {"languages": [base.language]}},
+    }
+    if base.extension:
+        tables["extend"] = {"base": base.model, "output": long, "recipe": {"num_positions": base.length}}
+        tables["evaluate"] = {"rows": rows, "output": evaluation, "base": base.model, "long_before": long}
+        tables["evaluate"] |= {"long_after": run, "run": run}
+        tables["release"]["evaluation"] = evaluation
+    model = {"checkpoint": base.model} if base.model else {}
+    model |= {"revision": base.revision} if base.revision else {}
+    if base.extension:
+        tables["extend"] |= {"revision": base.revision} if base.revision else {}
+        model = {"checkpoint": long}
+    if not {"checkpoint", "architecture"} & start.keys():
+        tables["pretrain"]["start"] = model
+    return tables
+
+
+def bundled_resolved(value: Any) -> Any:
+    """Returns a value of a TOML file in which the path of a file of this package replaces each bundled:NAME."""
+    match value:
+        case str() if value.startswith(BUNDLED):
+            return str(PACKAGE / "bundled" / value.removeprefix(BUNDLED))
+        case dict():
+            return {key: bundled_resolved(item) for key, item in value.items()}
+        case list() | tuple():
+            return [bundled_resolved(item) for item in value]
+        case _:
+            return value
+
+
+def merged(below: Any, above: Any) -> Any:
+    """Returns `above`, or, for two tables, `below` with the keys of `above` merged into it.
+
+    A table of numbers, such as {"0": {...}}, is merged into the items of an array.
+    """
+    if not isinstance(above, Mapping):
+        return above
+    if above and all(key.isdigit() for key in above):
+        items = dict(enumerate(below)) if isinstance(below, list) else {}
+        items |= {int(key): merged(items.get(int(key)), value) for key, value in above.items()}
+        return [items[key] for key in sorted(items)]
+    below = below if isinstance(below, Mapping) else {}
+    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+
+
+def _at(table: Mapping[str, Any], *path: str) -> Table:
+    """Returns the table at a path; an empty one where there is none."""
+    for key in path:
+        inner = table.get(key)
+        table = inner if isinstance(inner, dict) else {}
+    return dict(table)
