@@ -11,14 +11,24 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
+from longmlm.settings.pipeline import Pipeline
 
 PAGE = Path(__file__).parents[1] / "settings.md"
 HEAD = """\
 # Settings
 
-Every setting of every stage, with its type and default. `longmlm STAGE --help` prints the same text. In a file, a
-setting stands in the section named above its table; on the command line, `num_steps` in `[recipe]` is
-`--recipe.num-steps`. A setting without a default must be given. This page is generated from `src/longmlm/settings/`.
+Every setting, with its type and default. `longmlm STAGE --help` prints the same text. A setting without a default must
+be given; in a pipeline file, those of the stages follow from the base keys.
+
+Where a setting stands, for `num_steps` in section `[recipe]` of pretrain:
+
+| place | name |
+|---|---|
+| in a pipeline file | `num_steps` in `[pretrain.recipe]` |
+| in a settings file of pretrain alone | `num_steps` in `[recipe]` |
+| on the command line of pretrain | `--recipe.num-steps` |
+
+This page is generated from `src/longmlm/settings/`.
 """
 TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean"}
 
@@ -26,7 +36,7 @@ TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "
 def settings_page() -> str:
     """Returns the page as Markdown."""
     parts = [HEAD]
-    for stage, kind in STAGES.items():
+    for stage, kind in {"pipeline file": Pipeline, **STAGES}.items():
         parts.append(f"## {stage}\n\n{_paragraph(kind)}\n")
         parts += [f"{heading}{_table(part)}" for heading, part in _sections(stage, kind)]
     return "\n".join(parts)

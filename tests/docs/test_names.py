@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pytest
 from accelerate.commands.launch import launch_command_parser
 
-from longmlm.cli import STAGES
+from longmlm.cli import COMMANDS, OTHERS
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
 from tests.support.pages import Page
 
 COMMAND = re.compile(r"(?:longmlm |longmlm\.stages\.)([a-z]+)\b(.*)")
@@ -17,7 +18,8 @@ OPTION = re.compile(r"(?<![\w-])--([a-z][\w.-]*)")
 SNAKE = re.compile(r"[a-z]+(_[a-z0-9]+)+")
 FILE = re.compile(r"[\w.-]+\.(json|jsonl|toml|yaml|py|html|md|sh|sbatch|svg|png|safetensors)")
 TOP_FOLDERS = (".ci", "benchmarks", "configs", "deploy", "docker", "docs", "examples", "src", "tests")
-EXAMPLES = {"mine.toml", "FILE.toml"}  # files of the reader
+EXAMPLES = {"mine.toml", "FILE.toml", "ddp.yaml"}  # files of the reader
+KINDS = {**dict.fromkeys(OTHERS, Pipeline), **COMMANDS, "pipeline": ResolvedPipeline}
 HISTORY = {"CHANGELOG.md", "decisions", "experiments"}  # they name what was then
 
 
@@ -37,10 +39,10 @@ def source(root: Path) -> str:
 def test_commands_and_their_options_exist(current: list[Page]) -> None:
     commands = [match for page in current for line in _commands(page) if (match := COMMAND.search(line))]
     assert len(commands) > 20
-    assert {match[1] for match in commands} - STAGES.keys() == set()
+    assert {match[1] for match in commands} - KINDS.keys() == set()
     options = [(match[1], option) for match in commands for option in OPTION.findall(match[2])]
     assert len(options) > 5
-    assert [(stage, option) for stage, option in options if not _is_option(STAGES[stage], option)] == []
+    assert [(stage, option) for stage, option in options if not _is_option(KINDS[stage], option)] == []
 
 
 def test_options_without_a_command_exist(current: list[Page]) -> None:
@@ -48,16 +50,16 @@ def test_options_without_a_command_exist(current: list[Page]) -> None:
     options = {option for code in codes for option in OPTION.findall(code)}
     accelerate = {name.lstrip("-") for name in launch_command_parser()._option_string_actions}
     assert len(options) > 10
-    known = {option for option in options if any(_is_option(kind, option) for kind in STAGES.values())}
+    known = {option for option in options if any(_is_option(kind, option) for kind in KINDS.values())}
     assert options - known - accelerate - {"help"} == set()
 
 
 def test_settings_exist(current: list[Page]) -> None:
-    sections = {name.split(".")[0] for kind in STAGES.values() for name in _names(kind) if "." in name}
+    sections = {name.split(".")[0] for kind in KINDS.values() for name in _names(kind) if "." in name}
     dotted = {code for page in current for code in page.inline if re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", code)}
     named = {code for code in dotted if code.split(".")[0] in sections}
     assert len(named) > 3
-    assert named - {name for kind in STAGES.values() for name in _names(kind)} == set()
+    assert named - {name for kind in KINDS.values() for name in _names(kind)} == set()
 
 
 def test_identifiers_exist(current: list[Page], source: str) -> None:
