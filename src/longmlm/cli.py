@@ -20,6 +20,7 @@ from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
@@ -32,7 +33,7 @@ STAGES: dict[str, type] = {
     "release": ReleaseConfig,
     "checkpoints": CheckpointsConfig,
 }
-COMMANDS: dict[str, type] = {**STAGES}
+COMMANDS: dict[str, type] = {"run": ResolvedPipeline, **STAGES}
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the pipelines and overlays that the package contains; run takes their names",
@@ -81,6 +82,10 @@ def _exit_on_closed_pipe() -> Iterator[None]:
 def run(command: str, config: Any) -> None:
     """Runs a command with its settings."""
     match command, config:
+        case "run", ResolvedPipeline():
+            from longmlm.stages.run import run_pipeline
+
+            run_pipeline(config)
         case "prepare", PrepareConfig():
             from longmlm.stages.prepare import prepare
 

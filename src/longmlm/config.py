@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 import tomli_w
 
 from longmlm.errors import ConfigError, UserError
-from longmlm.options import Table, given_options, sections
+from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.settings.pipeline import NOT_WITHOUT_EXTENSION, SHIPPED, Pipeline, ResolvedPipeline, merged, stage_tables
+from longmlm.settings.pipeline import NOT_WITHOUT_EXTENSION, SHIPPED, Pipeline, ResolvedPipeline, stage_tables
+from longmlm.settings.tables import Table, merged
 
 Config = TypeVar("Config")
 RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions

@@ -12,8 +12,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from longmlm.errors import ConfigError
+from longmlm.settings.tables import Table
 
-Table = dict[str, Any]  # of settings, as in a TOML file
 TYPING: Any = typing  # types made at run time have no static form
 
 

@@ -70,15 +70,16 @@ class Vocabulary:
         return Maskable(is_maskable, np.flatnonzero(is_maskable), self.special.mask)
 
 
-def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
-    """Returns the fast tokenizer in a folder, or on the hub under `name`, with truncation and padding off.
+def load_vocabulary(name: str) -> Vocabulary:
+    """Returns the fast tokenizer in a folder, or on the hub (OWNER/NAME[@REVISION]), with truncation and padding off.
 
     Raises DataError when there is none, or when a special token that rows need is missing.
     """
     from transformers import AutoTokenizer
 
     try:
-        folder = snapshot_of(name, revision, with_weights=False).folder
+        repository, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
+        folder = snapshot_of(repository, revision or None, with_weights=False).folder
         pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the libraries below raise types of their own
         if Path(name).exists():

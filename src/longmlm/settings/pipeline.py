@@ -10,6 +10,7 @@ from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.tables import Table, merged, table_at
 
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "pipelines"
@@ -17,7 +18,7 @@ BUNDLED = "bundled:"
 NOT_WITHOUT_EXTENSION = frozenset({"extend", "evaluate"})
 NUM_STEPS = 3000
 ROWS_PER_STEP = 64
-Table = dict[str, Any]  # of a TOML file that is not validated yet
+StageConfig = PrepareConfig | ExtendConfig | PretrainConfig | EvaluateConfig | ReleaseConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +63,28 @@ class ResolvedPipeline(Pipeline):
     extend: ExtendConfig | None = None
     evaluate: EvaluateConfig | None = None
 
+    @property
+    def stages(self) -> dict[str, StageConfig]:
+        """The settings of the stages, in the order in which they run."""
+        stages = {
+            "prepare": self.prepare,
+            "extend": self.extend,
+            "pretrain": self.pretrain,
+            "evaluate": self.evaluate,
+            "release": self.release,
+        }
+        return {name: config for name, config in stages.items() if config is not None}
+
 
 def stage_tables(base: Pipeline, given: Mapping[str, Table]) -> dict[str, Table]:
-    """Returns the settings of each stage, as TOML tables: those that follow from `base`, with `given` merged over them."""
-    derived = merged(_wiring(base, _at(given, "pretrain", "start")), recommended(base, given))
+    """Returns the settings of each stage, as TOML tables: what follows from `base`, with `given` merged over it."""
+    derived = merged(_wiring(base, table_at(given, "pretrain", "start")), recommended(base, given))
     return bundled_resolved(merged(derived, given))
 
 
 def recommended(base: Pipeline, given: Mapping[str, Table]) -> dict[str, Table]:
     """Returns the settings of the stages that nothing but experience decides; intervals follow from num_steps."""
-    num_steps = _at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
+    num_steps = table_at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
     num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation
     every = max(1, num_steps // 12)
     title = Path(base.model or base.output).name
@@ -134,26 +147,3 @@ def bundled_resolved(value: Any) -> Any:
             return [bundled_resolved(item) for item in value]
         case _:
             return value
-
-
-def merged(below: Any, above: Any) -> Any:
-    """Returns `above`, or, for two tables, `below` with the keys of `above` merged into it.
-
-    A table of numbers, such as {"0": {...}}, is merged into the items of an array.
-    """
-    if not isinstance(above, Mapping):
-        return above
-    if above and all(key.isdigit() for key in above):
-        items = dict(enumerate(below)) if isinstance(below, list) else {}
-        items |= {int(key): merged(items.get(int(key)), value) for key, value in above.items()}
-        return [items[key] for key in sorted(items)]
-    below = below if isinstance(below, Mapping) else {}
-    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
-
-
-def _at(table: Mapping[str, Any], *path: str) -> Table:
-    """Returns the table at a path; an empty one where there is none."""
-    for key in path:
-        inner = table.get(key)
-        table = inner if isinstance(inner, dict) else {}
-    return dict(table)

@@ -5,7 +5,7 @@ time. A run resumes with the recipe, rows and precision that it was started with
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +29,7 @@ from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
 from longmlm.settings.pretrain import Precision
+from longmlm.settings.tables import leaves
 from longmlm.training.backend import Backend, OptimizerState
 from longmlm.training.optimizer import is_constant
 from longmlm.training.run import Run, RunRecord
@@ -193,7 +194,7 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     before, now = saved.recipe, record.recipe
     if saved.precision and record.trained_on.precision:
         before, now = replace(before, precision=saved.precision), replace(now, precision=record.trained_on.precision)
-    old, new = dict(_leaves(asdict(before))), dict(_leaves(asdict(now)))
+    old, new = dict(leaves(asdict(before))), dict(leaves(asdict(now)))
     changed = [name for name in new if old.get(name) != new[name]]
     if all(is_constant(saved.state.step, recipe) for recipe in (before, now)):
         changed = [name for name in changed if name != "num_steps"]
@@ -207,11 +208,3 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
             f"new run folder, with start.checkpoint = {str(folder)!r} to start from these weights"
         )
     return saved.state
-
-
-def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
