@@ -1,16 +1,14 @@
 """Writes docs/settings.md, a table of every setting of every stage: python docs/scripts/settings_reference.py."""
 
-import ast
-import functools
-import inspect
 import json
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
+from longmlm.options import explanations, sections
 from longmlm.settings.pipeline import Pipeline
 
 PAGE = Path(__file__).parents[1] / "settings.md"
@@ -47,15 +45,15 @@ def _sections(stage: str, kind: type, name: str = "") -> Iterator[tuple[str, typ
     yield (f"### {stage}: `{name}`\n\n{_paragraph(kind)}\n\n" if name else ""), kind
     path = name.strip("[]")
     for item in fields(kind):
-        inner, is_list = _dataclass_in(item.type)
-        if inner is not None:
+        for section in sections(item):
             dotted = f"{path}.{item.name}".lstrip(".")
-            yield from _sections(stage, inner, f"[[{dotted}]]" if is_list else f"[{dotted}]")
+            is_list = get_origin(item.type) is tuple
+            yield from _sections(stage, section, f"[[{dotted}]]" if is_list else f"[{dotted}]")
 
 
 def _table(kind: type) -> str:
     """Returns a line for each setting of one section; empty for a section that only contains others."""
-    lines = [_line(item, _docstrings(kind)) for item in _own_first(kind) if _dataclass_in(item.type)[0] is None]
+    lines = [_line(item, explanations(kind)) for item in _own_first(kind) if not [*sections(item)]]
     head = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     return "\n".join([*head, *lines, ""]) if lines else ""
 
@@ -67,12 +65,6 @@ def _own_first(kind: type) -> "list[Field[Any]]":
 def _line(item: "Field[Any]", docstrings: dict[str, str]) -> str:
     cells = (f"`{item.name}`", _type(item.type), _default(item), docstrings[item.name])
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-
-def _dataclass_in(annotation: Any) -> tuple[type | None, bool]:
-    """Returns the dataclass that the annotation names, or None, and whether it is a tuple of them."""
-    candidates = [part for part in (annotation, *get_args(annotation)) if is_dataclass(part)]
-    return next(iter(candidates), None), get_origin(annotation) is tuple
 
 
 def _type(annotation: Any) -> str:
@@ -91,20 +83,6 @@ def _default(item: "Field[Any]") -> str:
     if default is MISSING:
         return "**required**"
     return "–" if default is None else f"`{json.dumps(default)}`"
-
-
-@functools.cache
-def _docstrings(kind: type) -> dict[str, str]:
-    """Returns the docstring of each setting, which follows its declaration, those of base classes included."""
-    found = {}
-    for part in (part for part in reversed(kind.__mro__) if is_dataclass(part)):
-        body = ast.parse(inspect.getsource(part)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for declared, text in zip(body.body, body.body[1:], strict=False):
-            match declared, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(docstring))):
-                    found[name] = " ".join(docstring.split())
-    return found
 
 
 def _paragraph(kind: type) -> str:

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.cli import COMMANDS, OTHERS
+from longmlm.options import sections
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
 from tests.support.pages import Page
 
@@ -94,7 +95,6 @@ def _names(kind: Any, prefix: str = "") -> set[str]:
     names = set()
     for item in fields(kind):
         names.add(prefix + item.name)
-        for part in (item.type, *get_args(item.type)):
-            if is_dataclass(part):
-                names |= _names(part, f"{prefix}{item.name}.")
+        for section in sections(item):
+            names |= _names(section, f"{prefix}{item.name}.")
     return names
