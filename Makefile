@@ -23,7 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## run the whole pipeline on the bundled model and corpus
-	HF_HUB_OFFLINE=1 bash pipelines/demo.sh
+	rm -rf out/demo
+	HF_HUB_OFFLINE=1 longmlm run demo
 
 check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	ruff check
@@ -37,7 +38,7 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	check-jsonschema --default-filetype yaml --builtin-schema vendor.citation-file-format CITATION.cff
-	shellcheck .ci/run deploy/slurm.sbatch pipelines/*.sh
+	shellcheck .ci/run deploy/slurm.sbatch
 	mkdocs build --strict --quiet
 	pytest -q tests/architecture/test_configs.py tests/docs
 

@@ -21,6 +21,7 @@ from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.plan import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
@@ -33,7 +34,7 @@ STAGES: dict[str, type] = {
     "release": ReleaseConfig,
     "checkpoints": CheckpointsConfig,
 }
-COMMANDS: dict[str, type] = {"run": ResolvedPipeline, **STAGES}
+COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **STAGES}
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the pipelines and overlays that the package contains; run takes their names",
@@ -47,8 +48,12 @@ def main(stage: str | None = None) -> None:
     with user_errors(), exit_on_sigterm():
         with _exit_on_closed_pipe():
             command = stage or _command(arguments)
-            if command in OTHERS:
-                print(pipeline_file(arguments) if command == "init" else shipped_pipelines())
+            if command == "init":
+                print(pipeline_file(arguments))
+                return
+            if command == "pipelines":
+                _check_no_arguments(arguments)
+                print(shipped_pipelines())
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
         run(command, config)
@@ -68,6 +73,11 @@ def _command(arguments: list[str]) -> str:
     return command
 
 
+def _check_no_arguments(arguments: list[str]) -> None:
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise ConfigError(f"longmlm pipelines takes no arguments, but there is {arguments[0]}")
+
+
 @contextmanager
 def _exit_on_closed_pipe() -> Iterator[None]:
     """Makes the process exit silently, without a traceback, when `--help | head` closes the pipe."""
@@ -82,6 +92,10 @@ def _exit_on_closed_pipe() -> Iterator[None]:
 def run(command: str, config: Any) -> None:
     """Runs a command with its settings."""
     match command, config:
+        case "plan", PlanConfig():
+            from longmlm.stages.plan import plan
+
+            plan(config)
         case "run", ResolvedPipeline():
             from longmlm.stages.run import run_pipeline
 

@@ -20,7 +20,7 @@ from longmlm.errors import ConfigError, UserError
 from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.pipeline import NOT_WITHOUT_EXTENSION, SHIPPED, Pipeline, ResolvedPipeline, stage_tables
-from longmlm.settings.tables import Table, merged
+from longmlm.settings.tables import Table, merged, with_arrays
 
 Config = TypeVar("Config")
 RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
@@ -70,11 +70,8 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
     try:
         return _resolved(kind, merged(content, given))
     except ConfigError as error:
-        if given and paths:
-            _named(paths, kind, content)  # raises an error that the options do not cause
-            raise
         if paths:
-            raise ConfigError(f"{_names_of(paths)}: {error}") from None
+            raise ConfigError(str(error) if _is_valid(kind, content) else f"{_names_of(paths)}: {error}") from None
         options_missing = re.sub(r"[\w.]+(?= is missing)", lambda name: f"--{name[0].replace('_', '-')}", str(error))
         hint = "; a TOML file that sets them may come first" if " is missing" in options_missing else ""
         raise ConfigError(options_missing + hint) from None
@@ -82,15 +79,19 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
 
 def _shown(kind: type, content: Table) -> Mapping[str, Any]:
     """Returns the values that --help shows: those of the files, and those that follow from a pipeline's."""
-    if kind is not ResolvedPipeline and not _is_pipeline(kind, content):
+    if not issubclass(kind, ResolvedPipeline) and not _is_pipeline(kind, content):
         return content
     derived = _derived(content, [])  # errors are reported when the settings are resolved
-    return derived if kind is ResolvedPipeline else derived.get(STAGES.get(kind, ""), {})
+    return derived if issubclass(kind, ResolvedPipeline) else derived.get(STAGES.get(kind, ""), {})
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
     """Returns the settings from TOML files. Later files override earlier ones; arrays are replaced, not merged."""
-    return _named(paths, kind, functools.reduce(merged, map(_toml, paths), {}))
+    content = functools.reduce(merged, map(_toml, paths), {})
+    try:
+        return _resolved(kind, content)
+    except ConfigError as error:
+        raise ConfigError(f"{_names_of(paths)}: {error}") from None
 
 
 def to_toml(config: Any) -> str:
@@ -98,11 +99,12 @@ def to_toml(config: Any) -> str:
     return tomli_w.dumps(_present(asdict(config)))
 
 
-def _named(paths: Sequence[Path], kind: type[Config], content: Table) -> Config:
+def _is_valid(kind: Any, content: Table) -> bool:
     try:
-        return _resolved(kind, content)
-    except ConfigError as error:
-        raise ConfigError(f"{_names_of(paths)}: {error}") from None
+        _resolved(kind, content)
+    except ConfigError:
+        return False
+    return True
 
 
 def _names_of(paths: Sequence[Path]) -> str:
@@ -133,14 +135,15 @@ def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
 
 def _resolved(kind: Any, content: Table) -> Any:
     """Returns the settings of this kind, validated; raises ConfigError with all errors in one line."""
-    if not (_is_pipeline(kind, content) or kind is ResolvedPipeline):
+    is_whole = issubclass(kind, ResolvedPipeline)
+    if not (_is_pipeline(kind, content) or is_whole):
         return _validated(kind, content, [])
     problems: list[Any] = []  # in pydantic's form
     of_checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
-    pipeline = _validated(ResolvedPipeline, _derived(content, problems), problems)
+    pipeline = _validated(kind if is_whole else ResolvedPipeline, _derived(content, problems), problems)
     if kind is CheckpointsConfig:
         return _validated(kind, {"run": pipeline.pretrain.run, **of_checkpoints}, [])
-    if kind is ResolvedPipeline:
+    if is_whole:
         return pipeline
     config = getattr(pipeline, STAGES[kind])
     if config is None:
@@ -183,7 +186,7 @@ def _validated(kind: Any, content: Table, problems: list[Any]) -> Any:
 
 
 def _json(content: Table) -> str:
-    return json.dumps(content, default=str)
+    return json.dumps(with_arrays(content), default=str)
 
 
 def _present(value: Any) -> Any:

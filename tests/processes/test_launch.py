@@ -1,5 +1,6 @@
 """Launches on one machine: two processes train as one, and launches that mean something else are refused."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +68,17 @@ def test_a_launch_with_another_number_of_processes_is_refused_in_one_line(
 
 
 def test_the_package_is_launched_as_a_module_without_a_script(settings, tmp_path):
-    module = ("-m", "longmlm", "pretrain")
+    module = ("-m", "longmlm.stages.pretrain")
     code, output = run_to_end(replace(settings, dry_run=True), tmp_path, TWO_PROCESSES, *module)
     assert code == 0, output[-2000:]
     assert "processes   2 on " in output
+
+
+def test_every_rank_takes_the_rows_that_fit_on_the_fullest(settings, tmp_path):
+    settings = with_runtime(settings, rows_per_micro_batch=None)
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 1_000))
+    [error] = errors_in(output)
+    assert code != 0 and "one row at a time, 0.0 GB are free" in error
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 990_000))
+    assert code == 0, output[-2000:]
+    assert re.findall(r"micro-batches of (\d+) rows", output) == ["2"]

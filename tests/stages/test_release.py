@@ -158,7 +158,7 @@ ERRORS = {
     "other weights": ({"model": "{nudged}"}, "was measured on other weights"),
     "other rows": ({"rows": "{long}"}, "holds no packed rows"),
     "no rows": ({"rows": "nowhere"}, "nowhere: no such folder"),
-    "output there": ({"output": "{empty}"}, "already exists"),
+    "output there": ({"output": "{empty}"}, "has no manifest.json"),
     "weights": ({"recipe": {"weights": "int8"}}, "weights"),
     "unknown key": ({"card": {"titel": "x"}}, "did you mean title?"),
 }

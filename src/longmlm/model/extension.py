@@ -14,8 +14,9 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.loading import LoadedModel, load_model, quiet_transformers
+from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.positions import extended_table
+from longmlm.model.saving import save_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
     model, tokenizer = copy.deepcopy(loaded.model), copy.deepcopy(loaded.tokenizer)
     replace_positions(model, table)
     tokenizer.model_max_length = len(table)
-    return replace(loaded, model=model, tokenizer=tokenizer)
+    return replace(loaded, model=model, tokenizer=tokenizer, carried=loaded.carried.with_length(len(table)))
 
 
 def with_num_positions(loaded: LoadedModel, num_positions: int) -> LoadedModel:
@@ -76,9 +77,7 @@ def write_extension(base: LoadedModel, extension: Extension, folder: Path) -> Ex
     table = extended_table(trained, extension)
     long = with_positions(base, table)
     with new_folder(folder) as partial:
-        with quiet_transformers():
-            long.model.save_pretrained(partial)
-            long.tokenizer.save_pretrained(partial)
+        save_model(long.model, long.tokenizer, long.carried, partial)
         artifact.write(partial / Provenance.FILE, Provenance(extension=extension))
         difference = largest_difference(base.model, load_model(str(partial)).model)
         if not difference <= (math.inf if extension.initialisation == "interpolate" else 0):

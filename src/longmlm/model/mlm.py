@@ -61,6 +61,11 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
+def dropout_of(model: nn.Module) -> float:
+    """Returns the highest probability of a dropout layer, 0 if there is none."""
+    return max((module.p for module in model.modules() if isinstance(module, nn.Dropout)), default=0.0)
+
+
 def set_dropout(model: nn.Module, probability: float) -> None:
     """Sets every dropout of the model, attention included, and leaves the model's config as it is."""
     for module in model.modules():

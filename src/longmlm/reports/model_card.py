@@ -43,7 +43,10 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a model card states beyond its author's text; `name` is that of the released folder."""
+    """What a model card states beyond its author's text; `name` is that of the released folder.
+
+    `carried` are parts of the base model that were not trained; `modules` are those of sentence-transformers.
+    """
 
     name: str
     provenance: Provenance
@@ -52,6 +55,8 @@ class CardFacts:
     training: Training
     licence: Licence
     has_onnx: bool = False
+    carried: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
 
 def model_card(card: ReleaseCard, facts: CardFacts) -> str:
@@ -87,6 +92,7 @@ def addressed(card: str, hub: str, name: str, revision: str | None = None) -> st
     target = {"hub": hub, "name": name, "revision_argument": f', revision="{revision}"' if revision else ""}
     for template, code in (
         ("load_onnx.md", r"```python\nimport onnx.*?```\n"),
+        ("load_sentences.md", r"```python\n(from modelscope_hub import HubApi\n)?from sentence_transformers.*?```\n"),
         ("load_model.md", r"```python\n.*?```\n"),
     ):
         text = render(template, **target)
@@ -119,7 +125,11 @@ def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> st
         pipeline_tag="fill-mask",
         base_model=source.name if source and source.revision else None,
         datasets=datasets(facts.rows) or None,
-        tags=["masked-lm", "long-context"] if facts.provenance.extension else ["masked-lm"],
+        tags=[
+            "masked-lm",
+            *(["long-context"] if facts.provenance.extension else []),
+            *(["sentence-transformers"] if facts.modules else []),
+        ],
         model_name=card.title,
         eval_results=[result] if result else None,
     )

@@ -76,13 +76,13 @@ class ResolvedPipeline(Pipeline):
         return {name: config for name, config in stages.items() if config is not None}
 
 
-def stage_tables(base: Pipeline, given: Mapping[str, Table]) -> dict[str, Table]:
+def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     """Returns the settings of each stage, as TOML tables: what follows from `base`, with `given` merged over it."""
     derived = merged(_wiring(base, table_at(given, "pretrain", "start")), recommended(base, given))
     return bundled_resolved(merged(derived, given))
 
 
-def recommended(base: Pipeline, given: Mapping[str, Table]) -> dict[str, Table]:
+def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     """Returns the settings of the stages that nothing but experience decides; intervals follow from num_steps."""
     num_steps = table_at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
     num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation

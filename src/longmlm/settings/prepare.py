@@ -66,7 +66,7 @@ class PrepareRecipe:
         if not 0 < self.held_out_fraction < 1:
             raise ValueError("held_out_fraction must be above 0 and below 1")
         if not self.sources:
-            raise ValueError("the text is missing: set corpus in a pipeline file, or [[recipe.sources]]")
+            raise ValueError("no text: set corpus in a pipeline file, or [[recipe.sources]]")
         if self.slice_bytes < 1:
             raise ValueError("slice_bytes must be at least 1")
 

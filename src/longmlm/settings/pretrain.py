@@ -93,10 +93,11 @@ class PretrainRecipe:
 class PretrainRuntime:
     """Speed, memory, logging and checkpoints; may be changed on resume."""
 
-    rows_per_micro_batch: int = 8
-    """Rows per forward and backward pass of one rank; gradient accumulation is derived from the global batch."""
-    rows_per_evaluation_batch: int = 16
-    """Rows per forward pass of an evaluation."""
+    rows_per_micro_batch: int | None = None
+    """Rows per forward and backward pass of one rank; by default as many as fit into free memory, on a CPU 2,048 tokens
+    at most. Losses depend on it by rounding only: set it for a resumed run that equals an uninterrupted one exactly."""
+    rows_per_evaluation_batch: int | None = None
+    """Rows per forward pass of an evaluation; by default as many as fit into the free memory, at most 16."""
     num_processes: int | None = None
     """Expected number of ranks; a launch with a different number is refused. By default any number is accepted."""
     num_threads: int | None = None
@@ -121,7 +122,7 @@ class PretrainRuntime:
     """End the run once held-out accuracy at full length reaches the base model's."""
 
     def __post_init__(self) -> None:
-        batches = (self.rows_per_micro_batch, self.rows_per_evaluation_batch)
+        batches = [rows for rows in (self.rows_per_micro_batch, self.rows_per_evaluation_batch) if rows is not None]
         if min(*batches, self.log_every_steps, self.evaluate_every_steps, self.save_every_steps) < 1:
             raise ValueError(
                 "rows_per_micro_batch, rows_per_evaluation_batch and every *_every_steps must be at least 1"

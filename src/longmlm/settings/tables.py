@@ -13,12 +13,26 @@ def merged(below: Any, above: Any) -> Any:
     """
     if not isinstance(above, Mapping):
         return above
-    if above and all(key.isdigit() for key in above):
-        items = dict(enumerate(below)) if isinstance(below, list) else {}
-        items |= {int(key): merged(items.get(int(key)), value) for key, value in above.items()}
-        return [items[key] for key in sorted(items)]
+    if isinstance(below, list):
+        if not _is_numbered(above):
+            return above
+        below = {str(index): item for index, item in enumerate(below)}
     below = below if isinstance(below, Mapping) else {}
     return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+
+
+def with_arrays(value: Any) -> Any:
+    """Returns a value in which arrays replace tables of numbers."""
+    if isinstance(value, list):
+        return [with_arrays(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    items = {key: with_arrays(item) for key, item in value.items()}
+    return [items[key] for key in sorted(items, key=int)] if _is_numbered(items) else items
+
+
+def _is_numbered(table: Mapping[str, Any]) -> bool:
+    return bool(table) and all(key.isdigit() for key in table)
 
 
 def table_at(table: Mapping[str, Any], *path: str) -> Table:

@@ -27,7 +27,7 @@ def extend(config: ExtendConfig) -> None:
     )
     report = write_extension(base, extension, output)
     n = extension.base_positions
-    for note in base.notes:
+    for note in (*base.notes, *base.carried.lines):
         print(note)
     if recipe.initialisation == "hierarchical" and recipe.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
         print(f"alpha = {recipe.alpha} is above 0.5: a position's block outweighs its offset within the block")

@@ -35,12 +35,13 @@ from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_r
 from longmlm.runtime.launch import launch, seed_process, shut_down
 from longmlm.runtime.signals import stop_on_signal
 from longmlm.runtime.watchdog import watchdog
-from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import run_precision
 from longmlm.training.deepspeed_backend import DeepSpeedBackend, plugin_of_launch
 from longmlm.training.dry_run import dry_run
 from longmlm.training.loop import is_recovered, start, train, write_summary
+from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task
 from longmlm.training.run_folder import check_still_newest, model_folder, newest_verified, read_state
 from longmlm.training.tracker import check_installed, tracked
@@ -122,7 +123,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
     )
     held_out = open_named_rows(config.rows, "held_out", verified=False)
-    per_batch = runtime.rows_per_evaluation_batch
+    per_batch = rows_per_evaluation_batch(run)
     evaluation = RunEvaluation(
         objective=objective,
         frozen=FrozenRows(held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, per_batch),
@@ -133,10 +134,10 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         accelerator=accelerator,
     )
     training = training_record(config, rows, precision)
-    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training)
-    batches = step_batches(config, rows, vocabulary, accelerator)
+    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried)
+    batches = step_batches(run, recipe, rows, vocabulary)
     seed_process(recipe.seed, accelerator.process_index)
-    for note in (*loaded.notes, *newest.skipped, *notes):
+    for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
         accelerator.print(note)
     return Task(batches, evaluation, record), run, newest.folder
 
@@ -194,16 +195,18 @@ def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no",
     )
 
 
-def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, accelerator: Accelerator) -> StepBatches:
+def step_batches(run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary) -> StepBatches:
     """Returns this rank's training batches: of as many rows per step as hold batch_tokens at their mean fill.
 
-    Prints a line when whole rows make a global batch of quite a different size.
+    Prints a line when whole rows make a global batch of quite a different size. Raises TrainingError when not even one
+    row fits into memory.
     """
-    recipe, num_processes = config.recipe, accelerator.num_processes
-    num_rows = rows_per_step(recipe.batch_tokens, rows, num_processes)
+    accelerator, num_processes = run.accelerator, run.accelerator.num_processes
+    num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, rows.mean_fill, num_processes)
     tokens = round(num_rows * rows.row_length * rows.mean_fill)
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
         batch = f"a global batch of {num_rows} whole rows has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, vocabulary.special.pad)
-    return StepBatches(rows, drawn, accelerator.process_index, num_processes, config.runtime.rows_per_micro_batch)
+    per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length)
+    return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

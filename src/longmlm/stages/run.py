@@ -58,16 +58,15 @@ def run_pipeline(config: ResolvedPipeline) -> None:
         (output / PIPELINE).write_text(f"# longmlm run pipeline.toml\n{to_toml(config)}", encoding="utf-8")
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
-            if is_done(config, name):
-                print(f"{label} done before, {result_of(stage)}", flush=True)
-                continue
-            print(f"{label} started, {_duration(time.monotonic() - started)} so far", flush=True)
-            since = time.monotonic()
-            run_stage(config, name, label)
-            record = output / DONE / f"{name}.toml"
-            record.parent.mkdir(exist_ok=True)
-            record.write_text(to_toml(stage), encoding="utf-8")
-            print(f"{label} finished in {_duration(time.monotonic() - since)}, {result_of(stage)}", flush=True)
+            ended = "done before"
+            if not is_done(config, name):
+                since = time.monotonic()
+                print(f"{label} started, {_duration(since - started)} so far", flush=True)
+                run_stage(config, name, label)
+                ended = f"finished in {_duration(time.monotonic() - since)}"
+            (output / DONE).mkdir(exist_ok=True)
+            (output / DONE / f"{name}.toml").write_text(to_toml(stage), encoding="utf-8")
+            print(f"{label} {ended}, {result_of(stage)}", flush=True)
         print(summary(config))
 
 

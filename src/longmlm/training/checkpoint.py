@@ -24,7 +24,7 @@ from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import CheckpointError
 from longmlm.folders import partial_of, seal
 from longmlm.model.generated import stock_state
-from longmlm.model.loading import quiet_transformers
+from longmlm.model.saving import save_model
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
@@ -74,12 +74,10 @@ def write_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        with quiet_transformers():
-            model.save_pretrained(partial, state_dict=snapshot.weights)
+        save_model(model, record.tokenizer, record.carried, partial, snapshot.weights)
         torch.save(snapshot.optimizer, partial / OPTIMIZER)
         for rank, states in enumerate(snapshot.generators):
             torch.save(states, partial / _generator_file(rank))
-        record.tokenizer.save_pretrained(partial)
         artifact.write(partial / CheckpointState.FILE, record.at(state))
         artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=trained))
         (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
