@@ -32,6 +32,13 @@ def test_pages_of_the_site_link_to_no_file_outside_it(pages: list[Page], root: P
     assert [f"{page.path.name}: {link}" for page, link in outside] == []
 
 
+def test_every_experiment_and_decision_is_listed(root: Path) -> None:
+    for folder in (root / "docs" / "experiments", root / "docs" / "decisions"):
+        names = {path.name for path in folder.glob("0*.md")}
+        assert len(names) >= 5
+        assert names == set(Page(folder / "index.md").links)
+
+
 def _leads_somewhere(page: Page, link: str, by_path: dict[Path, Page]) -> bool:
     name, _, anchor = link.partition("#")
     target = (page.path.parent / name).resolve() if name else page.path
