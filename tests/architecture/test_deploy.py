@@ -20,7 +20,7 @@ def commands(path: Path) -> list[tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["docs/deploy.md", "deploy/compose.yaml", "deploy/slurm.sbatch", "deploy/kubernetes.yaml", "README.md"]
+    "name", ["docs/deploy.md", "deploy/compose.yaml", "deploy/slurm.sbatch", "deploy/kubernetes.yaml"]
 )
 def test_accelerate_parses_each_launch(root: Path, name: str) -> None:
     launches = commands(root / name)

@@ -107,6 +107,15 @@ def test_numbers_are_the_measured_ones(provenance: Provenance, measured: Evaluat
     assert 'model="tiny-40"' in text
 
 
+def test_card_cites_the_method_where_it_was_used(
+    provenance: Provenance, measured: Evaluation, rows: RowsManifest
+) -> None:
+    other = replace(provenance, extension=replace(provenance.extension, initialisation="random"))
+    for source in ("https://kexue.fm/archives/7947", "arXiv:1907.11692"):
+        assert source in ModelCard(render(provenance, measured, rows)).text
+        assert source not in ModelCard(render(other, measured, rows)).text
+
+
 def test_card_is_well_formed_markdown_whatever_it_contains(
     provenance: Provenance, measured: Evaluation, rows: RowsManifest
 ) -> None:
