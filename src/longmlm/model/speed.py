@@ -9,7 +9,7 @@ from torch.nn import functional
 from transformers import AutoModelForMaskedLM, PretrainedConfig
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.architecture import replace_positions
+from longmlm.model.architecture import architecture_of, replace_positions
 from longmlm.model.cost import Cost, Gpu, Work
 from longmlm.model.mlm import MlmObjective, set_dropout
 
@@ -43,7 +43,7 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     config = copy.deepcopy(config)
     config.num_hidden_layers = num_layers
     model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
-    replace_positions(model, torch.zeros(SHORT_LENGTH, model.config.hidden_size))
+    replace_positions(model, torch.zeros(SHORT_LENGTH, architecture_of(model).position_table.embedding_dim))
     objective = MlmObjective(model, work.is_bf16).train()
     set_dropout(objective, dropout)
     input_ids = torch.full((NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1)
