@@ -15,6 +15,7 @@ from typing import Any
 from longmlm.config import parse, user_errors
 from longmlm.errors import ConfigError
 from longmlm.processes import exit_on_sigterm, hide_gpus
+from longmlm.progress import hide_bars_off_terminal
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
@@ -35,6 +36,7 @@ STAGES: dict[str, type] = {
 def main(stage: str | None = None) -> None:
     """Runs `stage`, or the stage that the first argument names, with the settings of the other arguments."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # longmlm reports in one line what matters of its warnings
+    hide_bars_off_terminal()
     with user_errors(), exit_on_sigterm():
         with _exit_on_closed_pipe():
             config = _settings(stage, sys.argv[1:])

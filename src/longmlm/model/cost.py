@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of
 
-# dense bf16 FLOP/s with fp32 accumulation, from NVIDIA's data sheets; the first pattern that matches counts
+# dense bf16 FLOP/s (fp16 where a GPU has no bf16) with fp32 accumulation, from NVIDIA's data sheets; the first
+# pattern that matches counts
 PEAK_FLOPS = {
     "B200": 2250e12,
     "H100 PCIe": 756e12,
@@ -24,6 +25,9 @@ PEAK_FLOPS = {
     "L4": 121e12,
     "RTX 5090": 209e12,
     "RTX 3090": 71e12,
+    "V100-SXM2": 125e12,
+    "V100-PCIE": 112e12,
+    "T4": 65e12,
 }
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
 BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
@@ -41,11 +45,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a training step computes; with `is_checkpointed`, activations are recomputed in the backward pass."""
+    """What a training step computes: `is_half` in bf16 or fp16, `is_checkpointed` with activations recomputed."""
 
     row_length: int
     selected_fraction: float
-    is_bf16: bool
+    is_half: bool
     is_checkpointed: bool = False
 
 
@@ -70,7 +74,7 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
 
 
 def peak_flops() -> float | None:
-    """Returns the peak bf16 FLOP/s of this GPU; None if it is unknown."""
+    """Returns the peak half-precision FLOP/s of this GPU; None if it is unknown."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     if re.search(r"\b(MIG|Laptop|Ti)\b", name):
         return None
@@ -85,12 +89,12 @@ def _saved_bytes_per_token(model: PreTrainedModel, work: Work) -> float:
     """Returns the bytes per token that autograd keeps for the backward pass.
 
     Measured on RoBERTa, BERT and ALBERT layers with torch's saved_tensors_hooks: 27 bytes per unit of width and 4 per
-    unit of the feed-forward layer under bf16 autocast, 36 and 8 in fp32. On the CPU, attention with dropout keeps 12
+    unit of the feed-forward layer in half precision, 36 and 8 in fp32. On the CPU, attention with dropout keeps 12
     more per pair of tokens and head. With activation checkpointing, each layer keeps its input, and one layer the rest.
     """
     config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.out_features for part in layers.modules() if isinstance(part, nn.Linear))
-    layer = 27 * config.hidden_size + 4 * feed_forward if work.is_bf16 else 36 * config.hidden_size + 8 * feed_forward
+    layer = 27 * config.hidden_size + 4 * feed_forward if work.is_half else 36 * config.hidden_size + 8 * feed_forward
     if not torch.cuda.is_available() and any(part.p for part in layers.modules() if isinstance(part, nn.Dropout)):
         layer += 12 * work.row_length * config.num_attention_heads
     kept = config.num_hidden_layers * layer

@@ -15,6 +15,7 @@ from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
+from longmlm.settings.pretrain import number_format
 from longmlm.training.checkpoint import resumable_state
 from longmlm.training.run import Run, Task
 from longmlm.training.update import one_update
@@ -69,7 +70,7 @@ def _description(task: Task, run: Run) -> dict[str, str]:
     model, batches, rows = run.backend.objective.model, task.batches, task.batches.rows
     cpu = f"CPU, {torch.get_num_threads()} threads each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    precision = "bf16" if task.record.trained_on.precision == "bf16" else "fp32"
+    precision = number_format(task.record.trained_on.precision or "no")
     num_parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     filled = f"{len(rows):,} of {rows.row_length}, {rows.mean_fill:.1%} full"
     python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
