@@ -74,7 +74,7 @@ def estimate(name: str, length: int) -> Estimate:
     config = parse(ResolvedPipeline, [name, f"length-{length}"])
     recipe = config.pretrain.recipe
     model = extended(base_of(name), length)
-    work = Work(length, recipe.masking.selected_fraction, is_bf16=True, has_gpu=True)
+    work = Work(length, recipe.masking.selected_fraction, is_half=True, has_gpu=True)
     cost, rows = cost_of(model, work), estimated_rows(CORPUS_TOKENS, config.prepare.recipe)
 
     def planned(gpu: Gpu, memory_bytes: int) -> TrainingPlan:

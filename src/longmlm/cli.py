@@ -17,6 +17,7 @@ from longmlm.config import parse, user_errors
 from longmlm.errors import ConfigError
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
 from longmlm.processes import exit_on_sigterm, hide_gpus
+from longmlm.progress import hide_bars_off_terminal
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
@@ -45,6 +46,7 @@ def main(stage: str | None = None) -> None:
     """Runs `stage`, or the command that the first argument names, with the settings of the other arguments."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # longmlm reports in one line what matters of its warnings
     arguments = sys.argv[1:]
+    hide_bars_off_terminal()
     with user_errors(), exit_on_sigterm():
         with _exit_on_closed_pipe():
             command = stage or _command(arguments)

@@ -9,6 +9,7 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.model import cost
 from longmlm.model.cost import Work, cost_of, peak_flops
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.settings.pretrain import ComputePrecision
 from tests.support.tiny import tiny_model
 
 SIZES = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 4, "vocab_size": 700, "pad_token_id": 0}
@@ -52,19 +53,19 @@ def test_flop_are_those_that_torch_counts(kind: tuple[str, int], length: int) ->
     batch = batch_of(length, num_rows=2)
     with FlopCounterMode(display=False) as counter:
         MlmObjective(model)(batch).loss_sum.backward()
-    work = Work(length, len(batch.selected) / batch.input_ids.numel(), is_bf16=False)
+    work = Work(length, len(batch.selected) / batch.input_ids.numel(), is_half=False)
     expected = cost_of(model, work).flop_per_token * batch.input_ids.numel()
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("family", WIDE)
-def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: float, is_bf16: bool) -> None:
-    objective = MlmObjective(model_of(family), is_bf16).train()
+def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: float, precision: ComputePrecision) -> None:
+    objective = MlmObjective(model_of(family), precision).train()
     set_dropout(objective, dropout)
     one, two = (saved_bytes(objective, batch_of(512, num_rows)) for num_rows in (1, 2))
-    predicted = cost_of(objective.model, Work(512, 1 / 8, is_bf16)).row_bytes
+    predicted = cost_of(objective.model, Work(512, 1 / 8, precision != "no")).row_bytes
     assert predicted == pytest.approx(two - one, rel=0.2)
 
 
@@ -81,7 +82,7 @@ def test_recomputed_activations_take_a_fraction_and_give_the_same_gradients(kind
     assert sizes[1] < sizes[0] / 2
     assert gradients[0].keys() == gradients[1].keys()
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
-    work = {flag: Work(16, 1 / 8, is_bf16=False, is_checkpointed=flag) for flag in (False, True)}
+    work = {flag: Work(16, 1 / 8, is_half=False, is_checkpointed=flag) for flag in (False, True)}
     row_bytes = {flag: cost_of(kept.model, one).row_bytes for flag, one in work.items()}
     assert row_bytes[True] < row_bytes[False]
     assert cost_of(kept.model, work[True]).flop_per_token == cost_of(kept.model, work[False]).flop_per_token

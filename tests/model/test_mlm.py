@@ -12,6 +12,7 @@ from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.rows import Row
 from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.settings.pretrain import ComputePrecision
 from tests.support.tiny import NUM_POSITIONS, tiny_model
 
 FULL = [NUM_POSITIONS] * 6
@@ -72,17 +73,17 @@ def test_logits_at_selected_positions_are_those_of_the_whole_model(model: PreTra
     assert not torch.allclose(logits, expected.roll(1, dims=0), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("is_bf16", [False, True])
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_a_step_is_that_of_the_stock_head_on_the_selected_hidden_states_bit_for_bit(
-    model: PreTrainedModel, batch: MlmBatch, is_bf16: bool
+    model: PreTrainedModel, batch: MlmBatch, precision: ComputePrecision
 ) -> None:
     family, twin = model.config.model_type, copy.deepcopy(model)
-    with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+    with torch.autocast("cpu", torch.float16 if precision == "fp16" else torch.bfloat16, enabled=precision != "no"):
         mask = batch.attention_mask
         hidden = twin.base_model(input_ids=batch.input_ids, attention_mask=mask).last_hidden_state
         logits = STOCK_HEADS.get(family, STOCK_HEADS["roberta"])(twin, hidden.flatten(0, 1)[batch.selected]).float()
     expected = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-    objective = MlmObjective(model, is_bf16)
+    objective = MlmObjective(model, precision)
     output, step = objective.predict(batch), objective(batch)
     assert torch.equal(output.losses, expected)
     assert torch.equal(output.is_correct, logits.argmax(-1) == batch.labels)

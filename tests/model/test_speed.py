@@ -31,9 +31,9 @@ def test_layers_and_attention_add_up(kind, measured):
     config = tiny_config(*kind)
     config.num_hidden_layers = 5
     seconds = (1.0 + 4 * 1.0) / 1024 + 5 * 0.5 / LENGTH**2 * (LENGTH - 128)
-    work = Work(LENGTH, 0.15, is_bf16=False)
+    work = Work(LENGTH, 0.15, is_half=False)
     assert cpu_tokens_per_second(config, work, 0.1) == pytest.approx(1 / seconds)
-    recomputed = Work(LENGTH, 0.15, is_bf16=False, is_checkpointed=True)
+    recomputed = Work(LENGTH, 0.15, is_half=False, is_checkpointed=True)
     assert cpu_tokens_per_second(config, recomputed, 0.1) == pytest.approx(0.75 / seconds)
     assert config.num_hidden_layers == 5
 
@@ -41,17 +41,17 @@ def test_layers_and_attention_add_up(kind, measured):
 def test_a_deeper_model_is_slower_when_it_is_measured():
     few, many = tiny_config("bert", 0), tiny_config("bert", 0)
     few.num_hidden_layers, many.num_hidden_layers = 1, 200
-    work = Work(32, 0.15, is_bf16=False)
+    work = Work(32, 0.15, is_half=False)
     torch.manual_seed(0)
     assert cpu_tokens_per_second(few, work, 0.0) > 5 * cpu_tokens_per_second(many, work, 0.0) > 0
 
 
 def test_a_gpu_reaches_a_quarter_of_its_peak():
-    work = Work(64, 0.15, is_bf16=True, has_gpu=True)
+    work = Work(64, 0.15, is_half=True, has_gpu=True)
     cost = cost_of(tiny_model("roberta", 1, 64), work)
     speed_of_a100 = gpu_tokens_per_second(GPUS["A100|A800"], cost, work)
     assert speed_of_a100 * cost.flop_per_token == pytest.approx(0.25 * 312e12)
-    recomputed = Work(64, 0.15, is_bf16=True, is_checkpointed=True, has_gpu=True)
+    recomputed = Work(64, 0.15, is_half=True, is_checkpointed=True, has_gpu=True)
     assert gpu_tokens_per_second(GPUS["A100|A800"], cost, recomputed) == pytest.approx(0.75 * speed_of_a100)
 
 

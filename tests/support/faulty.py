@@ -81,7 +81,8 @@ def happen(fault: str, run) -> None:
             with torch.no_grad():
                 next(model.parameters())[5:].fill_(float("nan"))
         case "nan-gradient":
-            next(model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+            gradient_of = next(model.parameters())
+            once = gradient_of.register_hook(lambda gradient: once.remove() or gradient * float("nan"))
 
 
 if __name__ == "__main__":

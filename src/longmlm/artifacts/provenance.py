@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError
 from longmlm.settings.extend import Initialisation, PositionMode
 from longmlm.settings.held_out import HeldOut
+from longmlm.settings.pretrain import ComputePrecision
 
 EXTENSION_KEYS = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
 OLD_KEYS = {  # all that files from before format 1 can have
@@ -58,7 +59,7 @@ class TrainingRecord:
     steps: int
     tokens: int
     accuracy: float | None = None
-    precision: Literal["no", "bf16"] | None = None
+    precision: ComputePrecision | None = None
     held_out: HeldOut | None = None
     rows: str | None = None
     rows_sha256: str | None = None

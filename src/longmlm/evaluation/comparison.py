@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 from accelerate import Accelerator
 
@@ -19,6 +18,7 @@ from longmlm.evaluation.measure import measure
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.settings.pretrain import ComputePrecision
 
 NUM_EXAMPLES = 8
 
@@ -50,7 +50,7 @@ def compare(
     frozen: FrozenRows,
     sources: EvaluationSources,
     curve: tuple[EvaluationMetrics, ...],
-    precision: Literal["no", "bf16"],
+    precision: ComputePrecision,
     accelerator: Accelerator,
 ) -> Evaluation:
     """Returns the accuracy of every view of base model, long model and trained long model, if there is one.
@@ -65,7 +65,7 @@ def compare(
         {"long_before": whole},
         {"long_after": whole, "long_after_cut": cut_row},
     )
-    objectives = [MlmObjective(loaded.model.to(accelerator.device), precision == "bf16") for loaded in models]
+    objectives = [MlmObjective(loaded.model.to(accelerator.device), precision) for loaded in models]
     measured: dict[ViewName, Measured] = {}
     for objective, views_of_model in zip(objectives, views, strict=False):
         for name, view in views_of_model.items():

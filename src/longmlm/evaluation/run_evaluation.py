@@ -49,7 +49,7 @@ class RunEvaluation:
         model = load_model(name, revision).model.to(self.accelerator.device)
         heartbeat()
         view = partial(cut, base_positions=self.base_positions, special=self.frozen.special)
-        base = MlmObjective(model, self.objective.is_bf16)
+        base = MlmObjective(model, self.objective.precision)
         return self._measure(base, view, between_rows, "base model").whole.accuracy
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:

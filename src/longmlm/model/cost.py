@@ -12,7 +12,7 @@ from longmlm.model.architecture import architecture_of
 
 
 class Gpu(NamedTuple):
-    """Peak FLOP/s in dense bf16 with fp32 accumulation, and GiB of memory."""
+    """Peak FLOP/s in dense bf16 (fp16 where a GPU has no bf16) with fp32 accumulation, and GiB of memory."""
 
     peak_flops: float
     memory_gib: int
@@ -34,6 +34,9 @@ GPUS = {
     "L4": Gpu(121e12, 24),
     "RTX 5090": Gpu(209e12, 32),
     "RTX 3090": Gpu(71e12, 24),
+    "V100-SXM2": Gpu(125e12, 16),
+    "V100-PCIE": Gpu(112e12, 16),
+    "T4": Gpu(65e12, 16),
 }
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
 BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
@@ -59,11 +62,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a training step computes; with `is_checkpointed`, activations are recomputed in the backward pass."""
+    """What a training step computes: `is_half` in bf16 or fp16, `is_checkpointed` with activations recomputed."""
 
     row_length: int
     selected_fraction: float
-    is_bf16: bool
+    is_half: bool
     is_checkpointed: bool = False
     has_gpu: bool = field(default_factory=torch.cuda.is_available)
 
@@ -110,7 +113,7 @@ def micro_batch_rows(num_fitting: int, num_rows: int, row_length: int, has_gpu: 
 
 
 def peak_flops() -> float | None:
-    """Returns the peak bf16 FLOP/s of this GPU; None if it is unknown."""
+    """Returns the peak half-precision FLOP/s of this GPU; None if it is unknown."""
     gpu = gpu_of(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
     return gpu.peak_flops if gpu else None
 
@@ -132,12 +135,12 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
     """Returns the bytes per token that autograd keeps for the backward pass, of a layer and of the logits.
 
     Measured on RoBERTa, BERT and ALBERT layers with torch's saved_tensors_hooks: 27 bytes per unit of width and 4 per
-    unit of the feed-forward layer under bf16 autocast, 36 and 8 in fp32. On the CPU, attention with dropout keeps 12
+    unit of the feed-forward layer in half precision, 36 and 8 in fp32. On the CPU, attention with dropout keeps 12
     more per pair of tokens and head. With activation checkpointing, each layer keeps its input, and one layer the rest.
     """
     config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.out_features for part in layers.modules() if isinstance(part, nn.Linear))
-    layer = 27 * config.hidden_size + 4 * feed_forward if work.is_bf16 else 36 * config.hidden_size + 8 * feed_forward
+    layer = 27 * config.hidden_size + 4 * feed_forward if work.is_half else 36 * config.hidden_size + 8 * feed_forward
     if not work.has_gpu and any(part.p for part in layers.modules() if isinstance(part, nn.Dropout)):
         layer += 12 * work.row_length * config.num_attention_heads
     return layer, 12 * work.selected_fraction * config.vocab_size

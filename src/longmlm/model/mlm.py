@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.architecture import architecture_of
+from longmlm.settings.pretrain import ComputePrecision
 
 
 class LossSum(NamedTuple):
@@ -28,12 +29,12 @@ class MlmOutput(NamedTuple):
 
 
 class MlmObjective(nn.Module):
-    """A masked language model whose head runs at the selected positions only; parameters are fp32 also with bf16."""
+    """A masked language model whose head runs at the selected positions only; parameters are fp32 in any precision."""
 
-    def __init__(self, model: PreTrainedModel, is_bf16: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
         super().__init__()
         self.model = model
-        self.is_bf16 = is_bf16
+        self.precision: ComputePrecision = precision
         self.parts = architecture_of(model)
 
     def forward(self, batch: MlmBatch) -> LossSum:
@@ -48,8 +49,9 @@ class MlmObjective(nn.Module):
         return MlmOutput(losses, logits.argmax(-1) == batch.labels)
 
     def logits(self, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
-        """Returns the fp32 logits at the selected positions, computed under autocast if this is bf16."""
-        with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=self.is_bf16):
+        """Returns the fp32 logits at the selected positions, computed under autocast unless the precision is no."""
+        half = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        with torch.autocast(batch.input_ids.device.type, half, enabled=self.precision != "no"):
             output = self.parts.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
             hidden = output.last_hidden_state.flatten(0, 1).index_select(0, batch.selected)
             return self.parts.decoder(self.parts.head_transform(hidden)).float()

@@ -44,7 +44,7 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     config.num_hidden_layers = num_layers
     model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
     replace_positions(model, torch.zeros(SHORT_LENGTH, architecture_of(model).position_table.embedding_dim))
-    objective = MlmObjective(model, work.is_bf16).train()
+    objective = MlmObjective(model, "bf16" if work.is_half else "no").train()
     set_dropout(objective, dropout)
     input_ids = torch.full((NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1)
     selected = torch.arange(round(work.selected_fraction * input_ids.numel()))
@@ -59,7 +59,7 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
 def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int) -> Callable[[], object]:
     heads = config.num_attention_heads
     states = torch.randn(
-        3, 1, heads, length, config.hidden_size // heads, dtype=torch.bfloat16 if work.is_bf16 else None
+        3, 1, heads, length, config.hidden_size // heads, dtype=torch.bfloat16 if work.is_half else None
     )
     states.requires_grad_()
 

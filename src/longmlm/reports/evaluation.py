@@ -11,6 +11,7 @@ from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, write_page
 from longmlm.reports.tables import Table
+from longmlm.settings.pretrain import number_format
 
 EXPLANATIONS: dict[ViewName, str] = {
     "base_cut": "base model, rows cut to its length",
@@ -83,7 +84,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         "long model after training": sources.after,
         "SHA-256 of its weights": sources.after_sha256,
         "SHA-256 of the rows": sources.rows_sha256,
-        "precision": "fp32" if evaluation.precision == "no" else evaluation.precision,
+        "precision": number_format(evaluation.precision),
         "mask seed": str(evaluation.held_out.mask_seed),
     }
     sections.append(Section("Rows and models", "", {name: value for name, value in facts.items() if value}))

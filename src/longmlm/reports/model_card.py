@@ -18,6 +18,7 @@ from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accurac
 from longmlm.reports.packing import name_of, packing_table
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
+from longmlm.settings.pretrain import number_format
 from longmlm.settings.release import ReleaseCard
 from longmlm.training.run_folder import read_state
 
@@ -165,7 +166,7 @@ def training_of(checkpoint: Path) -> Training:
         return Training()
     settings = dict(_flat({**asdict(saved.recipe), "held_out": None}))
     if saved.precision and settings["precision"] == "auto":
-        settings["precision"] = f"{'fp32' if saved.precision == 'no' else saved.precision} (auto)"
+        settings["precision"] = f"{number_format(saved.precision)} (auto)"
     return Training(settings, saved.state.training_seconds, saved.state.base_cut)
 
 

@@ -12,7 +12,7 @@ class EvaluateRecipe:
 
     held_out: HeldOut = field(default_factory=HeldOut)
     precision: Precision = "no"
-    """Autocast precision: no (fp32), bf16, or auto (bf16 if the hardware supports it)."""
+    """Autocast precision: no (fp32), fp16, bf16, or auto (bf16 if the hardware supports it, else no)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

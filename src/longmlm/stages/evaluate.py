@@ -30,7 +30,7 @@ def evaluate(config: EvaluateConfig) -> None:
     names = [str(model_folder(name)) for name in (config.long_before, config.long_after) if name]
     after_sha256 = weights_sha256(names[1]) if config.long_after else None
     precision = resolved_precision(config.recipe.precision)
-    accelerator = launch()
+    accelerator = launch(precision)
     rows_name = broadcast_from_main(accelerator, lambda: pin_rows(config.rows))
     local_main_first(accelerator, lambda: folder_of_rows(rows_name, ["held_out"]))
     rows = open_named_rows(rows_name, "held_out")

@@ -32,7 +32,7 @@ def plan(config: PlanConfig) -> None:
     work = Work(
         row_length=config.prepare.recipe.row_length,
         selected_fraction=recipe.masking.selected_fraction,
-        is_bf16=precision == "bf16",
+        is_half=precision != "no",
         is_checkpointed=runtime.activation_checkpointing,
         has_gpu=bool(config.gpu) or torch.cuda.is_available(),
     )

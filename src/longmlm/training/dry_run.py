@@ -16,6 +16,7 @@ from longmlm.folders import free_bytes
 from longmlm.model.cost import GB
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
+from longmlm.settings.pretrain import number_format
 from longmlm.training.checkpoint import resumable_state
 from longmlm.training.micro_batch import bytes_needed
 from longmlm.training.plan import evaluations_as_steps, num_checkpoints
@@ -71,7 +72,7 @@ def _description(task: Task, run: Run) -> dict[str, str]:
     model, batches, rows = run.backend.objective.model, task.batches, task.batches.rows
     cpu = f"CPU, {torch.get_num_threads()} threads each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    precision = "bf16" if task.record.trained_on.precision == "bf16" else "fp32"
+    precision = number_format(task.record.trained_on.precision or "no")
     num_parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     filled = f"{len(rows):,} of {rows.row_length}, {rows.mean_fill:.1%} full"
     python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
