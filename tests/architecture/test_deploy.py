@@ -172,7 +172,7 @@ def test_the_image_has_every_extra_and_no_compiler(root):
     assert not re.search(r"apt-get|gcc|g\+\+|build-essential", image)
 
 
-@pytest.mark.parametrize("name", ["docs/deploy.md", "README.md"])
+@pytest.mark.parametrize("name", ["docs/deploy.md", "docs/stages.md"])
 def test_accelerate_parses_each_launch_of_the_documentation(root, name):
     text = (root / name).read_text(encoding="utf-8").replace("\\\n", " ")
     launches = re.findall(r"^(?:longmlm .*&& )?accelerate launch (.*)$", text, re.MULTILINE)
