@@ -1,6 +1,7 @@
 """How fast a model trains: measured on this machine's CPU, or a share of the peak on a GPU's data sheet."""
 
 import copy
+import statistics
 import time
 from collections.abc import Callable
 
@@ -70,7 +71,7 @@ def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int
 
 
 def _seconds_of(*steps: Callable[[], object]) -> tuple[float, ...]:
-    """Returns the shortest time of each step; they alternate, because the load of a machine changes."""
+    """Returns the median time of each step; they alternate, because the load of a machine changes."""
     times: list[list[float]] = [[] for _ in steps]
     deadline = time.monotonic() + MIN_SECONDS * len(steps)
     while time.monotonic() < deadline or len(times[-1]) < MIN_TIMES:
@@ -78,4 +79,4 @@ def _seconds_of(*steps: Callable[[], object]) -> tuple[float, ...]:
             started = time.perf_counter()
             step()
             measured.append(time.perf_counter() - started)
-    return tuple(min(measured[1:]) for measured in times)
+    return tuple(statistics.median(measured[1:]) for measured in times)

@@ -72,7 +72,7 @@ def _disk(planned: Planned, config: PlanConfig) -> str:
 
 def _time(planned: Planned, config: PlanConfig) -> str:
     num_workers, machine = config.prepare.runtime.num_workers, planned.machine
-    prepare = 0 if planned.rows.is_exact else planned.rows.num_tokens / PREPARED_TOKENS_PER_SECOND / num_workers
+    prepare = 0.0 if planned.rows.is_exact else planned.rows.num_tokens / PREPARED_TOKENS_PER_SECOND / num_workers
     speed = f"{machine.tokens_per_second:,.0f} tokens/s on {machine.name}"
     training = f"training {_duration(3600 * planned.training.hours)} with its evaluations ({speed})"
     return f"{training}, prepare {_duration(prepare)}; {machine.speed_from}"
