@@ -88,7 +88,9 @@ def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
             ) from error
         reason = (str(error).splitlines() or ["?"])[0]
         raise DataError(f"{name}: no folder, nor a reachable hub repository, with a tokenizer ({reason})") from error
-    if len(pretrained) <= len(pretrained.all_special_ids):  # transformers makes one up when there are no files
+    if set(pretrained.get_vocab()) <= set(
+        pretrained.all_special_tokens
+    ):  # transformers makes one up when there are no files
         raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
     return vocabulary_of_pretrained(pretrained, name)
 

@@ -13,8 +13,9 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
-from longmlm.model.architecture import architecture_of, replace_positions
+from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel, load_model, quiet_transformers
+from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import extended_table
 
 
@@ -57,7 +58,7 @@ def with_num_positions(loaded: LoadedModel, num_positions: int) -> LoadedModel:
             "num_positions can only be set for a model trained in generated mode: any other model has the positions "
             "that were trained"
         )
-    base = architecture_of(loaded.model).usable_rows[: extension.base_positions]
+    base = position_table_of(loaded.model).usable_rows[: extension.base_positions]
     extension = replace(extension, num_positions=num_positions)
     table = extended_table(base, extension) if num_positions > len(base) else base[:num_positions]
     return replace(with_positions(loaded, table), provenance=replace(loaded.provenance, extension=extension))
@@ -72,7 +73,7 @@ def write_extension(base: LoadedModel, extension: Extension, folder: Path) -> Ex
     for key, weight in base.model.state_dict().items():
         if not weight.isfinite().all():
             raise ModelError(f"{extension.base.name}: {key} holds NaN or infinite values: take an intact checkpoint")
-    trained = architecture_of(base.model).usable_rows
+    trained = position_table_of(base.model, extension.base.name).usable_rows
     table = extended_table(trained, extension)
     long = with_positions(base, table)
     with new_folder(folder) as partial:
