@@ -17,7 +17,7 @@ from longmlm.folders import verify
 from longmlm.model import extension
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.stages.extend import extend
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension, tiny_folder
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -123,7 +123,8 @@ def take_encoder_weight(folder: Path) -> None:
 
 
 def make_rotary(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "modernbert"}')
+    shutil.rmtree(folder)
+    tiny_folder(folder, "modernbert", 3)
 
 
 def mark_as_extended(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The parts of a masked language model: the only module that knows where each family keeps its modules.
 
 To add a family, add its `model_type` to LearnedFamily if its positions are a learned table, else to OtherFamily, and a
-case to `_parts`. Then describe a tiny tokenizer and config of the family in tests/support/tiny.py, and all tests of
+case to `_parts`. Then describe a tiny tokenizer and config of the family in tests/support/families.py, and all tests of
 tests/model run on it.
 """
 
