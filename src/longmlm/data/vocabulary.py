@@ -100,6 +100,13 @@ def vocabulary_of_pretrained(pretrained: Any, name: str) -> Vocabulary:
     tokenizer = getattr(pretrained, "backend_tokenizer", None)
     if tokenizer is None:
         raise DataError(f"{name} has only a slow tokenizer: save it once as a fast one (tokenizer.json)")
+    try:
+        tokenizer.to_str()
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise DataError(
+            f"{name}: its tokenizer, a {type(pretrained).__name__}, splits words with Python code, which has no "
+            "fingerprint: take a model with another tokenizer, such as RoFormer's by characters"
+        ) from error
     named = {role: getattr(pretrained, role, None) for roles in ROLES.values() for role in roles[:2]}
     return vocabulary_of(tokenizer, name, {role: token for role, token in named.items() if token})
 

@@ -196,6 +196,12 @@ def _check_missing(
     missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))
     if encoder := [key for key in missing if key.startswith(f"{model.base_model_prefix}.")]:
         raise ModelError(f"{name} is incomplete: weights of its encoder are missing, {encoder[0]} first")
+    if missing and not new_head and any(key.startswith("lm_predictions.lm_head.") for key in info["unexpected_keys"]):
+        raise ModelError(
+            f"{name} has its MLM head under the name lm_predictions, which transformers reads if config.json has "
+            '"legacy": false: set it in a copy of the folder (DeBERTa-v3 was not trained to predict masked tokens: '
+            "set new_head = true instead and train the new head first)"
+        )
     if missing and not new_head:
         raise ModelError(
             f"{name} has no MLM head ({missing[0]} is missing): take a checkpoint that has one, or set new_head = true "

@@ -46,20 +46,22 @@ def read_terms(path: str, tokenizer: PreTrainedTokenizerBase, base: ModelSource)
     except (OSError, UnicodeDecodeError) as error:
         reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
         raise ModelError(f"add_tokens: {path} {reason}: name a text file with one term per line") from error
-    trial: Any = copy.deepcopy(tokenizer)
-    normalizer = trial.backend_tokenizer.normalizer
+    backend: Any = tokenizer
+    normalizer = backend.backend_tokenizer.normalizer
     terms = [term for line in lines if (term := " ".join(line.split()))]
-    tokens: dict[str, AddedToken] = {}
+    candidates: dict[str, AddedToken] = {}
     for term in terms:
         normalized = normalizer.normalize_str(term) if normalizer else term
-        token = _token(term)
-        if normalized not in tokens and _is_new(token, tokenizer) and _is_decoded(token, trial):
-            tokens[normalized] = token
+        if normalized not in candidates and _is_new(token := _token(term), tokenizer):
+            candidates[normalized] = token
+    trial: Any = copy.deepcopy(tokenizer)
+    trial.add_tokens(list(candidates.values()))
+    tokens = tuple(token for normalized, token in candidates.items() if _is_decoded(token, normalized, trial))
     if not tokens:
         raise ModelError(f"add_tokens: {path} has no term that needs a new token ({len(terms)} terms were read)")
     skipped = len(terms) - len(tokens)
     record = AddedTokens(base=base, file_sha256=sha256_of(Path(path)), num_added=len(tokens), num_skipped=skipped)
-    return Terms(tuple(tokens.values()), record)
+    return Terms(tokens, record)
 
 
 def with_tokens(loaded: LoadedModel, tokens: Sequence[AddedToken]) -> LoadedModel:
@@ -104,10 +106,14 @@ def _is_new(token: AddedToken, tokenizer: PreTrainedTokenizerBase) -> bool:
     return bool(pieces) and not is_one and token.content not in tokenizer.get_vocab()
 
 
-def _is_decoded(token: AddedToken, trial: Any) -> bool:
-    """Returns whether the token's text is its own; byte-level tokenizers garble accented letters in added tokens."""
-    trial.add_tokens([token])
-    return str(trial.decode([trial.convert_tokens_to_ids(token.content)])).strip() == token.content
+def _is_decoded(token: AddedToken, normalized: str, trial: Any) -> bool:
+    """Returns whether the token decodes to its term; byte-level tokenizers garble accented letters of added tokens."""
+    decoded = trial.decode([trial.convert_tokens_to_ids(token.content)])
+    return _without_spaces(decoded) in (_without_spaces(token.content), _without_spaces(normalized))
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
 
 
 @torch.no_grad()

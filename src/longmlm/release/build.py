@@ -115,6 +115,7 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
         rows=rows.manifest,
         training=training_of(source.model),
         licence=licence,
+        num_positions=architecture_of(trained.model).num_positions,
         has_onnx=recipe.onnx,
     )
     (folder / REPOCARD_NAME).write_text(model_card(settings.card, facts), encoding="utf-8")

@@ -51,6 +51,7 @@ class CardFacts:
     rows: RowsManifest
     training: Training
     licence: Licence
+    num_positions: int
     has_onnx: bool = False
 
 
