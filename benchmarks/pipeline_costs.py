@@ -13,8 +13,9 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from longmlm.config import parse
 from longmlm.data.size import estimated_rows
-from longmlm.model.architecture import architecture_of, replace_positions
+from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GB, GPUS, Gpu, Work, cost_of
+from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
 from longmlm.model.speed import gpu_tokens_per_second
 from longmlm.settings.pipeline import SHIPPED, ResolvedPipeline
@@ -64,7 +65,7 @@ def extended(base: PreTrainedModel, length: int) -> PreTrainedModel:
     """Returns a copy of the model, without weights, with so many positions."""
     parts = architecture_of(model := copy.deepcopy(base))
     check_num_positions(parts.num_positions, length)
-    replace_positions(model, torch.empty(length, parts.position_table.embedding_dim, device="meta"))
+    replace_positions(model, torch.empty(length, position_table_of(model).rows.embedding_dim, device="meta"))
     return model
 
 

@@ -18,7 +18,8 @@ from longmlm.errors import DataError, TrainingError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
 from longmlm.settings.masking import Masking
-from tests.support.tiny import LONG_POSITIONS, World, tiny_folder, tiny_tokenizer
+from tests.support.families import tiny_tokenizer
+from tests.support.tiny import LONG_POSITIONS, World, tiny_folder
 
 ROWS_PER_STEP = 13
 LAUNCHES = [(1, 13), (1, 4), (1, 1), (2, 3), (3, 8), (4, 1), (13, 2)]

@@ -108,7 +108,9 @@ def test_file_holds_nothing_of_this_machine(exported: Path) -> None:
 def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, folder: Path) -> None:
     provenance = read_provenance(world.trained)
     rows = held_out(world.rows)
-    facts = CardFacts(folder.name, provenance, None, rows.manifest, Training(), Licence("mit"), has_onnx=True)
+    facts = CardFacts(
+        folder.name, provenance, None, rows.manifest, Training(), Licence("mit"), NUM_POSITIONS, has_onnx=True
+    )
     card = model_card(ReleaseCard(title="Tiny"), facts)
     (folder / "README.md").write_text(card)
     assert card.count("```python") == 2

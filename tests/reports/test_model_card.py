@@ -61,7 +61,8 @@ def render(
     **facts: object,
 ) -> str:
     """Returns the card of the model, with other facts than usual."""
-    facts = {"training": Training(), "licence": Licence("apache-2.0")} | facts
+    num_positions = provenance.extension.num_positions if provenance.extension else LONG_POSITIONS
+    facts = {"training": Training(), "licence": Licence("apache-2.0"), "num_positions": num_positions} | facts
     return model_card(
         author, CardFacts(name="tiny-40", provenance=provenance, evaluation=evaluation, rows=rows, **facts)
     )

@@ -25,7 +25,7 @@ class EvaluationSources:
     rows: str
     rows_sha256: str
     base: str
-    before: str
+    before: str | None = None
     after: str | None = None
     base_revision: str | None = None
     before_revision: str | None = None

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from longmlm.model.architecture import architecture_of
+from longmlm.model.architecture import architecture_of, has_dropout
 
 
 class Gpu(NamedTuple):
@@ -38,6 +38,7 @@ GPUS = {
     "V100-PCIE": Gpu(112e12, 16),
     "T4": Gpu(65e12, 16),
 }
+GATED = ("modernbert", "nomic_bert", "eurobert")  # families with two matrices into the feed-forward layer
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
 BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
 USED_SHARE = 0.85  # of the free memory; the rest is for temporary buffers, weights cast to bf16, and fragmentation
@@ -75,13 +76,13 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     """Returns the cost of training the model.
 
     FLOP as in Kaplan et al. (2020) and Chowdhery et al. (2022, appendix B): 6 per matrix weight and token, and
-    12 * length * width per layer for attention; recomputation is not counted. The head runs on selected tokens only.
+    12 * width per layer and token attended to; recomputation is not counted. The head runs on selected tokens only.
     """
     parts = architecture_of(model)
     shared = _num_weights(parts.layers)  # ALBERT's layers share weights
     layers = shared * model.config.num_hidden_layers // len(parts.layers)
-    head = _num_weights(parts.head_transform) + _num_weights(parts.decoder)
-    attention = 12 * model.config.num_hidden_layers * work.row_length * model.config.hidden_size
+    head = parts.decoder_weight.numel() + (parts.head_matrix.weight.numel() if parts.head_matrix else 0)
+    attention = 12 * _num_attended(model, work.row_length) * model.config.hidden_size
     num_parameters = model.num_parameters(only_trainable=True)
     layer, logits = _bytes_per_token(model, work)
     num_layers = model.config.num_hidden_layers
@@ -128,19 +129,64 @@ def gpu_of(name: str) -> Gpu | None:
 
 
 def _num_weights(module: nn.Module) -> int:
-    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
+    """Returns the number of matrix weights that each token passes; DeBERTa's pos_* see relative positions instead."""
+    return sum(
+        part.weight.numel()
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Linear | nn.Conv1d) and not name.rpartition(".")[2].startswith("pos_")
+    )
+
+
+def _num_attended(model: PreTrainedModel, row_length: int) -> int:
+    """Returns how many tokens, or relative positions, a token attends to, added up over the layers."""
+    config = model.config
+    match config.model_type:
+        case "modernbert":
+            window = 2 * config.sliding_window + 1
+            is_local = [kind == "sliding_attention" for kind in config.layer_types]
+            return sum(min(row_length, window) if local else row_length for local in is_local)
+        case "deberta" | "deberta-v2" if config.relative_attention:
+            span = (
+                config.max_relative_positions if config.max_relative_positions > 0 else config.max_position_embeddings
+            )
+            span = min(row_length, span) if config.model_type == "deberta" else span
+            buckets = getattr(config, "position_buckets", 0)  # of DeBERTa-v2, whose config does not declare it
+            positions = len(config.pos_att_type or ()) * (buckets if buckets > 0 else span)
+            return config.num_hidden_layers * (row_length + positions)
+        case _:
+            return config.num_hidden_layers * row_length
 
 
 def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
     """Returns the bytes per token that autograd keeps for the backward pass, of a layer and of the logits.
 
-    Measured on RoBERTa, BERT and ALBERT layers with torch's saved_tensors_hooks: 27 bytes per unit of width and 4 per
-    unit of the feed-forward layer in half precision, 36 and 8 in fp32. On the CPU, attention with dropout keeps 12
-    more per pair of tokens and head. With activation checkpointing, each layer keeps its input, and one layer the rest.
+    Measured with torch's saved_tensors_hooks: so many per unit of width and per pair of tokens and head, and for each
+    unit of the feed-forward layer, counted twice where it is gated, 4 bytes in half precision and 8 in fp32. With
+    activation checkpointing, each layer keeps its input, and one layer the rest.
     """
     config, layers = model.config, architecture_of(model).layers
-    feed_forward = max(part.out_features for part in layers.modules() if isinstance(part, nn.Linear))
-    layer = 27 * config.hidden_size + 4 * feed_forward if work.is_half else 36 * config.hidden_size + 8 * feed_forward
-    if not work.has_gpu and any(part.p for part in layers.modules() if isinstance(part, nn.Dropout)):
-        layer += 12 * work.row_length * config.num_attention_heads
+    feed_forward = max(part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
+    if config.model_type in GATED:
+        feed_forward *= 2
+    per_width, per_pair = _saved_bytes_of_attention(model, work)
+    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward
+    layer += per_pair * work.row_length * config.num_attention_heads
     return layer, 12 * work.selected_fraction * config.vocab_size
+
+
+def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, int]:
+    """Returns the bytes per unit of width, and per pair of tokens and head.
+
+    The pairs are kept by families that compute attention without a fused kernel and, on the CPU, by dropout.
+    """
+    dropout = has_dropout(architecture_of(model).layers)
+    match model.config.model_type:
+        case "deberta":  # its attention is computed in fp32
+            return 73 if work.is_half else 80, 28 if dropout else 20
+        case "deberta-v2":
+            width, pairs = (38, (2, 6)) if work.is_half else (58, (4, 12))
+        case "mpnet" | "roformer":
+            width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
+        case _:
+            width, pairs = 27 if work.is_half else 36, (0, 0 if work.has_gpu else 12)
+    return width, pairs[dropout]

@@ -27,9 +27,10 @@ from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenanc
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.hubs.models import snapshot_of, weight_files
-from longmlm.model.architecture import architecture_of, check_architecture, replace_positions
+from longmlm.model.architecture import architecture_of, check_architecture
 from longmlm.model.carried import Carried, read_carried
 from longmlm.model.files import check_model_files
+from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.positions import sinusoidal_table
 
 REBUILT_BUFFERS = ("position_ids", "token_type_ids")
@@ -113,9 +114,9 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
             )
         torch.manual_seed(seed)
         model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
-    parts = architecture_of(model)
-    width = parts.position_table.embedding_dim
-    replace_positions(model, sinusoidal_table(parts.num_positions, width, config.initializer_range))
+    if has_position_table(model):
+        num_positions, width = position_table_of(model).usable_rows.shape
+        replace_positions(model, sinusoidal_table(num_positions, width, config.initializer_range))
     return LoadedModel(model, tokenizer)
 
 
@@ -205,7 +206,7 @@ def _load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     with _library_errors(f"{name}: its tokenizer cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     # without any files, transformers makes up a tokenizer of special tokens only
-    if tokenizer is None or len(tokenizer) <= len(tokenizer.all_special_ids):
+    if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ModelError(f"{name} has no tokenizer: put the files of its tokenizer next to its weights")
     tokenizer.init_kwargs.pop("auto_map", None)
     return tokenizer
@@ -228,6 +229,12 @@ def _check_missing(
     missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))
     if encoder := [key for key in missing if key.startswith(f"{model.base_model_prefix}.")]:
         raise ModelError(f"{name} is incomplete: weights of its encoder are missing, {encoder[0]} first")
+    if missing and not new_head and any(key.startswith("lm_predictions.lm_head.") for key in info["unexpected_keys"]):
+        raise ModelError(
+            f"{name} has its MLM head under the name lm_predictions, which transformers reads if config.json has "
+            '"legacy": false: set it in a copy of the folder (DeBERTa-v3 was not trained to predict masked tokens: '
+            "set new_head = true instead and train the new head first)"
+        )
     if missing and not new_head:
         raise ModelError(
             f"{name} has no MLM head ({missing[0]} is missing): take a checkpoint that has one, or set new_head = true "
@@ -253,7 +260,9 @@ def _check_unexpected(name: str, model: PreTrainedModel, unexpected: Collection[
 @torch.no_grad()
 def _initialise_new_head(model: PreTrainedModel, missing: Collection[str]) -> None:
     """Sets a new head's matrix to the identity if it is square, since its decoder is the tied word embedding."""
-    matrix = architecture_of(model).head_matrix.weight
-    is_new = any(parameter is matrix for name, parameter in model.named_parameters() if name in missing)
-    if is_new and matrix.shape[0] == matrix.shape[1]:
-        nn.init.eye_(matrix)
+    matrix = architecture_of(model).head_matrix
+    is_new = any(
+        matrix and parameter is matrix.weight for name, parameter in model.named_parameters() if name in missing
+    )
+    if matrix and is_new and matrix.in_features == matrix.out_features:
+        nn.init.eye_(matrix.weight)

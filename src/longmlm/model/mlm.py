@@ -1,7 +1,8 @@
 """The masked-language-modelling objective: loss and accuracy at the selected positions of a batch."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,6 +37,8 @@ class MlmObjective(nn.Module):
         self.model = model
         self.precision: ComputePrecision = precision
         self.parts = architecture_of(model)
+        if precision != "no" and model.config.model_type == "deberta":
+            _attend_in_fp32(self.parts.layers)
 
     def forward(self, batch: MlmBatch) -> LossSum:
         """Returns the sums over the batch, which a training step adds up over its micro-batches."""
@@ -52,9 +55,22 @@ class MlmObjective(nn.Module):
         """Returns the fp32 logits at the selected positions, computed under autocast unless the precision is no."""
         half = torch.float16 if self.precision == "fp16" else torch.bfloat16
         with torch.autocast(batch.input_ids.device.type, half, enabled=self.precision != "no"):
-            output = self.parts.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+            mask = None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
+            output = self.parts.encoder(input_ids=batch.input_ids, attention_mask=mask)
             hidden = output.last_hidden_state.flatten(0, 1).index_select(0, batch.selected)
-            return self.parts.decoder(self.parts.head_transform(hidden)).float()
+            return self.parts.head(hidden).float()
+
+
+def _attend_in_fp32(layers: nn.ModuleList) -> None:
+    """Takes DeBERTa's attention out of autocast: it fills masked scores with the fp32 minimum, which bf16 overflows."""
+    for layer in layers:
+        attention = cast(Any, layer).attention.self
+        attention.forward = partial(_run_in_fp32, attention.forward)
+
+
+def _run_in_fp32(forward: Callable[..., Any], hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    with torch.autocast(hidden_states.device.type, enabled=False):
+        return forward(hidden_states.float(), *args, **kwargs)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
@@ -70,6 +86,10 @@ def dropout_of(model: nn.Module) -> float:
 
 def set_dropout(model: nn.Module, probability: float) -> None:
     """Sets every dropout of the model, attention included, and leaves the model's config as it is."""
-    for module in model.modules():
+    for module in list(model.modules()):
         if isinstance(module, nn.Dropout):
             module.p = probability
+        elif isinstance(getattr(module, "attention_dropout", None), int | float):  # ModernBERT, NomicBERT, EuroBERT
+            cast(Any, module).attention_dropout = probability
+            if isinstance(getattr(module, "out_drop", None), nn.Identity):  # ModernBERT's, if its config has none
+                module.out_drop = nn.Dropout(probability)

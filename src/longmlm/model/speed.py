@@ -10,9 +10,9 @@ from torch.nn import functional
 from transformers import AutoModelForMaskedLM, PretrainedConfig
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.architecture import architecture_of, replace_positions
 from longmlm.model.cost import Cost, Gpu, Work
 from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 
 GPU_SHARE = 0.25  # of a data sheet's peak: between published runs of this size and this code's first ones
 SHORT_LENGTH = 128
@@ -44,7 +44,8 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     config = copy.deepcopy(config)
     config.num_hidden_layers = num_layers
     model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
-    replace_positions(model, torch.zeros(SHORT_LENGTH, architecture_of(model).position_table.embedding_dim))
+    if has_position_table(model):
+        replace_positions(model, torch.zeros(SHORT_LENGTH, position_table_of(model).rows.embedding_dim))
     objective = MlmObjective(model, "bf16" if work.is_half else "no").train()
     set_dropout(objective, dropout)
     input_ids = torch.full((NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1)

@@ -64,7 +64,7 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowe
     if provenance.trained is None:
         raise ReleaseError(f"{model} was not trained by longmlm: release a run folder or one of its checkpoints")
     opened, extension = held_out_rows(rows), provenance.extension
-    base = extension.base if extension else ModelSource(name="")
+    base = provenance.source or ModelSource(name="")
     identity = Identity(sha256, opened.sha256, base.name, base.revision)
     evaluation = evaluation_of(evaluation_folder, identity, extension is not None, is_allowed)
     folder = Path(evaluation_folder) if evaluation_folder else None
@@ -119,6 +119,7 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
         rows=rows.manifest,
         training=training_of(source.model),
         licence=licence,
+        num_positions=architecture_of(trained.model).num_positions,
         has_onnx=recipe.onnx,
         carried=carried.parts,
         modules=carried.modules,

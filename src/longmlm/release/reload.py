@@ -35,6 +35,8 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits
 
+    decoder, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    has_own_decoder = decoder.shape == embedding.shape  # DeBERTa's, with legacy = false, is the embedding itself
     difference = largest_difference(
         logits_of, tensors, "logits"
     )  # before the pipeline, which moves the model to a GPU if there is one
@@ -45,7 +47,7 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
         "missing": sorted(info["missing_keys"]),
         "unexpected": sorted(set(info["unexpected_keys"]) - carried.keys()),
         "not_carried": sorted(key for key, value in carried.items() if not is_stored(Path(folder), key, value)),
-        "decoder_is_tied": model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+        "decoder_is_tied": decoder is embedding or not (has_own_decoder and model.config.tie_word_embeddings),
         "model_max_length": tokenizer.model_max_length,
         "text_tokens": len(tokenizer(text)["input_ids"]),
         "answer": answers[0]["token_str"],

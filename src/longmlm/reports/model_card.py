@@ -55,6 +55,7 @@ class CardFacts:
     rows: RowsManifest
     training: Training
     licence: Licence
+    num_positions: int
     has_onnx: bool = False
     carried: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()

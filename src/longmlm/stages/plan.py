@@ -10,10 +10,11 @@ from longmlm.data.rows import read_rows_manifest
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
 from longmlm.errors import ConfigError, DataError
 from longmlm.folders import free_bytes
-from longmlm.model.architecture import architecture_of, replace_positions
+from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
 from longmlm.model.loading import weightless_model
 from longmlm.model.mlm import dropout_of, set_dropout
+from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
 from longmlm.model.speed import GPU_SHARE, cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.runtime.launch import free_memory_bytes
@@ -85,10 +86,12 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
         base_positions = architecture_of(model).num_positions
     else:
         model = weightless_model(config.extend.base, config.extend.revision)
-        base_positions, num_positions = architecture_of(model).num_positions, config.extend.recipe.num_positions
-        check_num_positions(base_positions, num_positions)
-        if config.extend.recipe.mode == "materialized":
-            width = architecture_of(model).position_table.embedding_dim
+        base_positions = architecture_of(model).num_positions
+        num_positions = config.extend.recipe.num_positions or base_positions
+        if config.extend.recipe.num_positions != base_positions or config.extend.recipe.add_tokens is None:
+            check_num_positions(base_positions, num_positions)
+        if config.extend.recipe.mode == "materialized" and num_positions > base_positions:
+            width = position_table_of(model, config.extend.base).rows.embedding_dim
             replace_positions(model, torch.empty(num_positions, width, device="meta"))
     if dropout is not None:
         set_dropout(model, dropout)
