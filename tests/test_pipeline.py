@@ -171,10 +171,30 @@ def test_bundled_names_files_of_the_package(tmp_path: Path) -> None:
 
 def test_without_extension_the_model_itself_is_trained(mine: str) -> None:
     pipeline = resolved(mine, "--no-extension")
+    assert list(pipeline.stages) == ["prepare", "pretrain", "evaluate", "release"]
+    assert pipeline.pretrain.start.checkpoint == pipeline.evaluate.base == "owner/base"
+    assert (pipeline.evaluate.long_before, pipeline.evaluate.long_after) == (None, pipeline.pretrain.run)
+    assert pipeline.release.evaluation == pipeline.evaluate.output
+    assert "no stage extend: extension = false" in refusal(*_without(mine), kind=ExtendConfig)
+
+
+def test_a_new_head_has_no_base_model_to_be_compared_with(mine: str) -> None:
+    pipeline = resolved(mine, "--no-extension", "--pretrain.start.new-head")
     assert list(pipeline.stages) == ["prepare", "pretrain", "release"]
-    assert (pipeline.pretrain.start.checkpoint, pipeline.release.evaluation) == ("owner/base", None)
-    for kind in (ExtendConfig, EvaluateConfig):
-        assert "extension = false" in refusal(*_without(mine), kind=kind)
+    assert pipeline.release.evaluation is None
+    new_head = written(Path(mine).parent, "head.toml", "pretrain.start.new_head = true\n")
+    assert "no base model with an MLM head" in refusal(*_without(mine), new_head, kind=EvaluateConfig)
+    assert "extend.recipe.new_head leaves no base model" in refusal(mine, "--extend.recipe.new-head")
+
+
+@pytest.mark.parametrize("extension", [True, False])
+def test_added_tokens_come_before_the_text_is_encoded(mine: str, extension: bool) -> None:
+    options = () if extension else ("--no-extension",)
+    pipeline = resolved(mine, *options, "--extend.recipe.add-tokens", "terms.txt")
+    assert list(pipeline.stages) == ["extend", "prepare", "pretrain", "evaluate", "release"]
+    assert pipeline.prepare.recipe.tokenizer == pipeline.pretrain.start.checkpoint == pipeline.extend.output
+    assert pipeline.extend.recipe.num_positions == (pipeline.length if extension else None)
+    assert pipeline.evaluate.long_before == (pipeline.extend.output if extension else None)
 
 
 def _without(mine: str) -> list[str]:
@@ -205,8 +225,8 @@ def test_a_new_model_needs_no_base_model(tmp_path: Path) -> None:
         ("pretrain = 3", "pretrain: "),
         ("length = 'long'", "length: "),
         ("length = 2", "length must be at least 3"),
-        ("extension = false\n[extend.recipe]\nseed = 1", "extend: extension = false, so remove the table"),
-        ("extension = false\n[evaluate.runtime]\nrows_per_batch = 1", "evaluate: extension = false, so remove"),
+        ("extension = false\n[extend.recipe]\nseed = 1", "extend: remove the table of this stage: extension = false"),
+        ("pretrain.start.new_head = true\nevaluate.runtime.rows_per_batch = 1", "evaluate: remove the table"),
         ("corpus = 'docs'", "corpus: "),
         ("corpus = []", "no text: set corpus"),
     ],

@@ -19,7 +19,7 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.settings.pipeline import NOT_WITHOUT_EXTENSION, SHIPPED, Pipeline, ResolvedPipeline, stage_tables
+from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, absent_stages, stage_tables
 from longmlm.settings.tables import Table, merged, with_arrays
 
 Config = TypeVar("Config")
@@ -147,7 +147,7 @@ def _resolved(kind: Any, content: Table) -> Any:
         return pipeline
     config = getattr(pipeline, STAGES[kind])
     if config is None:
-        raise ConfigError(f"extension = false: the pipeline has no stage {STAGES[kind]}")
+        raise ConfigError(f"the pipeline has no stage {STAGES[kind]}: {absent_stages(pipeline, content)[STAGES[kind]]}")
     return config
 
 
@@ -163,9 +163,9 @@ def _derived(content: Table, problems: list[Any]) -> Table:
         problems += error.errors(include_url=False)
         of_base = asdict(base)
     given = {key: value for key, value in content.items() if key not in BASE_KEYS}
-    for stage in () if base.extension else given.keys() & NOT_WITHOUT_EXTENSION:
-        problems.append({"type": "", "loc": (stage,), "msg": "extension = false, so remove the table of this stage"})
-        del given[stage]
+    for stage, reason in absent_stages(base, given).items():
+        if given.pop(stage, None):
+            problems.append({"type": "", "loc": (stage,), "msg": f"remove the table of this stage: {reason}"})
     return {**of_base, **stage_tables(base, given)}
 
 

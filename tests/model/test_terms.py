@@ -19,7 +19,7 @@ from longmlm.model.extension import write_extension
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.terms import Terms, read_terms, with_tokens, with_tokens_of
 from tests.support.families import demo_texts, tiny_config, tiny_model, tiny_tokenizer
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_extension
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_extension, tiny_folder
 
 TERMS = ("myocarditis", "heart failure", "non-Hodgkin lymphoma", "心肌炎")
 BASE = ModelSource(name="base")
@@ -124,6 +124,16 @@ def test_extension_with_terms_is_written_with_its_history(kind: tuple[str, int],
     about = read_provenance(tmp_path / "long").added_tokens
     assert (about.num_added, about.num_skipped, about.base) == (2, 1, BASE)
     assert about.file_sha256 == sha256_of(tmp_path / "terms.txt")
+
+
+def test_vocabulary_files_of_the_base_are_not_carried_beside_a_new_tokenizer(tmp_path: Path) -> None:
+    tiny_folder(tmp_path / "base", "bert", 0)
+    (tmp_path / "base" / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
+    (tmp_path / "base" / "LICENSE").write_text("MIT", encoding="utf-8")
+    loaded = load_model(str(tmp_path / "base"))
+    assert set(loaded.carried.files) == {"LICENSE", "vocab.txt"}
+    terms = terms_of(loaded.tokenizer, tmp_path)
+    assert set(with_tokens(loaded, terms.tokens).carried.files) == {"LICENSE"}
 
 
 def test_base_model_gets_the_tokens_of_the_long_one(loaded: LoadedModel, tmp_path: Path) -> None:

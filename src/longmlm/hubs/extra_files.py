@@ -14,10 +14,11 @@ from longmlm.errors import ModelError
 MODULES = "modules.json"
 SENTENCE_CONFIGS = "sentence_*_config.json"  # sentence_bert_config.json; older ones are named after other families
 SENTENCE_FILES = (MODULES, SENTENCE_CONFIGS, "config_sentence_transformers.json")
-TOKENIZER_FILES = (
+VOCABULARY_FILES = (
     *("vocab.*", "merges.txt", "dict.txt", "*.codes", "*.model"),
-    *("special_tokens_map.json", "added_tokens.json", "chat_template.*"),
+    *("special_tokens_map.json", "added_tokens.json"),
 )
+TOKENIZER_FILES = (*VOCABULARY_FILES, "chat_template.*")
 LICENCES = ("LICENSE*", "NOTICE*")
 TEMPLATES = "additional_chat_templates"
 MODULE_WEIGHTS = ("pytorch_model.bin", "model.safetensors")  # the second is read where there are both

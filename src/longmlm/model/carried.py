@@ -19,6 +19,7 @@ from longmlm.hubs.extra_files import (
     MODULE_WEIGHTS,
     MODULES,
     SENTENCE_CONFIGS,
+    VOCABULARY_FILES,
     WRITTEN_ANEW,
     extra_files,
     module_folders,
@@ -94,6 +95,15 @@ class Carried:
         before = {name: json.loads(self.files.get(name, b'{"do_lower_case": false}')) for name in configs}
         after = {name: _json({**content, "max_seq_length": num_positions}) for name, content in before.items()}
         return replace(self, files={**self.files, **after})
+
+    def without_vocabulary(self) -> Self:
+        """Returns the same without the files of a vocabulary that has changed; tokenizer.json is written anew."""
+        kept = {
+            name: content
+            for name, content in self.files.items()
+            if not any(fnmatch(name, pattern) for pattern in VOCABULARY_FILES)
+        }
+        return replace(self, files=kept)
 
     def with_pooling(self, pooling: SentencePooling, width: int, num_positions: int) -> Self:
         """Returns the same with the modules of a sentence-transformers model of that pooling."""

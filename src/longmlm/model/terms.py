@@ -76,7 +76,8 @@ def with_tokens(loaded: LoadedModel, tokens: Sequence[AddedToken]) -> LoadedMode
     if len(set(ids) - used) < len(tokens):
         raise ModelError("add_tokens: the tokenizer's ids have gaps, so that a new token would get one that is in use")
     pieces = {token_id: _pieces(token, loaded.tokenizer) for token_id, token in zip(ids, tokens, strict=True)}
-    return replace(loaded, model=_with_rows(loaded.model, pieces), tokenizer=tokenizer)
+    model, carried = _with_rows(loaded.model, pieces), loaded.carried.without_vocabulary()
+    return replace(loaded, model=model, tokenizer=tokenizer, carried=carried)
 
 
 def with_tokens_of(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:

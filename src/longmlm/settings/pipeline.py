@@ -15,7 +15,6 @@ from longmlm.settings.tables import Table, merged, table_at
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "pipelines"
 BUNDLED = "bundled:"
-NOT_WITHOUT_EXTENSION = frozenset({"extend", "evaluate"})
 NUM_STEPS = 3000
 ROWS_PER_STEP = 64
 StageConfig = PrepareConfig | ExtendConfig | PretrainConfig | EvaluateConfig | ReleaseConfig
@@ -40,7 +39,8 @@ class Pipeline:
     text_field: str = "text"
     """Field or column of the corpus that holds the text."""
     extension: bool = True
-    """Extend the model before training; false: continue pretraining at a length that the model has."""
+    """Extend the model before training; false: continue pretraining at a length that the model has, after an extend
+    stage only where [extend.recipe] names add_tokens."""
     launch: str | None = None
     """Command that starts training in several processes, such as accelerate launch --config_file ddp.yaml."""
 
@@ -63,12 +63,21 @@ class ResolvedPipeline(Pipeline):
     extend: ExtendConfig | None = None
     evaluate: EvaluateConfig | None = None
 
+    def __post_init__(self) -> None:
+        if self.extend and self.evaluate and self.extend.recipe.new_head:
+            raise ValueError(
+                "extend.recipe.new_head leaves no base model to evaluate: train the head at the model's own length "
+                "first, with extension = false and new_head = true under [pretrain.start]"
+            )
+
     @property
     def stages(self) -> dict[str, StageConfig]:
-        """The settings of the stages, in the order in which they run."""
+        """The settings of the stages, in the order in which they run: added tokens come before the text is encoded."""
+        first = {"prepare": self.prepare, "extend": self.extend}
+        if self.extend and self.extend.recipe.add_tokens is not None:
+            first = {"extend": self.extend, "prepare": self.prepare}
         stages = {
-            "prepare": self.prepare,
-            "extend": self.extend,
+            **first,
             "pretrain": self.pretrain,
             "evaluate": self.evaluate,
             "release": self.release,
@@ -78,7 +87,7 @@ class ResolvedPipeline(Pipeline):
 
 def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     """Returns the settings of each stage, as TOML tables: what follows from `base`, with `given` merged over it."""
-    derived = merged(_wiring(base, table_at(given, "pretrain", "start")), recommended(base, given))
+    derived = merged(_wiring(base, given), recommended(base, given))
     return bundled_resolved(merged(derived, given))
 
 
@@ -104,11 +113,26 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
         "evaluate": {"recipe": {"precision": "auto", "held_out": {"max_rows": 1000}}},
         "release": {"card": {"title": f"{title.removeprefix(BUNDLED)}-{base.length}"}},
     }
-    return {name: table for name, table in tables.items() if base.extension or name not in NOT_WITHOUT_EXTENSION}
+    return {name: table for name, table in tables.items() if name not in absent_stages(base, given)}
 
 
-def _wiring(base: Pipeline, start: Table) -> dict[str, Table]:
-    """Returns what the stages read and write; `start` are the given initial weights."""
+def absent_stages(base: Pipeline, given: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the stages that the pipeline does not have, with the reason."""
+    reasons = {}
+    if not (base.extension or _adds_tokens(given)):
+        reasons["extend"] = "extension = false, and no add_tokens"
+    if base.model is None or table_at(given, "pretrain", "start").get("new_head"):
+        reasons["evaluate"] = "there is no base model with an MLM head to compare with"
+    return reasons
+
+
+def _adds_tokens(given: Mapping[str, Any]) -> bool:
+    return "add_tokens" in table_at(given, "extend", "recipe")
+
+
+def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
+    """Returns what the stages read and write."""
+    start, absent = table_at(given, "pretrain", "start"), absent_stages(base, given)
     rows, long, run, evaluation, release = (
         str(Path(base.output) / name) for name in ("rows", "long", "run", "evaluation", "release")
     )
@@ -121,16 +145,19 @@ def _wiring(base: Pipeline, start: Table) -> dict[str, Table]:
         "pretrain": {"run": run, "rows": rows, "start": {}},
         "release": {"model": run, "rows": rows, "output": release, "card": {"languages": [base.language]}},
     }
-    if base.extension:
-        tables["extend"] = {"base": base.model, "output": long, "recipe": {"num_positions": base.length}}
-        tables["evaluate"] = {"rows": rows, "output": evaluation, "base": base.model, "long_before": long}
-        tables["evaluate"] |= {"long_after": run, "run": run}
+    revision = {"revision": base.revision} if base.revision else {}
+    model = {"checkpoint": base.model, **revision} if base.model else {}
+    if "evaluate" not in absent:
+        tables["evaluate"] = {"rows": rows, "output": evaluation, "base": base.model, "long_after": run, "run": run}
         tables["release"]["evaluation"] = evaluation
-    model = {"checkpoint": base.model} if base.model else {}
-    model |= {"revision": base.revision} if base.revision else {}
-    if base.extension:
-        tables["extend"] |= {"revision": base.revision} if base.revision else {}
+    if "extend" not in absent:
+        positions = {"num_positions": base.length} if base.extension else {}
+        tables["extend"] = {"base": base.model, "output": long, "recipe": positions, **revision}
         model = {"checkpoint": long}
+    if base.extension and "evaluate" in tables:
+        tables["evaluate"]["long_before"] = long
+    if _adds_tokens(given):
+        recipe["tokenizer"] = long
     if not {"checkpoint", "architecture"} & start.keys():
         tables["pretrain"]["start"] = model
     return tables
