@@ -8,7 +8,7 @@ from longmlm.data.size import RowsSize
 from longmlm.model.cost import Cost, Work
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
-from longmlm.training.plan import Machine, evaluations_as_steps, training_plan
+from longmlm.training.plan import LIBRARY_BYTES, Machine, evaluations_as_steps, memory_bytes, training_plan
 
 ROWS = RowsSize(num_tokens=90_000, train_rows=900, held_out_rows=100, mean_fill=0.5, is_exact=True)
 COST = Cost(
@@ -42,6 +42,14 @@ def test_a_micro_batch_that_is_set_is_kept_up_to_the_share_of_a_rank(setting, ex
     plan = training_plan(ROWS, COST, WORK, MACHINE, RECIPE, replace(RUNTIME, rows_per_micro_batch=setting))
     assert plan.rows_per_micro_batch == expected
     assert plan.memory_bytes == 1600 + expected * 100
+
+
+def test_a_cpu_holds_libraries_and_the_copy_of_a_checkpoint_as_well():
+    work = replace(WORK, has_gpu=False)
+    few, many = (memory_bytes(COST, work, num_rows) for num_rows in (1, 20))
+    assert few == LIBRARY_BYTES + 1600 + 1200
+    assert many == LIBRARY_BYTES + 1600 + 2000
+    assert memory_bytes(COST, WORK, 1) == 1700
 
 
 def test_no_row_fits_into_too_little_memory():

@@ -8,6 +8,8 @@ from longmlm.data.size import CorpusSize, RowsSize
 from longmlm.model.cost import Cost, Work, fitting_rows, micro_batch_rows
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 
+LIBRARY_BYTES = 500_000_000  # Python with torch and transformers holds 470 MB
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -74,10 +76,18 @@ def training_plan(
         num_tokens=round(num_steps * num_rows * row_length * rows.mean_fill),
         epochs=num_steps * num_rows / rows.train_rows,
         rows_per_micro_batch=chosen,
-        memory_bytes=cost.state_bytes + max(1, chosen) * cost.row_bytes,
+        memory_bytes=memory_bytes(cost, work, max(1, chosen)),
         checkpoints_bytes=num_checkpoints(runtime) * cost.checkpoint_bytes,
         hours=(num_steps + evaluations) * num_rows * row_length / machine.tokens_per_second / 3600,
     )
+
+
+def memory_bytes(cost: Cost, work: Work, num_rows: int) -> int:
+    """Returns the most that a process holds, on a CPU with libraries and the copy from which a checkpoint is saved."""
+    rows = num_rows * cost.row_bytes
+    if work.has_gpu:
+        return cost.state_bytes + rows
+    return LIBRARY_BYTES + cost.state_bytes + max(rows, cost.checkpoint_bytes)
 
 
 def evaluations_as_steps(num_steps: int, runtime: PretrainRuntime, size: float) -> float:
