@@ -100,8 +100,10 @@ def test_no_library_draws_a_bar_into_a_pipe():
         "from datasets.utils import tqdm as datasets; "
         "[list(bar(range(3))) for bar in (auto, hub, datasets)]"
     )
+    environment = {name: value for name, value in os.environ.items() if name not in progress.BARS_OF_LIBRARIES}
     drawn = []
     for first in ("", "from longmlm.progress import hide_bars_off_terminal as hide; hide(); "):
-        process = subprocess.run([sys.executable, "-c", first + bars], capture_output=True, text=True, check=True)
+        command = [sys.executable, "-c", first + bars]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         drawn.append(process.stderr.count("3/3"))
     assert drawn == [3, 0]
