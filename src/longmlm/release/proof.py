@@ -76,7 +76,7 @@ def prove(
         reason = process.stderr.strip() or f"exit code {process.returncode}"
         raise ReleaseError(f"transformers cannot read the exported folder: {reason.splitlines()[-1]}")
     proof = Proof(**json.loads(process.stdout.splitlines()[-1]))
-    _check(proof, num_positions)
+    _check(proof, num_positions, reload.is_tied(rounded))
     return proof
 
 
@@ -116,7 +116,7 @@ def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -
     return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _check(proof: Proof, num_positions: int) -> None:
+def _check(proof: Proof, num_positions: int, is_tied: bool) -> None:
     """Raises ReleaseError with everything that is wrong."""
     weights = {"missing": proof.missing, "unexpected": proof.unexpected}
     problems = [f"{name} weights {keys[:2]}" for name, keys in weights.items() if keys]
@@ -124,8 +124,8 @@ def _check(proof: Proof, num_positions: int) -> None:
         problems.append(f"logits differ by {proof.largest_difference:.2e}")
     if proof.onnx_difference is not None and not proof.onnx_difference <= ONNX_TOLERANCE:
         problems.append(f"logits of model.onnx differ by {proof.onnx_difference:.2e}")
-    if not proof.decoder_is_tied:
-        problems.append("the decoder is not tied to the embeddings")
+    if proof.decoder_is_tied != is_tied:
+        problems.append(f"the decoder is {'not ' if is_tied else ''}tied to the embeddings")
     if proof.model_max_length != num_positions:
         problems.append(f"the tokenizer's model_max_length is {proof.model_max_length}, not {num_positions}")
     if proof.knows_longmlm:

@@ -27,8 +27,6 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits
 
-    decoder, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
-    has_own_decoder = decoder.shape == embedding.shape  # DeBERTa's, with legacy = false, is the embedding itself
     graph = Path(folder) / "model.onnx"
     difference = largest_difference(
         logits_of, tensors
@@ -39,12 +37,18 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
         "onnx_difference": largest_difference(run_onnx(graph), tensors) if graph.is_file() else None,
         "missing": sorted(info["missing_keys"]),
         "unexpected": sorted(info["unexpected_keys"]),
-        "decoder_is_tied": decoder is embedding or not (has_own_decoder and model.config.tie_word_embeddings),
+        "decoder_is_tied": is_tied(model),
         "model_max_length": tokenizer.model_max_length,
         "text_tokens": len(tokenizer(text)["input_ids"]),
         "answer": answers[0]["token_str"],
         "knows_longmlm": "longmlm" in sys.modules,
     }
+
+
+def is_tied(model: Any) -> bool:
+    """Returns whether the model decodes with its embedding, as DeBERTa's head without a decoder of its own does."""
+    decoder, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    return decoder is embedding or decoder.shape != embedding.shape
 
 
 def largest_difference(
