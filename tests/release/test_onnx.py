@@ -14,7 +14,7 @@ import torch
 
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ReleaseError
-from longmlm.model.architecture import FAMILIES
+from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import onnx_graph, reload
 from longmlm.release.export import export
@@ -23,6 +23,7 @@ from longmlm.release.proof import INT8_SIMILARITY, ONNX_TOLERANCE, OnnxProof, pr
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 from longmlm.reports.model_card import CardFacts, Licence, Training, addressed, model_card
 from longmlm.settings.release import ReleaseCard
+from tests.support.families import SPECIAL_OF_OTHERS
 from tests.support.tiny import (
     LONG_POSITIONS,
     NUM_POSITIONS,
@@ -198,13 +199,22 @@ def test_file_is_fp32_of_the_rounded_weights(world: World, tmp_path: Path, weigh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "roberta"])
+@pytest.mark.parametrize("family", [family for family in LEARNED_FAMILIES if family != "roberta"])
 def test_every_family_has_one(family: str, tmp_path: Path) -> None:
     pad = 1 if family in ("xlm-roberta", "camembert") else 0
     long = tiny_long(tmp_path / "long", tiny_folder(tmp_path / "base", family, pad))
     write_graphs(long)
     for shape in SHAPES:
         assert difference(long, load_model(str(long)), shape) < 5e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "pad"), SPECIAL_OF_OTHERS)
+def test_every_family_that_keeps_its_length_has_one(family: str, pad: int, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "own-length", family, pad)
+    write_graph(folder)
+    for shape in ((1, 1), (2, 5), (3, NUM_POSITIONS)):
+        assert difference(folder, load_model(str(folder)), shape) < 5e-5
 
 
 @pytest.mark.slow

@@ -145,7 +145,7 @@ def prove(
     report = json.loads(process.stdout.splitlines()[-1])
     onnx = report.pop("onnx")
     proof = Proof(**report, onnx=onnx and OnnxProof(**onnx))
-    _check(proof, num_positions)
+    _check(proof, num_positions, reload.is_tied(stored))
     return proof
 
 
@@ -211,15 +211,15 @@ def _onnx_reference(
     return tensors
 
 
-def _check(proof: Proof, num_positions: int) -> None:
+def _check(proof: Proof, num_positions: int, is_tied: bool) -> None:
     """Raises ReleaseError with everything that is wrong."""
     weights = {"missing": proof.missing, "unexpected": proof.unexpected, "altered": proof.not_carried}
     problems = [f"{name} weights {keys[:2]}" for name, keys in weights.items() if keys]
     if not proof.largest_difference <= TOLERANCE:
         problems.append(f"logits differ by {proof.largest_difference:.2e}")
     problems += proof.onnx.problems if proof.onnx else []
-    if not proof.decoder_is_tied:
-        problems.append("the decoder is not tied to the embeddings")
+    if proof.decoder_is_tied != is_tied:
+        problems.append(f"the decoder is {'not ' if is_tied else ''}tied to the embeddings")
     if proof.model_max_length != num_positions:
         problems.append(f"the tokenizer's model_max_length is {proof.model_max_length}, not {num_positions}")
     if proof.knows_longmlm:

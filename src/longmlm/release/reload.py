@@ -35,8 +35,6 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits
 
-    decoder, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
-    has_own_decoder = decoder.shape == embedding.shape  # DeBERTa's, with legacy = false, is the embedding itself
     difference = largest_difference(
         logits_of, tensors, "logits"
     )  # before the pipeline, which moves the model to a GPU if there is one
@@ -47,13 +45,19 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
         "missing": sorted(info["missing_keys"]),
         "unexpected": sorted(set(info["unexpected_keys"]) - carried.keys()),
         "not_carried": sorted(key for key, value in carried.items() if not is_stored(Path(folder), key, value)),
-        "decoder_is_tied": decoder is embedding or not (has_own_decoder and model.config.tie_word_embeddings),
+        "decoder_is_tied": is_tied(model),
         "model_max_length": tokenizer.model_max_length,
         "text_tokens": len(tokenizer(text)["input_ids"]),
         "answer": answers[0]["token_str"],
         "knows_longmlm": "longmlm" in sys.modules,
         "onnx": onnx,
     }
+
+
+def is_tied(model: Any) -> bool:
+    """Returns whether the model decodes with its embedding, as DeBERTa's head without a decoder of its own does."""
+    decoder, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    return decoder is embedding or decoder.shape != embedding.shape
 
 
 def is_stored(folder: Path, key: str, value: torch.Tensor) -> bool:
