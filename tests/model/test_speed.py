@@ -6,7 +6,7 @@ import torch
 from longmlm.model import speed
 from longmlm.model.cost import GPUS, Work, cost_of, gpu_of
 from longmlm.model.speed import cpu_tokens_per_second, gpu_tokens_per_second
-from tests.support.tiny import tiny_config, tiny_model
+from tests.support.families import tiny_config, tiny_model
 
 LENGTH = 256
 
