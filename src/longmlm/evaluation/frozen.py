@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from longmlm.batches.masking import MaskedRow, mask_row
-from longmlm.data.rows import Rows
+from longmlm.data.rows import LooseRows, Rows
 from longmlm.data.vocabulary import Maskable, SpecialTokens
 from longmlm.settings.held_out import HeldOut
 
@@ -22,7 +22,7 @@ from longmlm.settings.held_out import HeldOut
 class FrozenRows:
     """Held-out rows, each with one mask that is the same for every model."""
 
-    rows: Rows
+    rows: Rows | LooseRows
     settings: HeldOut
     vocabulary: Maskable
     special: SpecialTokens

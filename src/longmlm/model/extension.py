@@ -38,6 +38,13 @@ def check_extendable(provenance: Provenance, name: str) -> None:
     )
 
 
+def check_finite(model: PreTrainedModel, name: str) -> None:
+    """Raises ModelError for a weight that is NaN or infinite."""
+    for key, weight in model.state_dict().items():
+        if not weight.isfinite().all():
+            raise ModelError(f"{name}: {key} holds NaN or infinite values: take an intact checkpoint")
+
+
 def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
     """Returns a copy of the model and its tokenizer whose usable position rows are `table`."""
     model, tokenizer = copy.deepcopy(loaded.model), copy.deepcopy(loaded.tokenizer)
@@ -69,9 +76,7 @@ def write_extension(base: LoadedModel, extension: Extension, folder: Path) -> Ex
     The written folder is loaded again. Its logits on inputs of up to n tokens must equal the base model's bit for bit,
     unless the initialisation changes the trained rows. Raises ModelError if they do not, or if the base has NaNs.
     """
-    for key, weight in base.model.state_dict().items():
-        if not weight.isfinite().all():
-            raise ModelError(f"{extension.base.name}: {key} holds NaN or infinite values: take an intact checkpoint")
+    check_finite(base.model, extension.base.name)
     trained = architecture_of(base.model).usable_rows
     table = extended_table(trained, extension)
     long = with_positions(base, table)
