@@ -4,9 +4,10 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-processes test-all bench golden clean
+.PHONY: help setup demo check test test-processes test-all docs bench golden clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -22,7 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## run the whole pipeline on the bundled model and corpus
-	HF_HUB_OFFLINE=1 bash pipelines/demo.sh
+	rm -rf out/demo
+	HF_HUB_OFFLINE=1 longmlm run demo
 
 check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	ruff check
@@ -32,8 +34,13 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	hadolint docker/Dockerfile
 	check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 	kubernetes-validate --quiet --strict deploy/kubernetes.yaml
-	shellcheck .ci/run deploy/slurm.sbatch pipelines/*.sh
-	pytest -q tests/architecture/test_configs.py
+	check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	check-jsonschema --default-filetype yaml --builtin-schema vendor.citation-file-format CITATION.cff
+	shellcheck .ci/run deploy/slurm.sbatch
+	mkdocs build --strict --quiet
+	pytest -q tests/architecture/test_configs.py tests/docs
 
 test: $(STAMP) ## run the fast tests: minutes
 	pytest -m 'not slow' --ignore tests/processes --numprocesses auto --maxprocesses 4 --dist loadfile
@@ -43,6 +50,10 @@ test-processes: $(STAMP) ## run the tests that start processes: minutes
 
 test-all: $(STAMP) ## run the slow tests
 	pytest -m slow
+
+docs: $(STAMP) ## build the documentation site: out/site/index.html
+	mkdocs build --strict --quiet
+	@echo out/site/index.html
 
 bench: $(STAMP) ## run every benchmark
 	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; python $$script; done

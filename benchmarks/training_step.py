@@ -26,7 +26,7 @@ def model_and_batch() -> tuple[RobertaForMaskedLM, MlmBatch, torch.optim.AdamW]:
 def ours() -> Callable[[], int]:
     """Returns steps as in the training loop."""
     model, batch, optimizer = model_and_batch()
-    objective = MlmObjective(model, is_bf16=True)
+    objective = MlmObjective(model, "bf16")
 
     def step() -> None:
         loss_sum, _ = objective(batch)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.cli import STAGES, main
+from longmlm.cli import COMMANDS, main
 from longmlm.config import parse, user_errors
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
@@ -42,14 +42,14 @@ def test_command_line_lists_the_stages(monkeypatch, capsys) -> None:
     for arguments, expected in (((), 2), (("--help",), 0), (("-h",), 0)):
         code, output, errors = longmlm(monkeypatch, capsys, *arguments)
         assert (code, errors) == (expected, "")
-        assert all(stage in output for stage in STAGES)
+        assert all(stage in output for stage in COMMANDS)
     code, output, errors = longmlm(monkeypatch, capsys, "nonsense")
     assert (code, output) == (2, "")
     assert errors.startswith("error: ") and errors.count("\n") == 1
-    assert all(stage in errors for stage in ("nonsense", *STAGES))
+    assert all(command in errors for command in ("nonsense", *COMMANDS))
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", COMMANDS)
 def test_every_stage_has_help(stage: str, monkeypatch, capsys) -> None:
     code, output, errors = longmlm(monkeypatch, capsys, stage, "--help")
     assert (code, errors) == (0, "")

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.config import parse, read, to_toml
+from longmlm.config import STAGES, parse, read, to_toml
 from longmlm.errors import ConfigError
 from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.pipeline import SHIPPED
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig
 from tests.support.prepare_settings import PREPARE, written
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -49,8 +48,8 @@ def test_later_files_win_and_keep_the_keys_that_they_do_not_set(base: str, tmp_p
 
 
 def test_tables_are_merged_key_by_key(tmp_path: Path) -> None:
-    shipped = ROOT / "configs" / "pretrain" / "scratch-mini.toml"
-    overlay = Path(written(tmp_path, "overlay.toml", "[recipe]\nseed = 77\n"))
+    shipped = SHIPPED / "roberta-mini.toml"
+    overlay = Path(written(tmp_path, "overlay.toml", "[pretrain.recipe]\nseed = 77\n"))
     before, after = read(PretrainConfig, [shipped]), read(PretrainConfig, [shipped, overlay])
     assert after.recipe.seed == 77 != before.recipe.seed
     changed = {item.name for item in fields(before.recipe) if _differs(before.recipe, after.recipe, item.name)}
@@ -127,21 +126,21 @@ def test_all_errors_are_reported_at_once_with_the_misspelt_key_first(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "options", "key"),
+    ("kind", "options", "key"),
     [
-        (PretrainConfig, "pretrain/demo.toml", ["--recipe.batch-tokens", str(10**14)], "batch_tokens"),
-        (PretrainConfig, "pretrain/demo.toml", ["--recipe.seed", "-1"], "seed"),
-        (PretrainConfig, "pretrain/demo.toml", ["--runtime.num-threads", "100000"], "num_threads"),
-        (PretrainConfig, "pretrain/demo.toml", ["--runtime.num-threads", "0"], "num_threads"),
-        (ExtendConfig, "extend/demo.toml", ["--recipe.seed", "-1"], "seed"),
-        (ExtendConfig, "extend/demo.toml", ["--recipe.alpha", "0.5"], "alpha"),
+        (PretrainConfig, ["--recipe.batch-tokens", str(10**14)], "batch_tokens"),
+        (PretrainConfig, ["--recipe.seed", "-1"], "seed"),
+        (PretrainConfig, ["--runtime.num-threads", "100000"], "num_threads"),
+        (PretrainConfig, ["--runtime.num-threads", "0"], "num_threads"),
+        (ExtendConfig, ["--recipe.seed", "-1"], "seed"),
+        (ExtendConfig, ["--recipe.alpha", "0.5"], "alpha"),
     ],
 )
-def test_unusable_value_is_refused(kind: type, name: str, options: list[str], key: str) -> None:
+def test_unusable_value_is_refused(kind: type, options: list[str], key: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        parse(kind, [str(ROOT / "configs" / name), *options])
+        parse(kind, ["demo", *options])
     section = options[0].removeprefix("--").split(".")[0]
-    assert str(raised.value).startswith(f"{section}: {key} must be")
+    assert str(raised.value).startswith(f"{STAGES[kind]}.{section}: {key} must be")
 
 
 def test_missing_file_is_named(base: str, tmp_path: Path) -> None:
@@ -176,8 +175,21 @@ def test_wrong_override_is_named(base: str, arguments: list[str], parts: list[st
 
 def test_command_without_a_file_names_the_missing_settings() -> None:
     message = refusal()
-    assert "--output" in message
-    assert "TOML file" in message
+    assert all(option in message for option in ("--output", "--recipe.tokenizer", "--recipe.row-length", "TOML file"))
+
+
+def test_options_alone_are_enough() -> None:
+    options = ["--output", "rows", "--recipe.tokenizer", "t", "--recipe.row-length", "512"]
+    assert "no text: " in refusal(*options)
+    config = parse(PrepareConfig, [*options, "--recipe.sources.0.files", "docs/*.jsonl", "more.txt"])
+    assert config.recipe.sources == (Source(files=("docs/*.jsonl", "more.txt")),)
+    assert (config.output, config.recipe.row_length) == ("rows", 512)
+
+
+def test_an_option_may_complete_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "part.toml", "[recipe]\ntokenizer = 't'\nsources = [{files = ['a']}]\n")
+    assert "output is missing" in refusal(path, "--recipe.row-length", "64")
+    assert parse(PrepareConfig, [path, "--output", "o", "--recipe.row-length", "64"]).recipe.tokenizer == "t"
 
 
 TEXT = st.text(max_size=8)

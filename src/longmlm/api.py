@@ -16,9 +16,8 @@ example continues the previous one, with the model that longmlm ships; FacebookA
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, assert_never
 
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
@@ -35,15 +34,17 @@ from longmlm.data.packing import pack as packed
 from longmlm.data.rows import LooseRows, Row
 from longmlm.data.sentences import check_language
 from longmlm.data.slices import tokenized
-from longmlm.data.vocabulary import Maskable, Vocabulary, vocabulary_of_pretrained
+from longmlm.data.vocabulary import cached_vocabulary
 from longmlm.errors import DataError, ModelError
-from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole, windows
+from longmlm.evaluation.frozen import FrozenRows, RowView, viewer_of
 from longmlm.evaluation.measure import measure
 from longmlm.folders import new_folder
-from longmlm.model.architecture import architecture_of, replace_positions
+from longmlm.model.architecture import architecture_of
+from longmlm.model.carried import Carried
 from longmlm.model.extension import check_extendable, check_finite
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import extended_table
 from longmlm.release.export import export as write_stock
 from longmlm.runtime.precision import resolved_precision
@@ -54,8 +55,15 @@ from longmlm.settings.prepare import PackingMode, check_row_length
 from longmlm.settings.release import WeightType
 
 IGNORED = -100  # the label of a token that transformers' loss leaves out
-HISTORY = "longmlm_provenance"  # the attribute in which an extended model carries its history
-ViewOfRow = Literal["whole", "cut", "windows"]
+ORIGIN = "longmlm_origin"  # the attribute of an extended model that holds its Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a model does not know itself: its history, and what its checkpoint has besides encoder and MLM head."""
+
+    provenance: Provenance
+    carried: Carried = field(default_factory=Carried)
 
 
 def extend(
@@ -69,10 +77,12 @@ def extend(
     """Returns a masked language model that reads `num_positions` tokens, special tokens included.
 
     `model` is one that transformers has loaded, of which a copy is extended (load it with dtype="float32" to train it),
-    or a folder or hub name, loaded in fp32 (at `revision`). The n trained position embeddings p come first, unchanged:
-    texts of up to n tokens get the same logits as before. That of position i*n + j is p[j] + alpha / (1 - alpha) *
-    (p[i] - p[0]): a start for training. The other initialisations are "tile", "random" and "interpolate", of which only
-    the last changes the trained embeddings.
+    or a folder or hub name (at `revision`), loaded in fp32. Only from a name are pooler, NSP head and the modules of
+    sentence-transformers carried over, untrained, into what `export` writes; a warning lists them.
+
+    The n trained position embeddings p come first, unchanged: texts of up to n tokens get the same logits as before.
+    That of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]), a start for training. The other
+    initialisations are "tile", "random" and "interpolate", of which the last changes the trained embeddings too.
 
     Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be
     reached or a long model that was not trained at its length, ValueError for an alpha that is not allowed.
@@ -82,23 +92,24 @@ def extend(
     [130, 386]
     """
     recipe = ExtendRecipe(num_positions=num_positions, initialisation=initialisation, alpha=alpha)
-    base, source, history = _base(model, revision)
-    parts = architecture_of(base)
-    check_extendable(history, source.name)
+    base, source, origin = _base(model, revision)
+    positions = position_table_of(base, source.name)
+    check_extendable(origin.provenance, source.name)
     check_finite(base, source.name)
     extension = Extension(
         base=source,
-        base_positions=parts.num_positions,
-        num_positions=recipe.num_positions,
+        base_positions=len(positions.usable_rows),
+        num_positions=num_positions,
         initialisation=recipe.initialisation,
         alpha=recipe.alpha,
         seed=recipe.seed,
     )
-    table = extended_table(parts.usable_rows.cpu(), extension)
+    table = extended_table(positions.usable_rows.cpu(), extension)
     long = copy.deepcopy(base) if base is model else base
     with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table
         replace_positions(long, table)
-    setattr(long, HISTORY, Provenance(extension=extension))
+    provenance = Provenance(extension=extension, added_tokens=origin.provenance.added_tokens)
+    setattr(long, ORIGIN, Origin(provenance, origin.carried.with_length(num_positions)))
     return long
 
 
@@ -126,7 +137,7 @@ def pack(
         raise DataError("texts is one string: pass a list of texts")
     check_row_length(row_length)
     check_language(language)
-    vocabulary, _ = _vocabulary(tokenizer)
+    vocabulary, _ = cached_vocabulary(tokenizer)
     records = (document_of(text, f"text {number}", 0) for number, text in enumerate(texts))
     documents = (record for record in records if isinstance(record, Document))
     sentences = (TokenizedDocument(tokens, 0) for _, tokens in tokenized(vocabulary, [language], documents))
@@ -157,7 +168,7 @@ def mask(
     >>> tokenizer.decode(batch["labels"][batch["labels"] != -100])
     ' second text'
     """
-    vocabulary, maskable = _vocabulary(tokenizer)
+    vocabulary, maskable = cached_vocabulary(tokenizer)
     settings = masking or Masking()
     batch = collate(
         [mask_row(rows[row_id], maskable, settings, seed, epoch, row_id) for row_id in row_ids], vocabulary.special.pad
@@ -173,7 +184,7 @@ def evaluate(
     rows: Iterable[Row],
     tokenizer: PreTrainedTokenizerBase,
     *,
-    view: ViewOfRow = "whole",
+    view: RowView = "whole",
     base_positions: int | None = None,
     recipe: EvaluateRecipe | None = None,
 ) -> Measured:
@@ -200,7 +211,7 @@ def evaluate(
     settings, held_out = recipe or EvaluateRecipe(), LooseRows(tuple(rows))
     if not len(held_out):
         raise DataError("there are no rows to evaluate on")
-    num_positions, extension = architecture_of(model).num_positions, _history(model).extension
+    num_positions, extension = architecture_of(model).num_positions, _origin(model).provenance.extension
     block = base_positions or (extension.base_positions if extension else num_positions)
     shown = held_out.row_length if view == "whole" else min(block, held_out.row_length)
     if shown > num_positions:
@@ -208,10 +219,10 @@ def evaluate(
             f"the model reads {num_positions} tokens, and the rows show it up to {shown}: extend it, or pass "
             f"view='cut' or 'windows' and at most {num_positions} base_positions"
         )
-    vocabulary, maskable = _vocabulary(tokenizer)
+    vocabulary, maskable = cached_vocabulary(tokenizer)
     frozen = FrozenRows(held_out, settings.held_out, maskable, vocabulary.special)
-    objective = MlmObjective(model, resolved_precision(settings.precision) == "bf16")
-    return measure(objective, frozen, _viewer(view, block, frozen), block, accelerator=None)
+    objective = MlmObjective(model, resolved_precision(settings.precision))
+    return measure(objective, frozen, viewer_of(view, block, vocabulary.special), block, accelerator=None)
 
 
 def export(
@@ -235,62 +246,44 @@ def export(
     384
     """
     _check_masked_lm(model)
-    history = _history(model)
+    origin = _origin(model)
+    loaded = LoadedModel(model, copy.deepcopy(tokenizer), carried=origin.carried)
     with new_folder(Path(folder)) as partial_folder, torch.random.fork_rng(devices=()):
-        write_stock(LoadedModel(model, copy.deepcopy(tokenizer)), weights, partial_folder, max_shard_size)
-        if history != Provenance():
-            artifact.write(partial_folder / Provenance.FILE, history)
+        write_stock(loaded, weights, partial_folder, max_shard_size)
+        if origin.provenance != Provenance():
+            artifact.write(partial_folder / Provenance.FILE, origin.provenance)
 
 
-def _base(model: str | Path | PreTrainedModel, revision: str | None) -> tuple[PreTrainedModel, ModelSource, Provenance]:
-    """Returns the model, loaded if it is a name, with where it comes from and its history."""
+def _base(model: str | Path | PreTrainedModel, revision: str | None) -> tuple[PreTrainedModel, ModelSource, Origin]:
+    """Returns the model, loaded if it is a name, and where it comes from."""
     if isinstance(model, str | Path):
         with torch.random.fork_rng(devices=()):
             loaded = load_model(str(model), revision)
-        for note in loaded.notes:
-            warnings.warn(note, stacklevel=3)
-        return loaded.model, ModelSource(name=str(model), revision=loaded.revision), loaded.provenance
+        for note in (*loaded.notes, *loaded.carried.lines):
+            warnings.warn(f"{model}: {note}", stacklevel=3)
+        return (
+            loaded.model,
+            ModelSource(name=str(model), revision=loaded.revision),
+            Origin(loaded.provenance, loaded.carried),
+        )
     if revision is not None:
         raise ModelError("revision needs the name of a model: pass it to from_pretrained for a model that you load")
     _check_masked_lm(model)
     source = ModelSource(name=_name(model), revision=getattr(model.config, "_commit_hash", None))
-    return model, source, _history(model)
+    return model, source, _origin(model)
 
 
 def _name(model: PreTrainedModel) -> str:
     return model.name_or_path or type(model).__name__
 
 
-def _history(model: PreTrainedModel) -> Provenance:
-    """Returns what is known of a model from `extend`, or from the folder that it was loaded from."""
-    if isinstance(history := getattr(model, HISTORY, None), Provenance):
-        return history
-    return read_provenance(model.name_or_path) if model.name_or_path else Provenance()
+def _origin(model: PreTrainedModel) -> Origin:
+    """Returns what `extend` knew of the model, else what the folder says that it was loaded from."""
+    if isinstance(origin := getattr(model, ORIGIN, None), Origin):
+        return origin
+    return Origin(read_provenance(model.name_or_path) if model.name_or_path else Provenance())
 
 
 def _check_masked_lm(model: PreTrainedModel) -> None:
     if not {kind.__name__ for kind in type(model).__mro__} & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()):
         raise ModelError(f"{_name(model)} is a {type(model).__name__}: load it with AutoModelForMaskedLM")
-
-
-def _viewer(view: ViewOfRow, base_positions: int, frozen: FrozenRows) -> Viewer:
-    match view:
-        case "whole":
-            return whole
-        case "cut":
-            return partial(cut, base_positions=base_positions, special=frozen.special)
-        case "windows":
-            return partial(windows, base_positions=base_positions, special=frozen.special)
-        case _:
-            assert_never(view)
-
-
-def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[Vocabulary, Maskable]:
-    return _vocabulary_of(tokenizer, (len(tokenizer), *tokenizer.all_special_ids))
-
-
-@lru_cache(maxsize=4)  # it takes longer than masking a batch
-def _vocabulary_of(tokenizer: PreTrainedTokenizerBase, _state: tuple[int, ...]) -> tuple[Vocabulary, Maskable]:
-    """Returns a tokenizer's vocabulary; `_state` distinguishes the tokenizer before and after a change."""
-    vocabulary = vocabulary_of_pretrained(tokenizer, tokenizer.name_or_path or type(tokenizer).__name__)
-    return vocabulary, vocabulary.maskable

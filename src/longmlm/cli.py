@@ -1,5 +1,6 @@
-"""The command line: `longmlm STAGE [FILE.toml ...] [--section.field value ...]`.
+"""The command line: `longmlm COMMAND [FILE.toml ...] [--section.field value ...]`.
 
+    longmlm run mine.toml --length 2048
     longmlm prepare mine.toml --runtime.num-workers 8
 
 Stages import torch and transformers; they are imported after parsing, so that --help and errors appear at once.
@@ -14,10 +15,14 @@ from typing import Any
 
 from longmlm.config import parse, user_errors
 from longmlm.errors import ConfigError
+from longmlm.pipeline_files import pipeline_file, shipped_pipelines
 from longmlm.processes import exit_on_sigterm, hide_gpus
+from longmlm.progress import hide_bars_off_terminal
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.plan import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
@@ -30,28 +35,49 @@ STAGES: dict[str, type] = {
     "release": ReleaseConfig,
     "checkpoints": CheckpointsConfig,
 }
+COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **STAGES}
+OTHERS = {
+    "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
+    "pipelines": "Lists the pipelines and overlays that the package contains; run takes their names",
+}
 
 
 def main(stage: str | None = None) -> None:
-    """Runs `stage`, or the stage that the first argument names, with the settings of the other arguments."""
+    """Runs `stage`, or the command that the first argument names, with the settings of the other arguments."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # longmlm reports in one line what matters of its warnings
+    arguments = sys.argv[1:]
+    hide_bars_off_terminal()
     with user_errors(), exit_on_sigterm():
         with _exit_on_closed_pipe():
-            config = _settings(stage, sys.argv[1:])
-        run(config)
+            command = stage or _command(arguments)
+            if command == "init":
+                print(pipeline_file(arguments))
+                return
+            if command == "pipelines":
+                _check_no_arguments(arguments)
+                print(shipped_pipelines())
+                return
+            config = parse(COMMANDS[command], arguments, f"longmlm {command}")
+        run(command, config)
 
 
-def _settings(stage: str | None, arguments: list[str]) -> Any:
-    """Returns the settings of a stage; without one, or for --help, prints the stages and exits."""
-    if stage is None and (not arguments or arguments[0] in ("-h", "--help")):
-        lines = (f"  {name:12}{kind.__doc__}" for name, kind in STAGES.items())
-        print("usage: longmlm STAGE [FILE.toml ...] [--section.field value ...]", "", *lines, sep="\n")
-        print("\nlongmlm STAGE [FILE.toml ...] --help explains every setting")
+def _command(arguments: list[str]) -> str:
+    """Removes and returns the command; without one, or for --help, prints the commands and exits."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        explained = {**{name: kind.__doc__ for name, kind in COMMANDS.items()}, **OTHERS}
+        print("usage: longmlm COMMAND [FILE.toml ...] [--section.field value ...]", "", sep="\n")
+        print(*(f"  {name:12}{text}" for name, text in explained.items()), sep="\n")
+        print("\nFILE.toml describes a whole pipeline or one stage; longmlm COMMAND --help explains every setting")
         sys.exit(0 if arguments else 2)
-    stage = stage or arguments.pop(0)
-    if stage not in STAGES:
-        raise ConfigError(f"unknown stage {stage}: choose one of {', '.join(STAGES)}")
-    return parse(STAGES[stage], arguments, f"longmlm {stage}")
+    command = arguments.pop(0)
+    if command not in COMMANDS and command not in OTHERS:
+        raise ConfigError(f"unknown command {command}: choose one of {', '.join([*COMMANDS, *OTHERS])}")
+    return command
+
+
+def _check_no_arguments(arguments: list[str]) -> None:
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise ConfigError(f"longmlm pipelines takes no arguments, but there is {arguments[0]}")
 
 
 @contextmanager
@@ -65,32 +91,40 @@ def _exit_on_closed_pipe() -> Iterator[None]:
         signal.signal(signal.SIGPIPE, before)
 
 
-def run(config: Any) -> None:
-    """Runs the stage that the settings belong to."""
-    match config:
-        case PrepareConfig():
+def run(command: str, config: Any) -> None:
+    """Runs a command with its settings."""
+    match command, config:
+        case "plan", PlanConfig():
+            from longmlm.stages.plan import plan
+
+            plan(config)
+        case "run", ResolvedPipeline():
+            from longmlm.stages.run import run_pipeline
+
+            run_pipeline(config)
+        case "prepare", PrepareConfig():
             from longmlm.stages.prepare import prepare
 
             prepare(config)
-        case ExtendConfig():
+        case "extend", ExtendConfig():
             from longmlm.stages.extend import extend
 
             extend(config)
-        case PretrainConfig():
+        case "pretrain", PretrainConfig():
             from longmlm.stages.pretrain import pretrain
 
             pretrain(config)
-        case EvaluateConfig():
+        case "evaluate", EvaluateConfig():
             from longmlm.stages.evaluate import evaluate
 
             evaluate(config)
-        case ReleaseConfig():
+        case "release", ReleaseConfig():
             if config.follow:
                 hide_gpus()  # before torch is imported
             from longmlm.stages.release import release
 
             release(config)
-        case CheckpointsConfig():
+        case "checkpoints", CheckpointsConfig():
             from longmlm.stages.checkpoints import checkpoints
 
             checkpoints(config)

@@ -1,26 +1,34 @@
-"""Read a stage's settings from TOML files and the command line; write them back as TOML."""
+"""Read the settings of a stage or a pipeline from TOML files and the command line; write them back as TOML."""
 
 import contextlib
 import difflib
 import errno
 import functools
-import io
 import json
 import os
+import re
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import tomli_w
 
 from longmlm.errors import ConfigError, UserError
+from longmlm.options import given_options, sections
+from longmlm.settings.checkpoints import CheckpointsConfig
+from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, absent_stages, stage_tables
+from longmlm.settings.tables import Table, merged, with_arrays
 
 Config = TypeVar("Config")
 RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
+CHECKPOINTS = "checkpoints"
+STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
+ANY_BASE = Pipeline(model="model", corpus=("text",), length=512, output="output")  # to find further errors
 
 
 @contextlib.contextmanager
@@ -48,38 +56,42 @@ def fail(message: str) -> None:
 
 
 def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm") -> Config:
-    """Returns the settings from TOML files, merged in order, overridden by `--section.field value` options after them.
+    """Returns the settings from TOML files, merged in order, and `--section.field value` options after them.
 
-    Raises ConfigError with the file or option, the key, and the key that was probably meant.
+    The files are those of the stage or those of a pipeline, from which the stage's settings follow; the options are the
+    stage's in both cases. Raises ConfigError with the file or option, the key, and the key that was probably meant.
     """
-    import tyro
-
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
-    paths, overrides = [Path(name) for name in arguments[:split_at]], arguments[split_at:]
-    default = read(kind, paths) if paths else None
-    errors = io.StringIO()
+    paths, options = [_path(name) for name in arguments[:split_at]], arguments[split_at:]
+    content = functools.reduce(merged, map(_toml, paths), {})
+    given = given_options(kind, _shown(kind, content), options, f"{program} [FILE.toml ...]")
+    if _is_pipeline(kind, content):
+        given = {STAGES.get(kind, CHECKPOINTS): given} if given else {}
     try:
-        with contextlib.redirect_stderr(errors):
-            usage = f"{program} [FILE.toml ...]"
-            return tyro.cli(kind, args=overrides, default=default, prog=usage, description=kind.__doc__)
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        message = _unboxed(errors.getvalue(), kind)
-        hint = "; a TOML file that sets them may come first" if "Missing from" in message and not paths else ""
-        raise ConfigError(message.rstrip(".") + hint) from None
+        return _resolved(kind, merged(content, given))
+    except ConfigError as error:
+        if paths:
+            raise ConfigError(str(error) if _is_valid(kind, content) else f"{_names_of(paths)}: {error}") from None
+        options_missing = re.sub(r"[\w.]+(?= is missing)", lambda name: f"--{name[0].replace('_', '-')}", str(error))
+        hint = "; a TOML file that sets them may come first" if " is missing" in options_missing else ""
+        raise ConfigError(options_missing + hint) from None
+
+
+def _shown(kind: type, content: Table) -> Mapping[str, Any]:
+    """Returns the values that --help shows: those of the files, and those that follow from a pipeline's."""
+    if not issubclass(kind, ResolvedPipeline) and not _is_pipeline(kind, content):
+        return content
+    derived = _derived(content, [])  # errors are reported when the settings are resolved
+    return derived if issubclass(kind, ResolvedPipeline) else derived.get(STAGES.get(kind, ""), {})
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
     """Returns the settings from TOML files. Later files override earlier ones; arrays are replaced, not merged."""
-    import pydantic
-
-    content = json.dumps(functools.reduce(_merge, map(_toml, paths), {}), default=str)
+    content = functools.reduce(merged, map(_toml, paths), {})
     try:
-        return pydantic.TypeAdapter(kind).validate_json(content, strict=True, extra="forbid")
-    except pydantic.ValidationError as error:
-        names = " + ".join(str(path) for path in paths)
-        raise ConfigError(f"{names}: {_explained(kind, error.errors(include_url=False))}") from None
+        return _resolved(kind, content)
+    except ConfigError as error:
+        raise ConfigError(f"{_names_of(paths)}: {error}") from None
 
 
 def to_toml(config: Any) -> str:
@@ -87,7 +99,25 @@ def to_toml(config: Any) -> str:
     return tomli_w.dumps(_present(asdict(config)))
 
 
-def _toml(path: Path) -> dict[str, Any]:  # Any: it is validated later, with the other layers
+def _is_valid(kind: Any, content: Table) -> bool:
+    try:
+        _resolved(kind, content)
+    except ConfigError:
+        return False
+    return True
+
+
+def _names_of(paths: Sequence[Path]) -> str:
+    return " + ".join(map(str, paths))
+
+
+def _path(name: str) -> Path:
+    """Returns the path of a file, or of the pipeline or overlay of that name that the package contains."""
+    shipped = SHIPPED / f"{name}.toml"
+    return shipped if shipped.is_file() and not Path(name).is_file() else Path(name)
+
+
+def _toml(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -96,11 +126,67 @@ def _toml(path: Path) -> dict[str, Any]:  # Any: it is validated later, with the
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def _merge(below: Any, above: Any) -> Any:
-    """Returns `above`, or, for two tables, `below` with the keys of `above` merged into it."""
-    if not (isinstance(below, dict) and isinstance(above, dict)):
-        return above
-    return below | {key: _merge(below.get(key), value) for key, value in above.items()}
+def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
+    """Returns whether settings for a stage are a pipeline's: whether they have a key that only a pipeline has."""
+    own = {item.name for item in fields(kind)}
+    stages = STAGES.keys() | {CheckpointsConfig}
+    return kind in stages and bool((BASE_KEYS | set(STAGES.values())) - own & content.keys())
+
+
+def _resolved(kind: Any, content: Table) -> Any:
+    """Returns the settings of this kind, validated; raises ConfigError with all errors in one line."""
+    is_whole = issubclass(kind, ResolvedPipeline)
+    if not (_is_pipeline(kind, content) or is_whole):
+        return _validated(kind, content, [])
+    problems: list[Any] = []  # in pydantic's form
+    of_checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
+    pipeline = _validated(kind if is_whole else ResolvedPipeline, _derived(content, problems), problems)
+    if kind is CheckpointsConfig:
+        return _validated(kind, {"run": pipeline.pretrain.run, **of_checkpoints}, [])
+    if is_whole:
+        return pipeline
+    config = getattr(pipeline, STAGES[kind])
+    if config is None:
+        raise ConfigError(f"the pipeline has no stage {STAGES[kind]}: {absent_stages(pipeline, content)[STAGES[kind]]}")
+    return config
+
+
+def _derived(content: Table, problems: list[Any]) -> Table:
+    """Returns the content of a pipeline file with the tables of all its stages; appends the errors of base keys."""
+    import pydantic
+
+    of_base = {key: value for key, value in content.items() if key in BASE_KEYS}
+    base = ANY_BASE
+    try:
+        base = pydantic.TypeAdapter(Pipeline).validate_json(_json(of_base), strict=True)
+    except pydantic.ValidationError as error:
+        problems += error.errors(include_url=False)
+        of_base = asdict(base)
+    given = {key: value for key, value in content.items() if key not in BASE_KEYS}
+    for stage, reason in absent_stages(base, given).items():
+        if given.pop(stage, None):
+            problems.append({"type": "", "loc": (stage,), "msg": f"remove the table of this stage: {reason}"})
+    return {**of_base, **stage_tables(base, given)}
+
+
+def _validated(kind: Any, content: Table, problems: list[Any]) -> Any:
+    """Returns the settings of this kind; raises ConfigError with all their errors and `problems`."""
+    import pydantic
+
+    required = (item for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)
+    content = {**{item.name: {} for item in required if any(sections(item))}, **content}
+    config = None
+    try:
+        config = pydantic.TypeAdapter(kind).validate_json(_json(content), strict=True, extra="forbid")
+    except pydantic.ValidationError as error:
+        problems = [*problems, *error.errors(include_url=False)]
+    if problems:
+        raise ConfigError(_explained(kind, problems)) from None
+    return config
+
+
+def _json(content: Table) -> str:
+    return json.dumps(with_arrays(content), default=str)
 
 
 def _present(value: Any) -> Any:
@@ -128,10 +214,10 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
 
 def _nearest(path: Sequence[str], kind: type) -> str | None:
     """Returns the key that was probably meant: the same key in a different section, or a similar one in its own."""
-    *sections, key = path
+    *own, key = path
     names = [name.rpartition(".") for name in _names(kind)]
     moved = [section + dot + last for section, dot, last in names if last in (key, RENAMED.get(key))]
-    siblings = [last for section, _, last in names if section == ".".join(sections)]
+    siblings = [last for section, _, last in names if section == ".".join(own)]
     return next(iter(moved + difflib.get_close_matches(key, siblings, n=1, cutoff=0.5)), None)
 
 
@@ -139,14 +225,5 @@ def _names(kind: Any, prefix: str = "") -> Iterator[str]:
     """Yields the dotted name of every setting; those of an array of tables, such as recipe.sources.files, once."""
     for item in fields(kind):
         yield f"{prefix}{item.name}"
-        for part in (item.type, *get_args(item.type)):
-            if is_dataclass(part):
-                yield from _names(part, f"{prefix}{item.name}.")
-
-
-def _unboxed(text: str, kind: type) -> str:
-    """Returns the error message without the box that tyro draws around it."""
-    lines = [line.strip("│╭╮╰╯─ ") for line in text.splitlines() if not line.startswith("│ ──")]
-    words = (line for line in lines[1:] if any(char.isalnum() for char in line))
-    message = " ".join(line for line in words if not line.startswith("For full helptext"))
-    return message.removeprefix("Error parsing ").removeprefix(f"{kind.__name__}: ")
+        for part in sections(item):
+            yield from _names(part, f"{prefix}{item.name}.")

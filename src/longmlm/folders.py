@@ -37,6 +37,12 @@ def entry_of(path: Path) -> FileEntry:
     return FileEntry(path.stat().st_size, sha256_of(path))
 
 
+def free_bytes(folder: Path) -> int:
+    """Returns the free space on the disk of a folder, which need not exist yet."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
 def partial_of(folder: Path) -> Path:
     """Returns the path next to `folder` at which its content is written until it is complete."""
     return folder.with_name(folder.name + PARTIAL)

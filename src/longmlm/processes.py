@@ -17,6 +17,11 @@ def end_with_parent(number: int) -> None:
     ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
 
 
+def adopt_orphans() -> None:
+    """Makes Linux attach to this process the children of its children that exit, so that it can wait for them."""
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
 def ignore_stop_signals(_worker: int = 0) -> None:
     """Ignores SIGTERM and SIGINT: a whole process group receives them, and the main process handles them."""
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+HIDDEN = (".ci", ".github")
 GENERATED = ("cache", "cache__", ".egg-info")
 
 
@@ -16,7 +17,9 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def files(root: Path) -> list[Path]:
     """Every file that belongs to the project, relative to its root."""
-    tops = [top for top in root.iterdir() if top.name != "out" and (top.name[0] != "." or top.name == ".ci")]
+    tops = [
+        top for top in root.iterdir() if top.name != "out" and (top.name[0] != "." or top.name in (".ci", ".github"))
+    ]
     paths = [path.relative_to(root) for top in tops for path in (top, *top.rglob("*")) if path.is_file()]
     project_files = sorted(path for path in paths if not any(part.endswith(GENERATED) for part in path.parts))
     assert len(project_files) > 60

@@ -1,36 +1,19 @@
-"""Every file under configs/ is accepted by its stage or by Accelerate, and so is every command of the pipelines."""
+"""Accelerate accepts every file of configs/, and run every shipped pipeline, alone and with every overlay."""
 
 import re
-import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
-from longmlm.cli import STAGES
-from longmlm.config import parse, read
+from longmlm.config import BASE_KEYS, parse
+from longmlm.settings.pipeline import PACKAGE, SHIPPED, ResolvedPipeline
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-TOMLS = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.toml"))
 YAMLS = sorted(path.name for path in CONFIGS.glob("accelerate/*.yaml"))
-PIPELINES = ["demo.sh", "minilm-1536.sh", "scratch-mini.sh"]
-
-
-def test_every_stage_ships_a_config() -> None:
-    assert {Path(name).parts[0] for name in TOMLS} == set(STAGES) - {"checkpoints"}
-    assert len(YAMLS) >= 2
-
-
-@pytest.mark.parametrize("name", TOMLS)
-def test_toml_parses(name: str) -> None:
-    kind = STAGES[Path(name).parts[0]]
-    assert isinstance(read(kind, [CONFIGS / name]), kind)
-
-
-@pytest.mark.parametrize("name", TOMLS)
-def test_toml_names_files_that_ship(name: str) -> None:
-    named = re.findall(r'"((?:src/longmlm/bundled|configs)/[^"*]+)"', (CONFIGS / name).read_text())
-    assert [path for path in named if not (CONFIGS.parent / path).exists()] == []
+TABLES = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("*.toml"))}
+PIPELINES = [name for name, table in TABLES.items() if "output" in table]
 
 
 @pytest.mark.parametrize("name", YAMLS)
@@ -38,15 +21,22 @@ def test_accelerate_loads(name: str) -> None:
     assert load_config_from_file(str(CONFIGS / "accelerate" / name)).num_processes >= 1
 
 
-def test_every_pipeline_is_tested(root: Path) -> None:
-    assert sorted(path.name for path in root.glob("pipelines/*.sh")) == PIPELINES
-
-
 @pytest.mark.parametrize("name", PIPELINES)
-def test_commands_of_pipeline_parse(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(root)
-    commands = re.findall(r"\blongmlm (\w+) (configs/.+)", (root / "pipelines" / name).read_text())
-    assert {stage for stage, _ in commands} >= {"prepare", "release"}
-    for stage, arguments in commands:
-        words = shlex.split(arguments.replace("$out", "out").replace("${corpora[@]}", "corpus.jsonl"))
-        assert isinstance(parse(STAGES[stage], words), STAGES[stage])
+def test_shipped_pipeline_parses_with_every_overlay(name: str) -> None:
+    assert parse(ResolvedPipeline, [name]).stages.keys() >= {"prepare", "pretrain", "release"}
+    for overlay in TABLES.keys() - set(PIPELINES):
+        combined = parse(ResolvedPipeline, [name, overlay])
+        for key in BASE_KEYS & TABLES[overlay].keys():
+            assert getattr(combined, key) == TABLES[overlay][key]
+
+
+def test_bundled_files_of_the_pipelines_exist() -> None:
+    text = "".join((SHIPPED / f"{name}.toml").read_text(encoding="utf-8") for name in PIPELINES)
+    named = re.findall('"bundled:([^"]+)"', text)
+    assert len(named) >= 4
+    assert [path for path in named if not (PACKAGE / "bundled" / path).exists()] == []
+
+
+def test_outputs_differ() -> None:
+    outputs = [TABLES[name]["output"] for name in PIPELINES]
+    assert len(outputs) == len(set(outputs)) >= 5

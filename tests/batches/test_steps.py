@@ -18,7 +18,8 @@ from longmlm.errors import DataError, TrainingError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
 from longmlm.settings.masking import Masking
-from tests.support.tiny import LONG_POSITIONS, World, tiny_folder, tiny_tokenizer
+from tests.support.families import tiny_tokenizer
+from tests.support.tiny import LONG_POSITIONS, World, tiny_folder
 
 ROWS_PER_STEP = 13
 LAUNCHES = [(1, 13), (1, 4), (1, 1), (2, 3), (3, 8), (4, 1), (13, 2)]
@@ -168,15 +169,15 @@ def test_rows_of_a_step_follow_from_their_mean_fill(rows: Rows) -> None:
     mean = np.mean([len(rows[row_id]) for row_id in range(len(rows))])
     assert mean < 0.95 * LONG_POSITIONS
     for batch_tokens in (1_000, 4_000, 20_000):
-        num_rows = rows_per_step(batch_tokens, rows, 1)
+        num_rows = rows_per_step(batch_tokens, rows.row_length, rows.mean_fill, 1)
         assert num_rows == round(batch_tokens / mean)
         assert abs(num_rows * mean - batch_tokens) <= mean / 2
 
 
 def test_batch_that_leaves_a_process_without_rows_is_refused_with_a_size_that_is_enough(rows: Rows) -> None:
     with pytest.raises(TrainingError, match=f"set it to at least {8 * LONG_POSITIONS}"):
-        rows_per_step(100, rows, 8)
-    assert rows_per_step(8 * LONG_POSITIONS, rows, 8) >= 8
+        rows_per_step(100, rows.row_length, rows.mean_fill, 8)
+    assert rows_per_step(8 * LONG_POSITIONS, rows.row_length, rows.mean_fill, 8) >= 8
 
 
 def test_rows_of_another_tokenizer_are_refused(rows: Rows, vocabulary: Vocabulary, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from longmlm.data.vocabulary import load_vocabulary, vocabulary_of, vocabulary_of_pretrained
-from tests.support.tiny import SPECIAL, tiny_tokenizer
+from tests.support.families import SPECIAL, tiny_tokenizer
 
 
 def test_the_fingerprint_survives_saving_and_differs_between_vocabularies(

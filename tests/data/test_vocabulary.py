@@ -15,8 +15,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from longmlm.data import encoding as encoding_module
 from longmlm.data.encoding import encode, encode_batch
 from longmlm.data.sentences import sentence_starts
-from longmlm.data.vocabulary import load_vocabulary, vocabulary_of
+from longmlm.data.vocabulary import load_vocabulary, vocabulary_of, vocabulary_of_pretrained
 from longmlm.errors import DataError
+from tests.support.families import tiny_tokenizer
 
 Spans = list[tuple[int, int]]
 PIECE, CONTEXT = 600, 300
@@ -273,3 +274,15 @@ def test_truncation_and_padding_of_the_saved_tokenizer_are_off(tokenizers_by_kin
     text = "The old boat lay on the shore, and nobody had painted it for years."
     assert encoded(short, text).input_ids.tolist() == whole(tokenizers_by_kind["byte_level_trimmed"], text)
     assert short.truncation is not None
+
+
+def test_tokenizer_that_runs_python_code_is_refused() -> None:
+    class Words:
+        """What RoFormer's tokenizer calls for Chinese words."""
+
+        def pre_tokenize(self, text: object) -> None: ...
+
+    pretrained = tiny_tokenizer("bert", 0)
+    pretrained.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(Words())
+    with pytest.raises(DataError, match="mine: its tokenizer, a BertTokenizer, splits words with Python code"):
+        vocabulary_of_pretrained(pretrained, "mine")

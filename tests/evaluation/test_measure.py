@@ -22,7 +22,8 @@ from longmlm.evaluation.frozen import FrozenRows, View, cut, whole, windows
 from longmlm.evaluation.measure import measure
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.settings.held_out import HeldOut
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_model
+from tests.support.families import tiny_model
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
 
 NUM_BLOCKS = math.ceil(LONG_POSITIONS / NUM_POSITIONS)
 Sums = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -1,6 +1,7 @@
 """Models on a hub by their name: files of one commit, each verified, from the cache where the hub does not answer."""
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,40 @@ def test_only_what_is_read_is_downloaded(hub: Hub, repository: Repository) -> No
     assert content(snapshot_of(NAME, with_weights=False).folder).keys() == {"config.json", "tokenizer.json"}
     assert content(snapshot_of(NAME).folder) == FILES
     assert not [request for request in hub.requests for name in others if request.endswith(f"/{name}")]
+
+
+MODULES = {
+    "modules.json": json.dumps(
+        [{"path": "", "type": "sentence_transformers.models.Transformer"},
+         {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+         {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]
+    ).encode(),
+    "1_Pooling/config.json": b"{}",
+    "2_Dense/config.json": b"{}",
+    "2_Dense/pytorch_model.bin": bytes(9),
+    "additional_chat_templates/tool.jinja": b"",
+    "LICENSE": b"MIT",
+}  # fmt: skip
+
+
+def test_modules_of_sentence_transformers_are_downloaded_without_code(hub: Hub, repository: Repository) -> None:
+    others = {"1_Pooling/own.py": b"", "3_Other/config.json": b"{}", "onnx/model.onnx": b"", "own.py": b""}
+    repository.commit({**FILES, **MODULES, **others})
+    snapshot = snapshot_of(NAME)
+    files = {path.relative_to(snapshot.folder).as_posix() for path in snapshot.folder.rglob("*") if path.is_file()}
+    assert files == {*FILES, *MODULES}
+    assert set(snapshot.names) - {".gitattributes"} == {*FILES, *MODULES, *others}
+    assert not [request for request in hub.requests for name in others if request.endswith(f"/{name}")]
+    (snapshot.folder / "1_Pooling" / "config.json").resolve().write_bytes(b"{ }")
+    with pytest.raises(ModelError, match=r"1_Pooling/config\.json is damaged in the hub's cache"):
+        snapshot_of(NAME)
+
+
+def test_modules_outside_the_folder_are_refused(repository: Repository) -> None:
+    outside = MODULES["modules.json"].replace(b"1_Pooling", b"../1_Pooling")
+    repository.commit({**FILES, **MODULES, "modules.json": outside})
+    with pytest.raises(ModelError, match=r"modules\.json names a folder outside its own, \.\./1_Pooling"):
+        snapshot_of(NAME)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny import SPECIAL, tiny_folder
+from tests.support.families import SPECIAL, SPECIAL_OF_OTHERS
+from tests.support.tiny import tiny_folder
 from tests.support.worlds import single_thread, world
 
-__all__ = ["base", "copy", "kind", "single_thread", "world"]
+__all__ = ["any_kind", "base", "copy", "kind", "single_thread", "world"]
 
-KINDS = list(SPECIAL)
+KINDS, OTHERS = list(SPECIAL), list(SPECIAL_OF_OTHERS)
 
 
-@pytest.fixture(scope="session", params=KINDS, ids=[f"{family}-pad{pad}" for family, pad in KINDS])
+def name_of(kind: tuple[str, int]) -> str:
+    return "{}-pad{}".format(*kind)
+
+
+@pytest.fixture(scope="session", params=KINDS, ids=name_of)
 def kind(request: pytest.FixtureRequest) -> tuple[str, int]:
+    """A family of models that can be extended, and the id of its padding token."""
+    return request.param
+
+
+@pytest.fixture(scope="session", params=KINDS + OTHERS, ids=name_of)
+def any_kind(request: pytest.FixtureRequest) -> tuple[str, int]:
     """A family of models, and the id of its padding token."""
     return request.param
 

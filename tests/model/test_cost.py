@@ -9,10 +9,29 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.model import cost
 from longmlm.model.cost import Work, cost_of, peak_flops
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
-from tests.support.tiny import tiny_model
+from longmlm.settings.pretrain import ComputePrecision
+from tests.support.families import tiny_model
 
 SIZES = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 4, "vocab_size": 700, "pad_token_id": 0}
-WIDE = {"roberta": {"intermediate_size": 512}, "bert": {"intermediate_size": 256}, "distilbert": {"hidden_dim": 512}}
+DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
+WIDE = {
+    "roberta": {"intermediate_size": 512},
+    "bert": {"intermediate_size": 256},
+    "distilbert": {"hidden_dim": 512},
+    "modernbert": {
+        "intermediate_size": 192,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
+    "deberta": {"intermediate_size": 512, **DEBERTA},
+    "deberta-v2": {"intermediate_size": 512, **DEBERTA, "position_buckets": 64, "share_att_key": True},
+    "mpnet": {"intermediate_size": 512},
+    "roformer": {"intermediate_size": 512},
+    "nomic_bert": {"intermediate_size": 512},
+    "eurobert": {"intermediate_size": 512, "bos_token_id": 1, "eos_token_id": 2, "mask_token_id": 3},
+}
 
 
 def model_of(family: str) -> PreTrainedModel:
@@ -45,31 +64,43 @@ def saved_bytes(objective: MlmObjective, batch: MlmBatch) -> int:
 
 
 @pytest.mark.parametrize("length", [16, 40])
-def test_flop_are_those_that_torch_counts(kind: tuple[str, int], length: int) -> None:
-    model = tiny_model(*kind, num_positions=64).train()
+def test_flop_are_those_that_torch_counts(any_kind: tuple[str, int], length: int) -> None:
+    more = {"local_attention": 128} if any_kind[0] == "modernbert" else {}  # eager attention computes all pairs
+    model = tiny_model(*any_kind, num_positions=64, **more).train()
     set_dropout(model, 0.0)
     model.set_attn_implementation("eager")
-    batch = batch_of(length, num_rows=2)
+    batch = batch_of(length, num_rows=50)  # DeBERTa computes its relative positions once for all rows
     with FlopCounterMode(display=False) as counter:
         MlmObjective(model)(batch).loss_sum.backward()
-    work = Work(length, len(batch.selected) / batch.input_ids.numel(), is_bf16=False)
+    work = Work(length, len(batch.selected) / batch.input_ids.numel(), is_half=False)
     expected = cost_of(model, work).flop_per_token * batch.input_ids.numel()
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+def test_local_attention_counts_the_tokens_in_its_window() -> None:
+    model = tiny_model("modernbert", 3, num_positions=64)
+    assert model.config.layer_types == ["full_attention", "sliding_attention"]
+    assert model.config.sliding_window == 4
+    per_token = {length: cost_of(model, Work(length, 0.15, False)).flop_per_token for length in (8, 9, 10, 64)}
+    width = model.config.hidden_size
+    assert per_token[9] - per_token[8] == 12 * 2 * width
+    assert per_token[10] - per_token[9] == 12 * width
+    assert per_token[64] - per_token[10] == 12 * 54 * width
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("family", WIDE)
-def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: float, is_bf16: bool) -> None:
-    objective = MlmObjective(model_of(family), is_bf16).train()
+def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: float, precision: ComputePrecision) -> None:
+    objective = MlmObjective(model_of(family), precision).train()
     set_dropout(objective, dropout)
     one, two = (saved_bytes(objective, batch_of(512, num_rows)) for num_rows in (1, 2))
-    predicted = cost_of(objective.model, Work(512, 1 / 8, is_bf16)).row_bytes
+    predicted = cost_of(objective.model, Work(512, 1 / 8, precision != "no")).row_bytes
     assert predicted == pytest.approx(two - one, rel=0.2)
 
 
-def test_recomputed_activations_take_a_fraction_and_give_the_same_gradients(kind: tuple[str, int]) -> None:
-    kept, recomputed = (MlmObjective(tiny_model(*kind).train()) for _ in range(2))
+def test_recomputed_activations_take_a_fraction_and_give_the_same_gradients(any_kind: tuple[str, int]) -> None:
+    kept, recomputed = (MlmObjective(tiny_model(*any_kind).train()) for _ in range(2))
     checkpoint_activations(recomputed.model)
     batch = batch_of(16, num_rows=4)
     sizes, gradients = [], []
@@ -81,14 +112,14 @@ def test_recomputed_activations_take_a_fraction_and_give_the_same_gradients(kind
     assert sizes[1] < sizes[0] / 2
     assert gradients[0].keys() == gradients[1].keys()
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
-    work = {flag: Work(16, 1 / 8, is_bf16=False, is_checkpointed=flag) for flag in (False, True)}
+    work = {flag: Work(16, 1 / 8, is_half=False, is_checkpointed=flag) for flag in (False, True)}
     row_bytes = {flag: cost_of(kept.model, one).row_bytes for flag, one in work.items()}
     assert row_bytes[True] < row_bytes[False]
     assert cost_of(kept.model, work[True]).flop_per_token == cost_of(kept.model, work[False]).flop_per_token
 
 
-def test_recomputing_changes_nothing_when_nothing_is_trained(kind: tuple[str, int]) -> None:
-    model = tiny_model(*kind)
+def test_recomputing_changes_nothing_when_nothing_is_trained(any_kind: tuple[str, int]) -> None:
+    model = tiny_model(*any_kind)
     tokens = batch_of(16).input_ids
     with torch.inference_mode():
         before = model(input_ids=tokens).logits

@@ -14,6 +14,7 @@ from longmlm.model import extension
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import check_extendable, write_extension
 from longmlm.model.loading import load_model
+from longmlm.model.position_table import position_table_of
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension, tiny_long
 
 LENGTHS = (1, 2, 7, NUM_POSITIONS - 1, NUM_POSITIONS)
@@ -97,8 +98,7 @@ def test_history_is_written_next_to_the_weights(base: Path, tmp_path: Path) -> N
 
 def test_report_tells_the_size_of_trained_and_new_rows(base: Path, tmp_path: Path) -> None:
     report = write_extension(load_model(str(base)), settings(base), tmp_path / "long")
-    parts = architecture_of(load_model(str(tmp_path / "long")).model)
-    rows = parts.usable_rows
+    rows = position_table_of(load_model(str(tmp_path / "long")).model).usable_rows
     sizes = [float(part.square().mean().sqrt()) for part in (rows[:NUM_POSITIONS], rows[NUM_POSITIONS:])]
     assert [report.trained_rows_rms, report.new_rows_rms] == pytest.approx(sizes)
     assert sizes[1] > sizes[0] > 0

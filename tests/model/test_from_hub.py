@@ -48,7 +48,7 @@ def test_model_and_vocabulary_are_those_of_the_pinned_commit(hub: Hub, world: Wo
     loaded = load_model(NAME, first)
     assert (loaded.revision, bias_of(loaded), loaded.notes) == (first, 1.0, ())
     assert bias_of(load_model(NAME)) == 2.0
-    assert load_vocabulary(NAME, first).size == load_vocabulary(str(world.base)).size
+    assert load_vocabulary(f"{NAME}@{first}").size == load_vocabulary(str(world.base)).size
     hub.faults = [Fault(".", 503, times=10**6)]
     assert len(load_model(NAME).notes) == 1
 

@@ -10,13 +10,15 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import PositionsError
-from longmlm.model.architecture import architecture_of, replace_positions
+from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions, with_positions
 from longmlm.model.generated import GeneratedPositions, rebuild_positions, stock_state
 from longmlm.model.loading import LoadedModel
+from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import hierarchical_table
 from longmlm.settings.extend import ExtendRecipe
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_extension, tiny_model, tiny_tokenizer
+from tests.support.families import tiny_model, tiny_tokenizer
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_extension
 
 ALPHA = 0.4
 GENERATED = tiny_extension("base", alpha=ALPHA, mode="generated")
@@ -25,7 +27,7 @@ GENERATED = tiny_extension("base", alpha=ALPHA, mode="generated")
 def long_model(kind: tuple[str, int]) -> PreTrainedModel:
     """Returns a stock long model."""
     model = tiny_model(*kind)
-    replace_positions(model, hierarchical_table(architecture_of(model).usable_rows, LONG_POSITIONS, ALPHA))
+    replace_positions(model, hierarchical_table(position_table_of(model).usable_rows, LONG_POSITIONS, ALPHA))
     return model
 
 
@@ -37,7 +39,7 @@ def both(kind: tuple[str, int]) -> tuple[PreTrainedModel, PreTrainedModel]:
     """Returns the same long model with its positions materialized and generated."""
     materialized, generated = long_model(kind), long_model(kind)
     rebuild_positions(generated, GENERATED)
-    assert isinstance(architecture_of(generated).position_table, GeneratedPositions)
+    assert isinstance(position_table_of(generated).rows, GeneratedPositions)
     return materialized, generated
 
 
@@ -61,24 +63,21 @@ def test_only_reserved_and_base_rows_are_parameters(kind: tuple[str, int]) -> No
     differing = {name for name in sizes[0] if sizes[0][name] != sizes[1][name]}
     assert sizes[0].keys() == sizes[1].keys()
     assert len(differing) == 1
-    offset, width = (
-        architecture_of(generated).position_offset,
-        architecture_of(generated).position_table.embedding_dim,
-    )
-    assert sizes[1][differing.pop()] == (offset + NUM_POSITIONS, width)
+    table = position_table_of(generated)
+    assert sizes[1][differing.pop()] == (table.offset + NUM_POSITIONS, table.rows.embedding_dim)
 
 
 def test_gradients_are_those_of_the_formula_and_reach_every_base_row_from_all_blocks(kind: tuple[str, int]) -> None:
     materialized, generated = both(kind)
     for model in (materialized, generated):
         model(input_ids=content(LONG_POSITIONS)).logits.square().mean().backward()
-    parts = architecture_of(materialized)
-    of_rows = parts.position_table.weight.grad[parts.position_offset :].double()
-    base = parts.position_table.weight.detach()[parts.position_offset :][:NUM_POSITIONS].double().requires_grad_()
+    table = position_table_of(materialized)
+    of_rows = table.rows.weight.grad[table.offset :].double()
+    base = table.usable_rows[:NUM_POSITIONS].double().requires_grad_()
     positions = torch.arange(LONG_POSITIONS)
     high, low = positions // NUM_POSITIONS, positions % NUM_POSITIONS
     (base[low] + ALPHA / (1 - ALPHA) * (base[high] - base[0])).backward(of_rows)
-    got = architecture_of(generated).position_table.weight.grad[parts.position_offset :]
+    got = position_table_of(generated).rows.weight.grad[table.offset :]
     assert torch.allclose(got.double(), base.grad, rtol=1e-4, atol=1e-6 * float(base.grad.abs().max()))
     direct = of_rows[:NUM_POSITIONS]
     assert ((got - direct).abs().max(dim=1).values > 1e-9).all()
@@ -98,7 +97,7 @@ def test_a_position_moves_the_base_rows_of_its_block_and_its_offset(block: int) 
 def test_a_stock_model_holds_the_generated_rows(kind: tuple[str, int], tmp_path: Path) -> None:
     _, generated = both(kind)
     with torch.no_grad():
-        architecture_of(generated).position_table.weight.add_(0.05)
+        position_table_of(generated).rows.weight.add_(0.05)
     generated.save_pretrained(tmp_path, state_dict=stock_state(generated, generated.state_dict()))
     stock = AutoModelForMaskedLM.from_pretrained(tmp_path)
     with torch.no_grad():
@@ -106,14 +105,14 @@ def test_a_stock_model_holds_the_generated_rows(kind: tuple[str, int], tmp_path:
         assert torch.equal(stock(input_ids=tokens).logits, generated(input_ids=tokens).logits)
     again = copy.deepcopy(stock)
     rebuild_positions(again, GENERATED)
-    assert torch.equal(architecture_of(again).position_table.weight, architecture_of(generated).position_table.weight)
+    assert torch.equal(position_table_of(again).rows.weight, position_table_of(generated).rows.weight)
 
 
 def test_generated_tiles_repeat_the_base_rows(kind: tuple[str, int]) -> None:
     model = long_model(kind)
     rebuild_positions(model, replace(GENERATED, initialisation="tile"))
-    parts = architecture_of(model)
-    table = parts.position_table.table(parts.position_table.weight)[parts.position_offset :]
+    positions = position_table_of(model)
+    table = positions.rows.table(positions.rows.weight)[positions.offset :]
     assert torch.equal(table[NUM_POSITIONS : 2 * NUM_POSITIONS], table[:NUM_POSITIONS])
 
 
@@ -121,7 +120,7 @@ def test_materialized_models_stay_as_they_are(kind: tuple[str, int]) -> None:
     model = long_model(kind)
     rebuild_positions(model, replace(GENERATED, mode="materialized"))
     rebuild_positions(model, None)
-    assert type(architecture_of(model).position_table) is torch.nn.Embedding
+    assert type(position_table_of(model).rows) is torch.nn.Embedding
     assert stock_state(model, model.state_dict()).keys() == model.state_dict().keys()
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
 from longmlm.errors import ModelError, UserError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
-from tests.support.tiny import tiny_extension
+from tests.support.tiny import World, tiny_extension, tiny_folder
 
 HEADS = {
     "roberta": "lm_head",
@@ -27,7 +28,30 @@ HEADS = {
     "albert": "predictions",
     "electra": "generator_",
     "distilbert": "vocab_",
+    "modernbert": ("head.", "decoder."),
+    "deberta": "lm_predictions",
+    "deberta-v2": "cls",
+    "mpnet": "lm_head",
+    "roformer": "cls",
+    "nomic_bert": "cls",
+    "eurobert": "lm_head",
 }
+
+
+@pytest.fixture(scope="module")
+def kind(any_kind: tuple[str, int]) -> tuple[str, int]:
+    return any_kind
+
+
+@pytest.fixture(scope="module")
+def base(kind: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a base model of any family, which no test may change."""
+    return tiny_folder(tmp_path_factory.mktemp("base") / "model", *kind)
+
+
+@pytest.fixture
+def copy(base: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(base, tmp_path / "copy"))
 
 
 def keep(folder: Path, is_kept: Callable[[str], bool]) -> None:
@@ -50,10 +74,9 @@ def change_config(folder: Path, **values: object) -> None:
 
 def test_loaded_model_is_the_one_in_the_folder(base: Path) -> None:
     loaded = load_model(str(base))
-    weights = load_file(base / "model.safetensors")
-    state = loaded.model.state_dict()
-    assert len(weights) > 25
-    assert all(torch.equal(state[name], tensor) for name, tensor in weights.items())
+    expected, state = AutoModelForMaskedLM.from_pretrained(base).state_dict(), loaded.model.state_dict()
+    assert state.keys() == expected.keys() and len(state) > 15
+    assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
     assert {tensor.dtype for tensor in state.values()} == {torch.float32}
     assert loaded.notes == ()
     assert len(loaded.tokenizer) == loaded.model.config.vocab_size
@@ -88,11 +111,11 @@ def test_folder_without_an_essential_file_is_refused(copy: Path, name: str) -> N
 def test_folder_without_a_tokenizer_is_refused(copy: Path) -> None:
     for path in copy.glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(ModelError, match="has no tokenizer"):
+    with pytest.raises(ModelError, match=f"{copy}.* tokenizer"):
         load_model(str(copy))
 
 
-def test_a_tokenizer_with_ids_beyond_the_embedding_is_refused(copy: Path) -> None:
+def test_a_tokenizer_with_ids_beyond_the_embedding_is_refused(copy: Path, kind: tuple[str, int]) -> None:
     tokenizer = load_model(str(copy)).tokenizer
     num_rows = len(tokenizer)
     tokenizer.add_tokens(["one-more", "and-another"])
@@ -100,6 +123,8 @@ def test_a_tokenizer_with_ids_beyond_the_embedding_is_refused(copy: Path) -> Non
     said = f"has token id {num_rows + 1}, its word embedding {num_rows} rows: .*resize_token_embeddings.{num_rows + 2}"
     with pytest.raises(ModelError, match=said):
         load_model(str(copy))
+    if kind[0] == "deberta":  # transformers resizes the wrong layer of its head
+        return
     model = AutoModelForMaskedLM.from_pretrained(copy)
     model.resize_token_embeddings(num_rows + 2)
     model.save_pretrained(copy)
@@ -110,6 +135,16 @@ def test_missing_head_is_an_error_that_names_the_remedy(copy: Path, kind: tuple[
     keep(copy, lambda name: not name.startswith(HEADS[kind[0]]))
     with pytest.raises(ModelError, match=r"no MLM head .* set new_head = true"):
         load_model(str(copy))
+
+
+def test_a_head_that_deberta_reads_under_another_name_is_named(tmp_path: Path) -> None:
+    copy = tiny_folder(tmp_path / "copy", "deberta", 0)
+    change_config(copy, legacy=True)
+    with pytest.raises(ModelError, match=r'MLM head under the name lm_predictions, .*"legacy": false.*DeBERTa-v3'):
+        load_model(str(copy))
+    assert "new, untrained" in load_model(str(copy), new_head=True).notes[0]
+    change_config(copy, legacy=False)
+    assert load_model(str(copy)).notes == ()
 
 
 def test_new_head_is_allowed_noted_and_the_same_for_a_seed(copy: Path) -> None:
@@ -124,38 +159,44 @@ def test_new_head_is_allowed_noted_and_the_same_for_a_seed(copy: Path) -> None:
 
 
 def test_new_head_starts_as_the_identity_if_it_is_square_and_is_drawn_otherwise(copy: Path, kind) -> None:
-    trained = architecture_of(load_model(str(copy)).model).head_matrix.weight
+    def first_matrix(seed: int | None) -> torch.Tensor:
+        parts = architecture_of(load_model(str(copy), new_head=seed is not None, seed=seed or 0).model)
+        return parts.head_matrix.weight if parts.head_matrix else parts.decoder_weight
+
+    trained = first_matrix(None)
     keep(copy, lambda name: not name.startswith(HEADS[kind[0]]))
-    first, other = (
-        architecture_of(load_model(str(copy), new_head=True, seed=seed).model).head_matrix.weight for seed in (1, 2)
-    )
+    first, other = first_matrix(1), first_matrix(2)
     if trained.shape[0] == trained.shape[1]:
         assert torch.equal(first, torch.eye(len(trained)))
     else:
-        assert kind[0] in ("albert", "electra")
+        assert kind[0] in ("albert", "electra", "roformer", "eurobert")
         assert first.std() > 0.1 and not torch.equal(first, other)
     assert not torch.equal(first, trained)
 
 
-def test_a_trained_matrix_stays_when_only_other_parts_of_the_head_are_new(copy: Path) -> None:
+def test_a_trained_matrix_stays_when_only_other_parts_of_the_head_are_new(world: World, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(world.base, tmp_path / "copy"))
     trained = architecture_of(load_model(str(copy)).model).head_matrix.weight.clone()
     weights = load_file(copy / "model.safetensors")
-    name = next(key for key in weights if key.startswith(tuple(HEADS.values())) and "norm" in key.lower())
+    name = "lm_head.layer_norm.weight"
+    assert name in weights
     keep(copy, lambda key: key != name)
     assert torch.equal(architecture_of(load_model(str(copy), new_head=True).model).head_matrix.weight, trained)
 
 
-@pytest.mark.parametrize("name", ["position_embeddings.weight", "word_embeddings.weight", r"(key|k_lin)\.weight"])
+@pytest.mark.parametrize(
+    "name", ["(word|tok)_embeddings|embed_tokens", "key|k_lin|attn.k|k_proj|key_proj|in_proj|Wqkv"]
+)
 @pytest.mark.parametrize("new_head", [False, True])
 def test_missing_weight_of_the_encoder_is_an_error(copy: Path, name: str, new_head: bool) -> None:
-    keep(copy, lambda key: not re.search(f"{name}$", key))
-    with pytest.raises(ModelError, match=f"encoder .*{name}"):
+    keep(copy, lambda key: not re.search(rf"({name})\.weight$", key))
+    with pytest.raises(ModelError, match="weights of its encoder are missing, .*weight first"):
         load_model(str(copy), new_head=new_head)
 
 
 def test_weights_of_other_shapes_than_the_config_says_are_refused(copy: Path) -> None:
-    change_config(copy, max_position_embeddings=30)
-    with pytest.raises(ModelError, match=r"position_embeddings\.weight does not have the shape"):
+    change_config(copy, vocab_size=400)
+    with pytest.raises(ModelError, match=r"(predictions|embed|head|decoder|projector)\S+ does not have the shape"):
         load_model(str(copy))
 
 
@@ -188,11 +229,12 @@ def test_weights_of_more_layers_than_the_config_says_are_refused(
         (copy / "model.safetensors").unlink()
         encoder.save_pretrained(copy)
     weights = load_file(copy / "model.safetensors")
-    layer = {"albert": "albert_layer_groups.0."}.get(kind[0], "layer.1.")
-    name = min(key for key in weights if layer in key)
-    more = {name.replace(layer, layer.replace("1", "2").replace("0", "1")): weights[name].clone()}
+    layer = "albert_layer_groups.0." if kind[0] == "albert" else r"layers?.1."
+    name = min(key for key in weights if re.search(layer, key))
+    one = re.search(layer, name)[0]
+    more = {name.replace(one, one.replace("1", "2").replace("0", "1")): weights[name].clone()}
     save_file({**weights, **more}, copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=rf"config\.json .*{next(iter(more))}"):
+    with pytest.raises(ModelError, match=r"config\.json .*(layer|groups)\w*\.[12]\."):
         load_model(str(copy), new_head=is_alone)
 
 

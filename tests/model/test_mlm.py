@@ -12,18 +12,30 @@ from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.rows import Row
 from longmlm.model.mlm import MlmObjective, set_dropout
-from tests.support.tiny import NUM_POSITIONS, tiny_model
+from longmlm.settings.pretrain import ComputePrecision
+from tests.support.families import tiny_model
+from tests.support.tiny import NUM_POSITIONS
 
 FULL = [NUM_POSITIONS] * 6
 PADDED = [16, 3, 9, 16, 1, 12]
 STOCK_HEADS = {
     "roberta": lambda model, hidden: model.lm_head(hidden),
-    "bert": lambda model, hidden: model.cls(hidden),
+    **dict.fromkeys(("bert", "deberta-v2", "roformer", "nomic_bert"), lambda model, hidden: model.cls(hidden)),
+    "deberta": lambda model, hidden: model.lm_predictions(hidden, model.get_input_embeddings()),
+    "modernbert": lambda model, hidden: model.decoder(model.head(hidden)),
+    "eurobert": lambda model, hidden: model.lm_head(hidden),
     "albert": lambda model, hidden: model.predictions(hidden),
     "electra": lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
     "distilbert": lambda model, hidden: model.vocab_projector(
         model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
     ),
+}
+
+
+CONFIG_DROPOUTS = {
+    "distilbert": ("dropout", "attention_dropout"),
+    "modernbert": ("attention_dropout", "mlp_dropout", "embedding_dropout"),
+    "eurobert": ("attention_dropout",),
 }
 
 
@@ -40,8 +52,8 @@ def masked_rows(lengths: list[int], seed: int = 0) -> list[MaskedRow]:
 
 
 @pytest.fixture
-def model(kind: tuple[str, int]) -> PreTrainedModel:
-    return tiny_model(*kind)
+def model(any_kind: tuple[str, int]) -> PreTrainedModel:
+    return tiny_model(*any_kind)
 
 
 @pytest.fixture(params=[FULL, PADDED], ids=["full", "padded"])
@@ -72,17 +84,17 @@ def test_logits_at_selected_positions_are_those_of_the_whole_model(model: PreTra
     assert not torch.allclose(logits, expected.roll(1, dims=0), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("is_bf16", [False, True])
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_a_step_is_that_of_the_stock_head_on_the_selected_hidden_states_bit_for_bit(
-    model: PreTrainedModel, batch: MlmBatch, is_bf16: bool
+    model: PreTrainedModel, batch: MlmBatch, precision: ComputePrecision
 ) -> None:
-    family, twin = model.config.model_type, copy.deepcopy(model)
-    with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-        mask = batch.attention_mask
+    family, twin = model.config.model_type, MlmObjective(copy.deepcopy(model), precision).model
+    with torch.autocast("cpu", torch.float16 if precision == "fp16" else torch.bfloat16, enabled=precision != "no"):
+        mask = None if batch.attention_mask is None else batch.attention_mask.long()
         hidden = twin.base_model(input_ids=batch.input_ids, attention_mask=mask).last_hidden_state
         logits = STOCK_HEADS.get(family, STOCK_HEADS["roberta"])(twin, hidden.flatten(0, 1)[batch.selected]).float()
     expected = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-    objective = MlmObjective(model, is_bf16)
+    objective = MlmObjective(model, precision)
     output, step = objective.predict(batch), objective(batch)
     assert torch.equal(output.losses, expected)
     assert torch.equal(output.is_correct, logits.argmax(-1) == batch.labels)
@@ -91,9 +103,28 @@ def test_a_step_is_that_of_the_stock_head_on_the_selected_hidden_states_bit_for_
     expected.sum().backward()
     step.loss_sum.backward()
     gradients = [[parameter.grad for parameter in model.parameters()] for model in (twin, model)]
-    assert sum(gradient is not None for gradient in gradients[0]) > 25
+    assert sum(gradient is not None for gradient in gradients[0]) > 15
     for stock, own in zip(*gradients, strict=True):
         assert (stock is None and own is None) or torch.equal(stock, own)
+
+
+def test_loss_and_gradients_are_those_of_the_stock_model_with_labels(model: PreTrainedModel, batch: MlmBatch) -> None:
+    labels = torch.full_like(batch.input_ids, -100)
+    labels.view(-1)[batch.selected] = batch.labels
+    mask = torch.ones_like(labels) if batch.attention_mask is None else batch.attention_mask.long()
+    twin = copy.deepcopy(model)
+    expected = twin(input_ids=batch.input_ids, attention_mask=mask, labels=labels).loss
+    expected.backward()
+    loss = MlmObjective(model)(batch).loss_sum / len(batch.labels)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    compared = 0
+    for (name, stock), own in zip(twin.named_parameters(), model.parameters(), strict=True):
+        assert (stock.grad is None) == (own.grad is None), name
+        if own.grad is not None:
+            assert torch.allclose(stock.grad, own.grad, rtol=1e-3, atol=1e-5), name
+            compared += int(own.grad.abs().max() > 1e-4)
+    assert compared > 15
 
 
 @torch.no_grad()
@@ -136,9 +167,9 @@ def test_padding_is_not_attended_to(model: PreTrainedModel) -> None:
 @pytest.mark.parametrize("sizes", [[1] * 6, [4, 2], [2, 3, 1]])
 @pytest.mark.parametrize("lengths", [FULL, PADDED], ids=["full", "padded"])
 def test_gradients_of_micro_batches_add_up_to_that_of_one_batch(
-    kind: tuple[str, int], lengths: list[int], sizes: list[int]
+    any_kind: tuple[str, int], lengths: list[int], sizes: list[int]
 ) -> None:
-    whole, parts = MlmObjective(tiny_model(*kind)), MlmObjective(tiny_model(*kind))
+    whole, parts = MlmObjective(tiny_model(*any_kind)), MlmObjective(tiny_model(*any_kind))
     for objective in (whole, parts):
         set_dropout(objective.train(), 0.0)
     rows, pad = masked_rows(lengths), whole.model.config.pad_token_id
@@ -157,13 +188,13 @@ def test_gradients_of_micro_batches_add_up_to_that_of_one_batch(
         if one.grad is not None:
             assert torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-6 + 1e-5 * float(one.grad.abs().max())), name
             compared += int(one.grad.abs().max() > 1e-4)
-    assert compared > 25
+    assert compared > 15
 
 
-def test_the_loss_is_not_a_mean_of_means(kind: tuple[str, int]) -> None:
+def test_the_loss_is_not_a_mean_of_means(any_kind: tuple[str, int]) -> None:
     rows = masked_rows(PADDED)
     assert len({len(row.labels) for row in rows}) > 2
-    objective = MlmObjective(tiny_model(*kind))
+    objective = MlmObjective(tiny_model(*any_kind))
     with torch.no_grad():
         sums = [float(objective(collate([row], objective.model.config.pad_token_id)).loss_sum) for row in rows]
     counts = [len(row.labels) for row in rows]
@@ -178,12 +209,27 @@ def test_dropout_is_set_everywhere_but_in_the_config(model: PreTrainedModel) -> 
     assert not torch.allclose(selected_logits(dropped, batch), expected, atol=1e-3)
     set_dropout(dropped, 0.0)
     assert torch.allclose(selected_logits(dropped, batch), expected, rtol=1e-4, atol=1e-4)
-    said = (
-        ("dropout", "attention_dropout")
-        if model.config.model_type == "distilbert"
-        else (
-            "hidden_dropout_prob",
-            "attention_probs_dropout_prob",
-        )
-    )
-    assert [getattr(dropped.config, name) for name in said] == [0.1, 0.1]
+    said = CONFIG_DROPOUTS.get(model.config.model_type, ("hidden_dropout_prob", "attention_probs_dropout_prob"))
+    assert {getattr(dropped.config, name) for name in said} == {0.1}
+
+
+@torch.no_grad()
+def test_dropout_is_set_where_the_config_has_none() -> None:
+    model = tiny_model("modernbert", 3, attention_dropout=0.0, mlp_dropout=0.0, embedding_dropout=0.0)
+    batch = collate(masked_rows(FULL), model.config.pad_token_id)
+    expected = selected_logits(model, batch)
+    assert torch.equal(selected_logits(model.train(), batch), expected)
+    set_dropout(model, 0.2)
+    dropped = [one for one in model.modules() if isinstance(one, torch.nn.Dropout)]
+    assert len(dropped) == 5 and {one.p for one in dropped} == {0.2}  # embeddings, two per layer
+    assert {layer.attn.attention_dropout for layer in model.model.layers} == {0.2}
+    assert not torch.allclose(selected_logits(model, batch), expected, atol=1e-3)
+
+
+def test_attention_of_deberta_stays_in_fp32_under_autocast() -> None:
+    """Transformers' own fails: it fills masked bf16 scores with the minimum of fp32."""
+    batch = collate(masked_rows(PADDED), 0)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match="overflow"):
+        tiny_model("deberta", 0)(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long())
+    logits = [MlmObjective(tiny_model("deberta", 0), precision).logits(batch) for precision in ("no", "bf16")]
+    assert 0 < (logits[1] - logits[0]).abs().mean() < 0.05 * logits[0].std()

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForMaskedLM
 
 from longmlm.errors import ModelError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import new_model
+from longmlm.model.position_table import position_table_of
 from longmlm.model.positions import sinusoidal_table
-from tests.support.tiny import VOCABULARY_SIZE, tiny_tokenizer
+from tests.support.families import SPECIAL_OF_OTHERS, VOCABULARY_SIZE, tiny_config, tiny_tokenizer
 
 ARCHITECTURE = {
     "model_type": "roberta",
@@ -55,10 +57,23 @@ def test_new_model_has_the_sizes_of_its_config_and_the_special_ids_of_its_tokeni
 
 def test_new_positions_are_sinusoids_of_the_deviation_of_other_weights(tokenizer: Path, tmp_path: Path) -> None:
     loaded = new_model(written(tmp_path, initializer_range=0.05), str(tokenizer), seed=0)
-    parts = architecture_of(loaded.model)
-    usable = parts.position_table.weight[parts.position_offset :]
-    assert torch.equal(usable, sinusoidal_table(parts.num_positions, 32, 0.05))
-    assert float(parts.embeddings.word_embeddings.weight.detach().std()) == pytest.approx(0.05, rel=0.1)
+    table = position_table_of(loaded.model)
+    assert torch.equal(table.usable_rows, sinusoidal_table(len(table.usable_rows), 32, 0.05))
+    assert float(table.embeddings.word_embeddings.weight.detach().std()) == pytest.approx(0.05, rel=0.1)
+
+
+@pytest.mark.parametrize("other", SPECIAL_OF_OTHERS, ids=[family for family, _ in SPECIAL_OF_OTHERS])
+def test_new_model_of_a_family_without_a_table_is_as_transformers_makes_it(
+    other: tuple[str, int], tmp_path: Path
+) -> None:
+    config = tiny_config(*other)
+    config.to_json_file(tmp_path / "architecture.json")
+    tiny_tokenizer(*other).save_pretrained(tmp_path / "tokenizer")
+    made = new_model(str(tmp_path / "architecture.json"), str(tmp_path / "tokenizer"), seed=4).model.state_dict()
+    torch.manual_seed(4)
+    expected = AutoModelForMaskedLM.from_config(config).state_dict()
+    assert made.keys() == expected.keys()
+    assert all(torch.equal(made[name], expected[name]) for name in expected)
 
 
 def test_new_weights_follow_the_seed(tokenizer: Path, tmp_path: Path) -> None:
@@ -94,7 +109,7 @@ def test_file_that_describes_no_model_is_refused(tokenizer: Path, tmp_path: Path
         new_model(str(path), str(tokenizer), seed=0)
 
 
-@pytest.mark.parametrize("values", [{"num_attention_heads": 5}, {"hidden_size": "wide"}, {"model_type": "modernbert"}])
+@pytest.mark.parametrize("values", [{"num_attention_heads": 5}, {"hidden_size": "wide"}, {"model_type": "longformer"}])
 def test_architecture_that_cannot_be_built_is_refused(tokenizer: Path, tmp_path: Path, values: dict) -> None:
     with pytest.raises(ModelError, match=str(tmp_path / "architecture.json")):
         new_model(written(tmp_path, **values), str(tokenizer), seed=0)

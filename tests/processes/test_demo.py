@@ -2,38 +2,38 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+
+OUTPUT = Path("out/demo")  # of the pipeline
 
 
 @pytest.mark.slow
-def test_the_demo_starts_over_recovers_and_releases_a_model_that_reads_three_times_as_much():
-    leftover = ROOT / "out" / "demo" / "rows" / "leftover"
-    leftover.parent.mkdir(parents=True, exist_ok=True)
-    leftover.touch()
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def test_the_demo_recovers_and_releases_a_model_that_reads_three_times_as_much(tmp_path):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "longmlm", "run", "demo"]
     done = subprocess.run(
-        ["bash", "pipelines/demo.sh"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert not leftover.exists()
-    summary = json.loads((ROOT / "out" / "demo" / "summary.json").read_text())
-    assert summary["long_after"] >= summary["base_cut"] - 2 * summary["standard_error"]
-    assert summary["long_after"] > summary["long_before"] + 2
-    assert summary["num_selected"] >= 20_000
-    assert len(summary["blocks_before"]) == len(summary["blocks_after"]) == 3
-    assert min(summary["blocks_after"][1:]) > max(summary["blocks_before"][1:])
-    assert all(name in done.stdout for name in ("base_cut", "base_windows", "long_before", "long_after", "index.html"))
-    exported = ROOT / summary["exported_to"]
-    assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 384
+    evaluation = read_evaluation(tmp_path / OUTPUT / "evaluation" / Evaluation.FILE)
+    accuracy = {view: measured.whole.accuracy for view, measured in evaluation.measured.items()}
+    after = evaluation.measured["long_after"]
+    assert accuracy["long_after"] >= accuracy["base_cut"] - 2 * after.whole.standard_error
+    assert accuracy["long_after"] > accuracy["long_before"] + 2
+    assert after.whole.num_selected >= 20_000
+    blocks = [[block.accuracy for block in evaluation.measured[view].blocks] for view in ("long_before", "long_after")]
+    assert len(blocks[0]) == len(blocks[1]) == 3
+    assert min(blocks[1][1:]) > max(blocks[0][1:])
+    *_, page, released = done.stdout.splitlines()
+    assert (page, released) == (f"page: {OUTPUT}/evaluation/index.html", f"released: {OUTPUT}/release")
+    assert all(name in done.stdout for name in ("base_cut", "base_windows", "long_before", "long_after"))
+    tokenizer = json.loads((tmp_path / OUTPUT / "release" / "tokenizer_config.json").read_text())
+    assert tokenizer["model_max_length"] == 384
+    shutil.rmtree(tmp_path / OUTPUT)

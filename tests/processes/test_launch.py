@@ -1,15 +1,21 @@
 """Launches on one machine: two processes train as one, and launches that mean something else are refused."""
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from longmlm.training import loop
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
+from tests.support.faulty import happen
 from tests.support.launching import TWO_PROCESSES, accelerate, errors_in, faulty, run_to_end
 from tests.support.training import (
     assert_same_metrics,
+    losses,
+    state_at,
     stop_after,
     weights_at,
     with_recipe,
@@ -66,8 +72,71 @@ def test_a_launch_with_another_number_of_processes_is_refused_in_one_line(
     assert not Path(settings.run).exists()
 
 
+FSDP = "distributed_type: FSDP\nnum_processes: 2\nmain_process_port: 0\nfsdp_config: {fsdp_version: 2}\n"
+BF16 = "distributed_type: 'NO'\nnum_processes: 1\nmixed_precision: bf16\n"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "options", "named"),
+    [
+        (FSDP, [], "distributed_type = FSDP in {file} is not supported: use configs/accelerate/zero-3.yaml"),
+        pytest.param(BF16, [], "mixed_precision = bf16 in {file} is not supported: remove it", marks=pytest.mark.slow),
+        pytest.param("", ["--dynamo_backend", "eager"], "--dynamo_backend = eager on acc", marks=pytest.mark.slow),
+        ("", [], "ACCELERATE_GRADIENT_ACCUMULATION_STEPS = 4 in the environment is not supported"),
+    ],
+    ids=["fsdp", "mixed precision", "dynamo", "accumulation"],
+)
+def test_a_launch_that_sets_what_the_run_would_not_follow_is_refused_in_one_line(
+    settings, tmp_path, monkeypatch, yaml, options, named
+):
+    file = tmp_path / "launch.yaml"
+    file.write_text(yaml or "distributed_type: 'NO'\nnum_processes: 1\n", encoding="utf-8")
+    if not yaml and not options:
+        monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), *options)
+    code, output = run_to_end(settings, tmp_path, launcher)
+    [error] = errors_in(output)
+    assert code != 0 and named.format(file=file) in error
+    assert not Path(settings.run).exists()
+
+
+def test_two_processes_skip_an_update_in_fp16_when_a_gradient_of_one_is_not_finite(
+    settings, tmp_path, monkeypatch, train
+):
+    """Were it skipped on one rank only, the weights of the ranks would differ, and the losses from one process's."""
+    settings = with_recipe(settings, precision="fp16", dropout=0.0)
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("nan-gradient", 1, 5))
+    assert code == 0, output[-2000:]
+    update = loop.one_update
+
+    def spoiled(task, run, batches, state):
+        if state.step == 5:
+            happen("nan-gradient", run)
+        return update(task, run, batches, state)
+
+    monkeypatch.setattr(loop, "one_update", spoiled)
+    alone = train(replace(settings, run=str(tmp_path / "alone")))
+    states = [state_at(run, 12) for run in (alone, Path(settings.run))]
+    assert [(state.skipped_steps, state.cursor) for state in states] == [(1, states[0].cursor)] * 2
+    assert losses(Path(settings.run)) == pytest.approx(losses(alone), abs=2e-3)
+    assert len(losses(alone)) == 12
+    dated = re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d step (\d+)/12 loss .* tokens/s", output, re.MULTILINE)
+    assert dated == [str(step) for step in range(1, 13)]
+    assert not re.search(r"\r|%\||it/s", output)
+
+
 def test_the_package_is_launched_as_a_module_without_a_script(settings, tmp_path):
-    module = ("-m", "longmlm", "pretrain")
+    module = ("-m", "longmlm.stages.pretrain")
     code, output = run_to_end(replace(settings, dry_run=True), tmp_path, TWO_PROCESSES, *module)
     assert code == 0, output[-2000:]
     assert "processes   2 on " in output
+
+
+def test_every_rank_takes_the_rows_that_fit_on_the_fullest(settings, tmp_path):
+    settings = with_runtime(settings, rows_per_micro_batch=None)
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 1_000))
+    [error] = errors_in(output)
+    assert code != 0 and "one row at a time, 0.0 GB are free" in error
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 990_000))
+    assert code == 0, output[-2000:]
+    assert re.findall(r"micro-batches of (\d+) rows", output) == ["2"]

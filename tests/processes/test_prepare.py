@@ -20,10 +20,11 @@ from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import read_rows_manifest
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import partial_of, verify
+from longmlm.settings.pipeline import SHIPPED
 from longmlm.settings.prepare import PrepareConfig
 
 ROOT = Path(__file__).parents[2]
-DEMO = ROOT / "configs" / "prepare" / "demo.toml"
+DEMO = SHIPPED / "demo.toml"
 NUM_KILLS, SLICE_BYTES = 12, 60_000
 
 

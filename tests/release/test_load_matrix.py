@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from longmlm.model.architecture import FAMILIES
+from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from tests.support.tiny import tiny_folder, tiny_long
@@ -41,7 +41,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
     """A long model of each family as it is released, in each form."""
     ground, made = tmp_path_factory.mktemp("matrix"), {}
-    for family in FAMILIES:
+    for family in LEARNED_FAMILIES:
         base = tiny_folder(ground / family / "base", family, PADS.get(family, 0))
         long = load_model(str(tiny_long(ground / family / "long", base)))
         for form, (weights, max_shard_size) in FORMS.items():
@@ -82,7 +82,7 @@ def matrix(clean: Path, folders: dict[tuple[str, str], Path], tmp_path_factory: 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", LEARNED_FAMILIES)
 def test_released_folder_loads(matrix: dict, family: str, form: str, loader: str) -> None:
     assert matrix[family, form][loader] == "ok"
 
@@ -98,6 +98,6 @@ def test_folder_that_is_spoilt_does_not_pass(matrix: dict, loader: str) -> None:
 @pytest.mark.slow
 def test_table_of_the_documentation_is_the_one_tested(matrix: dict) -> None:
     text = (ROOT / "docs" / "loading.md").read_text(encoding="utf-8")
-    for family in FAMILIES:
+    for family in LEARNED_FAMILIES:
         cells = [", ".join(form for form in FORMS if matrix[family, form][loader] == "ok") for loader in LOADERS]
         assert f"| `{family}` | {' | '.join(cells)} |" in text

@@ -14,14 +14,16 @@ import torch
 
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ReleaseError
-from longmlm.model.architecture import FAMILIES
+from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import onnx_graph, reload
 from longmlm.release.export import export
-from longmlm.release.onnx_graph import GRAPH, INPUTS, write_graph
-from longmlm.release.proof import ONNX_TOLERANCE, prove
+from longmlm.release.onnx_graph import INPUTS, write_graphs
+from longmlm.release.proof import INT8_SIMILARITY, ONNX_TOLERANCE, OnnxProof, prove
+from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 from longmlm.reports.model_card import CardFacts, Licence, Training, addressed, model_card
 from longmlm.settings.release import ReleaseCard
+from tests.support.families import SPECIAL_OF_OTHERS
 from tests.support.tiny import (
     LONG_POSITIONS,
     NUM_POSITIONS,
@@ -32,12 +34,13 @@ from tests.support.tiny import (
     tiny_long,
 )
 
+FILES = (ENCODER, ENCODER_INT8, MLM, MLM_INT8)
 SHAPES = ((1, 1), (1, 2), (2, 1), (1, NUM_POSITIONS), (1, LONG_POSITIONS), (3, LONG_POSITIONS))
 WRITE = """
 import sys
 from pathlib import Path
-from longmlm.release.onnx_graph import write_graph
-write_graph(Path(sys.argv[1]))
+from longmlm.release.onnx_graph import write_graphs
+write_graphs(Path(sys.argv[1]))
 """
 
 
@@ -46,7 +49,7 @@ def exported(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The trained model with its ONNX file; not to be changed."""
     folder = tmp_path_factory.mktemp("onnx") / "tiny"
     export(load_model(str(world.trained)), "fp32", folder)
-    write_graph(folder)
+    write_graphs(folder)
     return folder
 
 
@@ -54,6 +57,13 @@ def exported(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(exported: Path, tmp_path: Path) -> Path:
     """A copy of it."""
     return Path(shutil.copytree(exported, tmp_path / "tiny"))
+
+
+@pytest.fixture
+def without_files(folder: Path) -> Path:
+    """A copy without them."""
+    shutil.rmtree(folder / "onnx")
+    return folder
 
 
 def difference(folder: Path, trained: LoadedModel, shape: tuple[int, int]) -> float:
@@ -66,7 +76,7 @@ def difference(folder: Path, trained: LoadedModel, shape: tuple[int, int]) -> fl
     input_ids[mask == 0] = trained.model.config.pad_token_id
     with torch.no_grad():
         expected = trained.model.eval()(input_ids=input_ids, attention_mask=mask).logits[mask == 1]
-    session = onnxruntime.InferenceSession(folder / GRAPH)
+    session = onnxruntime.InferenceSession(folder / MLM)
     [logits] = session.run(["logits"], dict(zip(INPUTS, (input_ids.numpy(), mask.numpy()), strict=True)))
     assert logits.shape == (*shape, trained.model.config.vocab_size)
     assert logits.dtype == np.float32
@@ -82,82 +92,88 @@ def test_onnxruntime_gives_the_trained_logits_for_any_batch_and_length(
 
 
 def test_longer_text_than_there_are_positions_is_an_error(exported: Path) -> None:
-    session = onnxruntime.InferenceSession(exported / GRAPH)
+    session = onnxruntime.InferenceSession(exported / MLM)
     ones = np.ones((1, LONG_POSITIONS + 1), dtype=np.int64)
     with pytest.raises(Exception, match="indices element out of data bounds"):
         session.run(["logits"], {"input_ids": 5 * ones, "attention_mask": ones})
 
 
 def test_file_holds_nothing_of_this_machine(exported: Path) -> None:
-    content = (exported / GRAPH).read_bytes()
-    assert len(content) > 100_000
-    for path in (sys.prefix, str(Path(__file__).parents[2]), str(exported), "site-packages", "modeling_"):
-        assert path.encode() not in content
+    for file in FILES:
+        content = (exported / file).read_bytes()
+        assert len(content) > 30_000
+        for path in (sys.prefix, str(Path(__file__).parents[2]), str(exported), "site-packages", "modeling_", "/tmp"):
+            assert path.encode() not in content
 
 
 def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, folder: Path) -> None:
     provenance = read_provenance(world.trained)
     rows = held_out(world.rows)
-    facts = CardFacts(folder.name, provenance, None, rows.manifest, Training(), Licence("mit"), has_onnx=True)
+    facts = CardFacts(
+        folder.name, provenance, None, rows.manifest, Training(), Licence("mit"), NUM_POSITIONS, has_onnx=True
+    )
     card = model_card(ReleaseCard(title="Tiny"), facts)
     (folder / "README.md").write_text(card)
     assert card.count("```python") == 2
     proof = prove(load_model(str(world.trained)), "fp32", rows, folder)
-    assert proof.onnx_difference is not None
-    assert 0 < proof.onnx_difference < 5e-5
+    assert proof.onnx is not None
+    assert 0 < proof.onnx.logits_difference < 5e-5
+    assert 0 < proof.onnx.encoder_difference < 5e-5
+    assert proof.onnx.int8_selected > 300
+    assert INT8_SIMILARITY < proof.onnx.int8_similarity < 1
     (folder / "README.md").write_text(card.replace('session.run(["logits"]', 'session.run(["answers"]'))
     with pytest.raises(Exception, match="answers"):
         reload.run_card(folder)
     on_hub = addressed(card, "hf", "owner/tiny", "v1")
     assert 'AutoTokenizer.from_pretrained("owner/tiny", revision="v1")' in on_hub
-    assert 'cached_file("owner/tiny", revision="v1", filename="model.onnx")' in on_hub
+    assert 'cached_file("owner/tiny", revision="v1", filename="onnx/mlm.onnx")' in on_hub
     assert 'pipeline("fill-mask", model="owner/tiny", revision="v1")' in on_hub
     on_modelscope = addressed(on_hub, "ms", "owner/tiny")
     assert on_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 2
-    assert 'cached_file(folder, filename="model.onnx")' in on_modelscope
+    assert 'cached_file(folder, filename="onnx/mlm.onnx")' in on_modelscope
 
 
 def test_file_of_other_weights_is_refused(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prove_in_this_process(monkeypatch)
-    graph = onnx_ir.load(folder / GRAPH)
+    graph = onnx_ir.load(folder / MLM)
     [name] = [name for name in graph.graph.initializers if name.endswith("lm_head.layer_norm.bias")]
     bias = graph.graph.initializers[name]
     assert bias.const_value is not None
     bias.const_value = onnx_ir.tensor(bias.const_value.numpy() + 2 * ONNX_TOLERANCE, name=name)
-    onnx_ir.save(graph, folder / GRAPH)
-    with pytest.raises(ReleaseError, match=r"logits of model\.onnx differ by"):
+    onnx_ir.save(graph, folder / MLM)
+    with pytest.raises(ReleaseError, match=r"outputs of onnx/mlm\.onnx differ by"):
         prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
 
 
 @pytest.mark.slow
 def test_file_that_cannot_be_read_is_refused(world: World, folder: Path) -> None:
-    (folder / GRAPH).write_bytes((folder / GRAPH).read_bytes()[:5000])
+    (folder / MLM).write_bytes((folder / MLM).read_bytes()[:5000])
     with pytest.raises(ReleaseError, match="cannot read"):
         prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
 
 
 def test_folder_without_the_file_passes_without_it(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / GRAPH).unlink()
+    shutil.rmtree((folder / MLM).parent)
     prove_in_this_process(monkeypatch)
     monkeypatch.setattr(reload, "run_onnx", None)
-    assert prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder).onnx_difference is None
+    assert prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder).onnx is None
 
 
 def test_model_above_the_limit_of_a_file_is_refused_in_a_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_graph, "MAX_BYTES", 1000)
     monkeypatch.setattr(onnx_graph, "_program", None)
-    with pytest.raises(ReleaseError, match=r"model\.onnx would have 0\.0 GB.* 2 GB.*recipe\.onnx"):
-        write_graph(exported)
+    with pytest.raises(ReleaseError, match=r"onnx/mlm\.onnx would have 0\.0 GB.* 2 GB.*recipe\.onnx"):
+        write_graphs(exported)
 
 
-def test_model_that_cannot_be_traced_is_refused_in_a_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_cannot_be_traced_is_refused_in_a_line(without_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **settings: object) -> None:
         warnings.warn("pages of it", UserWarning, stacklevel=1)
         raise RuntimeError("no such operator\nand more")
 
     monkeypatch.setattr(torch.onnx, "export", fail)
     with pytest.raises(ReleaseError, match=r"model\.onnx cannot .*: no such operator$"):
-        write_graph(exported)
+        write_graphs(without_files)
 
 
 @pytest.mark.parametrize("name", onnx_graph.EXTRA)
@@ -173,29 +189,93 @@ def test_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_file_is_fp32_of_the_rounded_weights(world: World, tmp_path: Path, weights: str) -> None:
     trained = load_model(str(world.trained))
     export(trained, weights, tmp_path)
-    write_graph(tmp_path)
-    kinds = {tensor.dtype for tensor in onnx_ir.load(tmp_path / GRAPH).graph.initializers.values()}
+    write_graphs(tmp_path)
+    kinds = {tensor.dtype for tensor in onnx_ir.load(tmp_path / MLM).graph.initializers.values()}
     assert onnx_ir.DataType.FLOAT in kinds
     assert not kinds & {onnx_ir.DataType.BFLOAT16, onnx_ir.DataType.FLOAT16}
     assert difference(tmp_path, load_model(str(tmp_path)), (3, LONG_POSITIONS)) < 5e-5
     assert difference(tmp_path, trained, (3, LONG_POSITIONS)) > 5e-5
-    assert prove(trained, weights, held_out(world.rows), tmp_path).onnx_difference < 5e-5
+    assert prove(trained, weights, held_out(world.rows), tmp_path).onnx.logits_difference < 5e-5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "roberta"])
+@pytest.mark.parametrize("family", [family for family in LEARNED_FAMILIES if family != "roberta"])
 def test_every_family_has_one(family: str, tmp_path: Path) -> None:
     pad = 1 if family in ("xlm-roberta", "camembert") else 0
     long = tiny_long(tmp_path / "long", tiny_folder(tmp_path / "base", family, pad))
-    write_graph(long)
+    write_graphs(long)
     for shape in SHAPES:
         assert difference(long, load_model(str(long)), shape) < 5e-5
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("family", "pad"), SPECIAL_OF_OTHERS)
+def test_every_family_that_keeps_its_length_has_one(family: str, pad: int, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "own-length", family, pad)
+    write_graph(folder)
+    for shape in ((1, 1), (2, 5), (3, NUM_POSITIONS)):
+        assert difference(folder, load_model(str(folder)), shape) < 5e-5
+
+
+@pytest.mark.slow
 def test_file_is_the_same_in_another_process(exported: Path, folder: Path) -> None:
-    (folder / GRAPH).unlink()
+    shutil.rmtree((folder / MLM).parent)
     command = [sys.executable, "-c", WRITE, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
-    assert (folder / GRAPH).read_bytes() == (exported / GRAPH).read_bytes()
+    assert all((folder / file).read_bytes() == (exported / file).read_bytes() for file in FILES)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "problem"),
+    [
+        ({}, None),
+        ({"int8_lost": 12, "int8_won": 4}, None),
+        ({"int8_lost": 40, "int8_won": 39}, None),  # as many won as lost: chance
+        ({"int8_lost": 45, "int8_won": 5}, "mlm_int8.onnx no longer predicts 45 of 1,000 tokens and predicts 5 more"),
+        ({"int8_similarity": INT8_SIMILARITY - 0.001}, "cosine similarity of token vectors of onnx/model_int8.onnx"),
+        ({"int8_similarity": float("nan")}, "cosine similarity"),
+        ({"encoder_difference": 2 * ONNX_TOLERANCE}, "outputs of onnx/model.onnx differ by 2.00e-03"),
+        ({"logits_difference": float("nan")}, "outputs of onnx/mlm.onnx differ by nan"),
+    ],
+)
+def test_int8_may_lose_a_percent_of_the_tokens_and_chance(numbers: dict[str, float], problem: str | None) -> None:
+    faithful = {"logits_difference": 1e-5, "encoder_difference": 1e-5, "int8_selected": 1_000, "int8_lost": 0}
+    found = OnnxProof(**{**faithful, "int8_won": 0, "int8_similarity": 0.999, **numbers}).problems
+    assert len(found) == (problem is not None)
+    assert not problem or problem in found[0]
+
+
+def test_int8_file_of_other_weights_is_refused(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prove_in_this_process(monkeypatch)
+    graph = onnx_ir.load(folder / MLM_INT8)
+    [name] = [name for name in graph.graph.initializers if name.endswith("lm_head.decoder.bias")]
+    bias = graph.graph.initializers[name]
+    bias.const_value = onnx_ir.tensor(np.roll(bias.const_value.numpy(), 1), name=name)
+    onnx_ir.save(graph, folder / MLM_INT8)
+    with pytest.raises(ReleaseError, match=r"onnx/mlm_int8\.onnx no longer predicts"):
+        prove(load_model(str(world.trained)), "fp32", held_out(world.rows), folder)
+
+
+def run(graph: Path, output: str, *inputs: torch.Tensor) -> torch.Tensor:
+    session = onnxruntime.InferenceSession(graph)
+    arrays = [tensor.numpy() for tensor in inputs]
+    return torch.from_numpy(session.run([output], dict(zip(INPUTS, arrays, strict=True)))[0])
+
+
+def test_encoder_gives_the_hidden_states_and_their_mean(exported: Path, world: World) -> None:
+    model = load_model(str(world.trained)).model.eval()
+    input_ids = torch.randint(5, 290, (3, 20), generator=torch.Generator().manual_seed(3))
+    mask = (torch.arange(20) < torch.tensor([[20], [7], [1]])).long()
+    input_ids[mask == 0] = model.config.pad_token_id
+    with torch.no_grad():
+        hidden = model.base_model(input_ids=input_ids, attention_mask=mask).last_hidden_state
+    actual = run(exported / ENCODER, "last_hidden_state", input_ids, mask)
+    assert (actual - hidden)[mask == 1].abs().max() < 5e-5
+    expected = torch.stack([row[: int(length)].mean(0) for row, length in zip(hidden, mask.sum(1), strict=True)])
+    assert (run(exported / ENCODER, "sentence_embedding", input_ids, mask) - expected).abs().max() < 5e-5
+    int8 = run(exported / ENCODER_INT8, "last_hidden_state", input_ids, mask)
+    assert 1e-3 < (int8 - hidden)[mask == 1].abs().max() < 2
+    sizes = [(exported / file).stat().st_size for file in FILES]
+    assert sizes[1] < sizes[0]
+    assert sizes[3] < sizes[2]

@@ -11,10 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from longmlm.data.rows import Rows
 from longmlm.errors import ReleaseError
+from longmlm.model.carried import Carried
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import reload
 from longmlm.release.export import TYPES, export
 from longmlm.release.proof import masked_text, prove
+from tests.support.extras import extra_weights
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, prove_in_this_process
 
 
@@ -188,3 +190,36 @@ def test_logits_are_compared_before_a_pipeline_takes_the_model_to_a_gpu(
     monkeypatch.setattr(reload, "pipeline", elsewhere)
     with pytest.raises(ReleaseError, match="^[^;]*the decoder is not tied[^;]*$"):  # on the meta device
         prove(trained, "fp32", rows, tmp_path)
+
+
+def with_pooler(trained: LoadedModel) -> LoadedModel:
+    """Returns the model with a pooler that was not trained."""
+    return replace(trained, carried=Carried(extra_weights("roberta")))
+
+
+@pytest.mark.parametrize("weights", TYPES)
+def test_carried_weights_are_expected_and_compared(
+    trained: LoadedModel, rows: Rows, tmp_path: Path, weights: str
+) -> None:
+    export(with_pooler(trained), weights, tmp_path)
+    assert prove(with_pooler(trained), weights, rows, tmp_path).unexpected == []
+    with pytest.raises(ReleaseError, match=r"unexpected weights \['roberta\.pooler\.dense\.bias'"):
+        prove(trained, weights, rows, tmp_path)
+
+
+def alter(weights: dict[str, torch.Tensor], name: str) -> None:
+    weights[name].add_(1e-6)
+
+
+def lose(weights: dict[str, torch.Tensor], name: str) -> None:
+    del weights[name]
+
+
+@pytest.mark.parametrize("change", [alter, lose])
+def test_carried_weight_that_is_altered_or_lost_is_found(
+    trained: LoadedModel, rows: Rows, tmp_path: Path, change: Callable[[dict[str, torch.Tensor], str], object]
+) -> None:
+    export(with_pooler(trained), "fp32", tmp_path)
+    change_weights(tmp_path, lambda stored: change(stored, "roberta.pooler.dense.bias"))
+    with pytest.raises(ReleaseError, match=r"altered weights \['roberta\.pooler\.dense\.bias'\]"):
+        prove(with_pooler(trained), "fp32", rows, tmp_path)

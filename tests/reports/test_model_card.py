@@ -61,7 +61,8 @@ def render(
     **facts: object,
 ) -> str:
     """Returns the card of the model, with other facts than usual."""
-    facts = {"training": Training(), "licence": Licence("apache-2.0")} | facts
+    num_positions = provenance.extension.num_positions if provenance.extension else LONG_POSITIONS
+    facts = {"training": Training(), "licence": Licence("apache-2.0"), "num_positions": num_positions} | facts
     return model_card(
         author, CardFacts(name="tiny-40", provenance=provenance, evaluation=evaluation, rows=rows, **facts)
     )
@@ -105,6 +106,15 @@ def test_numbers_are_the_measured_ones(provenance: Provenance, measured: Evaluat
     assert CARD.title in text
     assert CARD.description in text
     assert 'model="tiny-40"' in text
+
+
+def test_card_cites_the_method_where_it_was_used(
+    provenance: Provenance, measured: Evaluation, rows: RowsManifest
+) -> None:
+    other = replace(provenance, extension=replace(provenance.extension, initialisation="random"))
+    for source in ("https://kexue.fm/archives/7947", "arXiv:1907.11692"):
+        assert source in ModelCard(render(provenance, measured, rows)).text
+        assert source not in ModelCard(render(other, measured, rows)).text
 
 
 def test_card_is_well_formed_markdown_whatever_it_contains(
@@ -253,3 +263,34 @@ def test_training_is_shown_if_it_is_known(provenance: Provenance, rows: RowsMani
         assert f"Trained for {duration} on one H200." in text
     assert "| masking.selected_fraction | 0.2 |" in text
     assert "## Training" not in render(provenance, None, rows)
+
+
+def test_what_was_carried_over_untrained_is_named(
+    provenance: Provenance, measured: Evaluation, rows: RowsManifest
+) -> None:
+    said = "Carried over untrained from the base model"
+    text = ModelCard(render(provenance, measured, rows, carried=("pooler", "NSP head"))).text
+    assert f"{said}: pooler, NSP head." in text
+    assert said not in ModelCard(render(provenance, measured, rows)).text
+
+
+def test_card_of_a_sentence_transformer_loads_it_from_where_it_is_published(
+    provenance: Provenance, measured: Evaluation, rows: RowsManifest
+) -> None:
+    card = render(provenance, measured, rows, modules=("Pooling", "Normalize"), has_onnx=True)
+    assert ModelCard(card).data.tags == ["masked-lm", "long-context", "sentence-transformers"]
+    assert "sentence-transformers model (Pooling, Normalize)" in card
+    assert 'SentenceTransformer("tiny-40")' in card
+    assert "sentence-transformers" not in render(provenance, measured, rows)
+    on_hub = addressed(card, "hf", "owner/tiny", "v1")
+    for call in (
+        "SentenceTransformer(",
+        "AutoTokenizer.from_pretrained(",
+        "cached_file(",
+        'pipeline("fill-mask", model=',
+    ):
+        assert f'{call}"owner/tiny", revision="v1"' in on_hub
+    on_modelscope = addressed(on_hub, "ms", "owner/tiny")
+    assert on_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 3
+    assert "SentenceTransformer(folder)" in on_modelscope
+    assert addressed(on_modelscope, "hf", "owner/tiny", "v1") == on_hub

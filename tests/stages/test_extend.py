@@ -17,7 +17,8 @@ from longmlm.folders import verify
 from longmlm.model import extension
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.stages.extend import extend
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension
+from tests.support.extras import with_heads, with_modules
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension, tiny_folder
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -97,6 +98,36 @@ def test_notes_about_the_base_model_are_printed(copy: Path, tmp_path: Path, run_
     assert said.startswith(f"{copy} has no safetensors file")
 
 
+def test_terms_are_added_with_or_without_positions(world: World, tmp_path: Path, run_here: Run) -> None:
+    (tmp_path / "terms.txt").write_text("myocarditis\nheart failure\nmyocarditis\n", encoding="utf-8")
+    said = {}
+    for number in (LONG_POSITIONS, NUM_POSITIONS):
+        output, more = tmp_path / str(number), {"add_tokens": str(tmp_path / "terms.txt"), "num_positions": number}
+        code, said[number], warned = run_here(ExtendConfig, extend, settings(world.base, output, **more))
+        assert (code, warned) == (0, "")
+        assert "tokens: 2 added from" in said[number] and "1 skipped" in said[number]
+        about = read_provenance(output)
+        assert about.added_tokens.base.name == str(world.base)
+        assert (about.extension is not None) == (number == LONG_POSITIONS)
+        tokenizer = AutoTokenizer.from_pretrained(output)
+        assert tokenizer.model_max_length == number
+        assert len(tokenizer("Acute myocarditis", add_special_tokens=False)["input_ids"]) == 1 + len(
+            tokenizer("Acute", add_special_tokens=False)["input_ids"]
+        )
+    assert "positions: " in said[LONG_POSITIONS] and "positions: " not in said[NUM_POSITIONS]
+
+
+@pytest.mark.parametrize(("name", "value"), [("alpha", 0.2), ("mode", "generated"), ("initialisation", "tile")])
+def test_settings_of_new_positions_are_refused_where_there_are_none(
+    world: World, tmp_path: Path, run_here: Run, name: str, value: object
+) -> None:
+    (tmp_path / "terms.txt").write_text("myocarditis\n", encoding="utf-8")
+    recipe = {"add_tokens": str(tmp_path / "terms.txt"), name: value}
+    wanted = {"base": str(world.base), "output": str(tmp_path / "long"), "recipe": recipe}
+    code, _, warned = run_here(ExtendConfig, extend, wanted)
+    assert (code, warned) == (2, f"error: {name} is for new positions, and the model keeps its 16: remove it\n")
+
+
 def test_alpha_above_a_half_is_noted(world: World, tmp_path: Path, run_here: Run) -> None:
     for alpha, is_noted in ((0.7, True), (0.4, False)):
         output = tmp_path / str(alpha)
@@ -123,7 +154,8 @@ def take_encoder_weight(folder: Path) -> None:
 
 
 def make_rotary(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "modernbert"}')
+    shutil.rmtree(folder)
+    tiny_folder(folder, "modernbert", 3)
 
 
 def mark_as_extended(folder: Path) -> None:
@@ -157,6 +189,7 @@ ERRORS = {
     "shorter": (keep, {"num_positions": NUM_POSITIONS}, "num_positions = 16"),
     "too long": (keep, {"num_positions": NUM_POSITIONS**2 + 1}, "extend to 256 at most"),
     "alpha": (keep, {"alpha": 0.5}, "alpha must be"),
+    "no terms": (keep, {"add_tokens": "/nowhere/terms.txt"}, "add_tokens: /nowhere/terms.txt cannot be read"),
     "unknown key": (keep, {"num_position": 3}, "unknown key recipe.num_position,"),
 }
 
@@ -206,3 +239,16 @@ def test_command_exits_on_an_error_with_one_line_and_code_2(world: World, tmp_pa
     assert warned.startswith(f"error: {output} already exists")
     assert warned.count("\n") == 1
     assert [path.name for path in output.iterdir()] == ["kept"]
+
+
+def test_what_is_carried_and_what_is_not_is_said(copy: Path, tmp_path: Path, run_here: Run) -> None:
+    with_modules(with_heads(copy, "roberta"), ("Transformer", "Pooling"))
+    (copy / "own.py").write_text("")
+    code, said, warned = run_here(ExtendConfig, extend, settings(copy, tmp_path / "long"))
+    assert (code, warned) == (0, "")
+    files = ["1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"]
+    assert said.splitlines()[:3] == [
+        "carried over untrained: pooler",
+        f"files beside the model: {', '.join(files)}",
+        "not carried over: own.py",
+    ]

@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from longmlm.folders import verify
 from longmlm.model.loading import LoadedModel, weights_sha256
-from longmlm.release import build
+from longmlm.release import build, reload
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.release import release
 from tests.support.evaluations import forge
@@ -158,7 +158,7 @@ ERRORS = {
     "other weights": ({"model": "{nudged}"}, "was measured on other weights"),
     "other rows": ({"rows": "{long}"}, "holds no packed rows"),
     "no rows": ({"rows": "nowhere"}, "nowhere: no such folder"),
-    "output there": ({"output": "{empty}"}, "already exists"),
+    "output there": ({"output": "{empty}"}, "has no manifest.json"),
     "weights": ({"recipe": {"weights": "int8"}}, "weights"),
     "unknown key": ({"card": {"titel": "x"}}, "did you mean title?"),
 }
@@ -187,3 +187,21 @@ def test_users_error_is_one_line_and_leaves_nothing(
     assert warned.count("\n") == 1
     assert message in warned
     assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "stage.toml"] == before
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_release_as_a_sentence_transformer_is_one_and_its_card_runs(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, pooling: str
+) -> None:
+    output = tmp_path / "out" / "tiny-40"
+    recipe = {"recipe": {"sentence_transformer": pooling}}
+    code, said, warned = run_here(ReleaseConfig, release, settings(world, evaluation, output) | recipe)
+    assert (code, warned) == (0, "")
+    files = {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"}
+    assert files <= verify(output)["files"].keys()
+    assert said.splitlines()[0] == f"files beside the model: {', '.join(sorted(files))}"
+    assert "SentenceTransformer(" in (output / "README.md").read_text()
+    assert json.loads((output / "sentence_bert_config.json").read_text())["max_seq_length"] == LONG_POSITIONS
+    (output / "modules.json").write_text("[]")
+    with pytest.raises(Exception, match="modules|module"):
+        reload.run_card(output)

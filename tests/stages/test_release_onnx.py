@@ -36,12 +36,13 @@ def test_release_holds_shards_and_a_proved_onnx_file_and_says_only_that(
 ) -> None:
     code, said, warned = run_here(ReleaseConfig, release, in_bf16(settings))
     assert (code, warned) == (0, "")
-    found = re.search(r"^model\.onnx .* (\S+)$", said, re.MULTILINE)
+    found = re.search(r"^ONNX files .* logits differ by at most (\S+), vectors by (\S+)$", said, re.MULTILINE)
     assert found
     assert 0 < float(found[1]) < 1e-4
+    assert 0 < float(found[2]) < 1e-4
     output = Path(str(settings["output"]))
     files = verify(output)["files"].keys()
-    assert {"model.onnx", "model.safetensors.index.json", "README.md"} <= files
+    assert {"onnx/model.onnx", "onnx/mlm_int8.onnx", "model.safetensors.index.json", "README.md"} <= files
     assert len([name for name in files if name.endswith(".safetensors")]) > 2
     assert "cached_file" in (output / "README.md").read_text()
     assert json.loads((output / "config.json").read_text())["dtype"] == "bfloat16"
@@ -55,16 +56,23 @@ def test_file_that_gives_other_logits_leaves_nothing(
 ) -> None:
     written = []
 
-    def write_graph(folder: Path) -> None:
-        (folder / onnx_graph.GRAPH).write_bytes(b"")
+    def write_graphs(folder: Path) -> list[str]:
+        (folder / "onnx").mkdir()
+        (folder / reload.MLM).write_bytes(b"")
         written.append(folder)
+        return []
+
+    def constant(file: Path, output: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        return lambda ids, _: torch.zeros(
+            *ids.shape[: 1 if "sentence" in output else 2], 300 if output == "logits" else 32
+        )
 
     prove_in_this_process(monkeypatch)
-    monkeypatch.setattr(build, "write_graph", write_graph)
-    monkeypatch.setattr(reload, "run_onnx", lambda _: lambda ids, _: torch.zeros(*ids.shape, 300))
+    monkeypatch.setattr(build, "write_graphs", write_graphs)
+    monkeypatch.setattr(reload, "run_onnx", constant)
     code, said, warned = run_here(ReleaseConfig, release, settings)
     assert (code, said, len(written)) == (2, "", 1)
-    assert re.match(r"error: .*logits of model\.onnx differ by", warned.splitlines()[-1])
+    assert re.match(r"error: .*outputs of onnx/mlm\.onnx differ by", warned.splitlines()[-1])
     assert list((tmp_path / "out").iterdir()) == []
 
 

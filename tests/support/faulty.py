@@ -1,6 +1,6 @@
 """Training with a fault on one rank, as a script for the launcher: faulty.py FAULT RANK STEP FILE.toml.
 
-The rank -1 stands for every rank.
+The rank -1 stands for every rank. For the fault `memory`, STEP is the number of bytes that are free on RANK.
 """
 
 import os
@@ -13,7 +13,7 @@ import torch
 
 from longmlm import cli
 from longmlm.evaluation import run_evaluation
-from longmlm.training import checkpoint, loop
+from longmlm.training import checkpoint, loop, micro_batch
 from longmlm.training.run_folder import list_checkpoints
 
 LARGEST_FILE = 16_384  # bytes: metrics and generator states fit, weights do not
@@ -25,6 +25,8 @@ def main() -> None:
     sys.argv = [sys.argv[0], *sys.argv[4:]]
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and os.environ["RANK"] == "0":
         time.sleep(3)  # the other ranks find in the launcher's store what the previous rank 0 left there
+    if fault == "memory" and os.environ["RANK"] == str(rank):
+        micro_batch.free_memory_bytes = lambda: step
     update = loop.one_update
 
     def faulty(task, run, batches, state):
@@ -79,7 +81,8 @@ def happen(fault: str, run) -> None:
             with torch.no_grad():
                 next(model.parameters())[5:].fill_(float("nan"))
         case "nan-gradient":
-            next(model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+            gradient_of = next(model.parameters())
+            once = gradient_of.register_hook(lambda gradient: once.remove() or gradient * float("nan"))
 
 
 if __name__ == "__main__":

@@ -16,19 +16,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, SentencePieceUnigramTokenizer
-from transformers import (
-    AlbertTokenizer,
-    AutoConfig,
-    AutoModelForMaskedLM,
-    BertTokenizer,
-    CamembertTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    RobertaTokenizer,
-    XLMRobertaTokenizer,
-)
+from transformers import AutoModelForMaskedLM
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
@@ -48,95 +36,9 @@ from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
+from tests.support.families import NUM_POSITIONS, demo_texts, tiny_model, tiny_tokenizer
 
-DEMO = Path(__file__).parents[2] / "src" / "longmlm" / "bundled" / "text" / "demo.jsonl"
-NUM_DOCUMENTS, DOCUMENT_CHARACTERS, VOCABULARY_SIZE = 48, 900, 300
-NUM_POSITIONS, LONG_POSITIONS = 16, 40
-SPECIAL = {
-    ("roberta", 1): ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-    ("roberta", 3): ["<s>", "</s>", "<unk>", "<pad>", "<mask>"],
-    ("bert", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-    ("xlm-roberta", 1): ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-    ("camembert", 1): ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"],
-    ("albert", 0): ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"],
-    ("electra", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-    ("distilbert", 0): ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-}
-TOKENIZERS = {
-    "roberta": RobertaTokenizer,
-    "xlm-roberta": XLMRobertaTokenizer,
-    "camembert": CamembertTokenizer,
-    "albert": AlbertTokenizer,
-}
-WIDTH = 32
-
-
-@functools.cache
-def demo_texts() -> tuple[str, ...]:
-    """Returns the beginnings of a few dozen documents."""
-    lines = DEMO.read_text(encoding="utf-8").splitlines()[:NUM_DOCUMENTS]
-    texts = [json.loads(line)["text"][:DOCUMENT_CHARACTERS] for line in lines]
-    assert len(texts) == NUM_DOCUMENTS
-    return tuple(texts)
-
-
-@functools.cache
-def _trained(family: str, pad: int) -> dict[str, Any]:
-    """Returns vocabulary, and merges if any, of the family's kind of tokenizer, trained on the demo texts."""
-    special = SPECIAL[family, pad]
-    more = {"unk_token": "<unk>"} if family in TOKENIZERS and family != "roberta" else {}
-    kind = BertWordPieceTokenizer
-    if family in TOKENIZERS:
-        kind = ByteLevelBPETokenizer if family == "roberta" else SentencePieceUnigramTokenizer
-    tokenizer = kind()
-    tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False, **more)
-    return json.loads(tokenizer.to_str())["model"]
-
-
-def tiny_tokenizer(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedTokenizerBase:
-    """Returns the family's tokenizer with about 300 tokens and the padding token at the id `pad`."""
-    backend, kind = _trained(family, pad), TOKENIZERS.get(family, BertTokenizer)
-    if family == "roberta":
-        merges = [tuple(pair) for pair in backend["merges"]]
-        return kind(vocab=dict(backend["vocab"]), merges=merges, model_max_length=num_positions)
-    if family in TOKENIZERS:
-        return kind(vocab=[(piece, score) for piece, score in backend["vocab"]], model_max_length=num_positions)
-    return kind(vocab=dict(backend["vocab"]), model_max_length=num_positions)
-
-
-def tiny_config(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedConfig:
-    """Returns the config of a model with `num_positions` usable positions, with weights large enough to matter."""
-    tokenizer = tiny_tokenizer(family, pad)
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": WIDTH,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "initializer_range": 0.3,
-        "pad_token_id": pad,
-        "max_position_embeddings": num_positions,
-    }
-    if "roberta" in family or family == "camembert":
-        special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-        sizes |= {**special, "max_position_embeddings": num_positions + pad + 1, "type_vocab_size": 1}
-    own: dict[str, dict[str, object]] = {
-        "albert": {"embedding_size": WIDTH // 2, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
-        "electra": {"embedding_size": WIDTH // 2},
-        "distilbert": {"hidden_dim": 64},
-    }
-    return AutoConfig.for_model(family, **sizes, **own.get(family, {}))
-
-
-def tiny_model(family: str, pad: int, num_positions: int = NUM_POSITIONS, seed: int = 0) -> PreTrainedModel:
-    """Returns a random model in evaluation mode, with biases that are not zero."""
-    torch.manual_seed(seed)
-    model = AutoModelForMaskedLM.from_config(tiny_config(family, pad, num_positions)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
+LONG_POSITIONS = 40
 
 
 def tiny_folder(

@@ -98,8 +98,7 @@ def test_too_little_memory_is_reported_before_a_step_is_made(settings, dry_run, 
 
 
 def test_too_small_a_disk_is_reported_before_a_step_is_made(settings, dry_run, monkeypatch):
-    usage = type("Usage", (), {"free": 1_000})
-    monkeypatch.setattr(dry_running.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(dry_running, "free_bytes", lambda _: 1_000)
     monkeypatch.setattr(dry_running, "_two_steps", lambda *_: pytest.fail("a step was made"))
     with pytest.raises(TrainingError, match="make room, lower checkpoints_kept"):
         dry_run(settings)

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.model.architecture import architecture_of
+from longmlm.model.position_table import position_table_of
 from longmlm.model.positions import hierarchical_table
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
@@ -25,8 +25,7 @@ def generated(settings, models) -> PretrainConfig:
 
 
 def table_of(folder: Path) -> torch.Tensor:
-    parts = architecture_of(AutoModelForMaskedLM.from_pretrained(folder))
-    return parts.position_table.weight.detach()[parts.position_offset :]
+    return position_table_of(AutoModelForMaskedLM.from_pretrained(folder)).usable_rows
 
 
 def test_the_trained_table_stays_a_decomposition_and_is_written_in_full(generated, models, train):

@@ -11,6 +11,7 @@ from longmlm.artifacts.artifact import Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError
 from longmlm.settings.held_out import HeldOut
+from longmlm.settings.pretrain import ComputePrecision
 
 ViewName = Literal["base_cut", "base_windows", "long_before", "long_after", "long_after_cut"]
 VIEW_NAMES: tuple[ViewName, ...] = get_args(ViewName)
@@ -24,7 +25,7 @@ class EvaluationSources:
     rows: str
     rows_sha256: str
     base: str
-    before: str
+    before: str | None = None
     after: str | None = None
     base_revision: str | None = None
     before_revision: str | None = None
@@ -45,7 +46,7 @@ class Evaluation(Artifact):
     position_starts: tuple[int, ...]
     num_rows: int
     held_out: HeldOut
-    precision: Literal["no", "bf16"]
+    precision: ComputePrecision
     sources: EvaluationSources
     measured: dict[ViewName, Measured]
     curve: tuple[EvaluationMetrics, ...] = ()

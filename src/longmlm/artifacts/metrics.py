@@ -15,7 +15,10 @@ METRICS_FILE = "metrics.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMetrics(Artifact):
-    """Means over the steps since the previous line: loss in nats, accuracy in percent; memory is the peak so far."""
+    """Means over the steps since the previous line: loss in nats, accuracy in percent; memory is the peak so far.
+
+    `gradient_norm` is None after an update that was skipped in fp16; `skipped_steps` counts all of these so far.
+    """
 
     kind: Literal["training"] = "training"
     step: int
@@ -23,11 +26,12 @@ class TrainingMetrics(Artifact):
     loss: float
     accuracy: float
     learning_rate: float
-    gradient_norm: float
+    gradient_norm: float | None
     tokens_per_second: float
     elapsed_seconds: float
     memory_bytes: int = 0
     mfu: float | None = None
+    skipped_steps: int = 0
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError
 from longmlm.settings.extend import Initialisation, PositionMode
 from longmlm.settings.held_out import HeldOut
+from longmlm.settings.pretrain import ComputePrecision
 
 EXTENSION_KEYS = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
 OLD_KEYS = {  # all that files from before format 1 can have
@@ -47,6 +48,16 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddedTokens:
+    """The terms that a base model got tokens for: the SHA-256 of their file, and how many were added and skipped."""
+
+    base: ModelSource
+    file_sha256: str
+    num_added: int
+    num_skipped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecord:
     """What a model was trained on, and its held-out accuracy in percent at that step, if it was evaluated there.
 
@@ -58,7 +69,7 @@ class TrainingRecord:
     steps: int
     tokens: int
     accuracy: float | None = None
-    precision: Literal["no", "bf16"] | None = None
+    precision: ComputePrecision | None = None
     held_out: HeldOut | None = None
     rows: str | None = None
     rows_sha256: str | None = None
@@ -74,14 +85,16 @@ class Provenance(Artifact):
     FILE: ClassVar[str] = "longmlm.json"
 
     extension: Extension | None = None
+    added_tokens: AddedTokens | None = None
     started_from: ModelSource | None = None
     trained: TrainingRecord | None = None
     trained_before: tuple[TrainingRecord, ...] = ()
 
     @property
     def source(self) -> ModelSource | None:
-        """The base model; for a model that was not extended, the one that its training started from."""
-        return self.extension.base if self.extension else self.started_from
+        """The base model; for a model that extend did not write, the one that its training started from."""
+        extended = self.extension or self.added_tokens
+        return extended.base if extended else self.started_from
 
     def of_run(self, start: ModelSource) -> Self:
         """Returns the history of a run that starts from the model at `start`, whose own history this is."""
@@ -95,7 +108,9 @@ class Provenance(Artifact):
     def published(self) -> Self:
         """Returns the history for a release, in which a local folder is only the last part of its path."""
         extension = self.extension and replace(self.extension, base=self.extension.base.published())
-        return replace(self, extension=extension, started_from=self.started_from and self.started_from.published())
+        added = self.added_tokens and replace(self.added_tokens, base=self.added_tokens.base.published())
+        started = self.started_from and self.started_from.published()
+        return replace(self, extension=extension, added_tokens=added, started_from=started)
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:

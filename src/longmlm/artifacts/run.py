@@ -1,18 +1,19 @@
 """Artifacts of a run: state.json in each checkpoint, and summary.json in the run folder."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, without
 from longmlm.errors import ArtifactError
-from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
     """Progress of a run after `step` updates; accuracies are masked-token accuracies in percent.
 
-    `cursor` counts the rows consumed by all ranks together, `tokens` those rows' tokens. `accuracy` is that of the
+    `cursor` counts the rows consumed by all ranks, `tokens` those rows' tokens. In fp16, `skipped_steps` of the
+    steps changed no weight; `skipped_in_a_row` counts those since the last one that did. `accuracy` is that of the
     latest evaluation, made at `evaluated_at_step`. `base_cut` is None if there is no base model.
     """
 
@@ -20,20 +21,24 @@ class TrainState:
     cursor: int = 0
     tokens: int = 0
     training_seconds: float = 0.0
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
     base_cut: float | None = None
     accuracy: float | None = None
     evaluated_at_step: int | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
 
-    def after_update(self, num_rows: int, num_tokens: int, seconds: float) -> Self:
-        """Returns the state one update later."""
+    def after_update(self, num_rows: int, num_tokens: int, seconds: float, is_skipped: bool = False) -> Self:
+        """Returns the state one update later, also if that was skipped."""
         return replace(
             self,
             step=self.step + 1,
             cursor=self.cursor + num_rows,
             tokens=self.tokens + num_tokens,
             training_seconds=self.training_seconds + seconds,
+            skipped_steps=self.skipped_steps + is_skipped,
+            skipped_in_a_row=self.skipped_in_a_row + 1 if is_skipped else 0,
         )
 
     def after_evaluation(self, accuracy: float | None, is_recovered: bool) -> Self:
@@ -63,7 +68,7 @@ class CheckpointState(Artifact):
     recipe: PretrainRecipe
     rows_sha256: str
     rows: str | None = None
-    precision: Literal["no", "bf16"] | None = None
+    precision: ComputePrecision | None = None
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:

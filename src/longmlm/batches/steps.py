@@ -42,13 +42,13 @@ def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int 
         )
 
 
-def rows_per_step(batch_tokens: int, rows: Rows, num_processes: int) -> int:
+def rows_per_step(batch_tokens: int, row_length: int, mean_fill: float, num_processes: int) -> int:
     """Returns the rows of a global batch of about `batch_tokens`; raises TrainingError if there are more processes."""
-    num_rows = round(batch_tokens / (rows.row_length * rows.mean_fill))
+    num_rows = round(batch_tokens / (row_length * mean_fill))
     if num_rows < num_processes:
         raise TrainingError(
-            f"batch_tokens = {batch_tokens} gives {num_rows} rows of {rows.row_length} for {num_processes} processes: "
-            f"set it to at least {num_processes * rows.row_length}"
+            f"batch_tokens = {batch_tokens} gives {num_rows} rows of {row_length} for {num_processes} processes: "
+            f"set it to at least {num_processes * row_length}"
         )
     return num_rows
 

@@ -36,6 +36,11 @@ class SetAside:
 Slice = tuple[Span, ...]
 
 
+def slice_bytes(spans: Slice) -> int:
+    """Returns the number of bytes of text in a slice."""
+    return sum(span.size for span in spans)
+
+
 def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
     """Cuts the sources, in order, into slices of about `slice_bytes`: a large file gives several, small ones share."""
     slices: list[Slice] = []

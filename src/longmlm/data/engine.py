@@ -25,6 +25,7 @@ from longmlm.data.executor import run_slices
 from longmlm.data.files import files_of
 from longmlm.data.rows import read_rows_manifest
 from longmlm.data.sentences import bytes_per_token, check_language
+from longmlm.data.size import token_bytes
 from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, UserError
@@ -204,10 +205,10 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
 
 
 def _check_disk_space(job: SliceJob, numbers: Sequence[int]) -> None:
-    token_bytes = 2 if job.vocabulary.size <= 1 << 16 else 4
+    num_bytes = token_bytes(job.vocabulary.size)
     spans = (span for number in numbers for span in job.slices[number])
     sources = job.recipe.sources
-    needed = sum(span.size * token_bytes // bytes_per_token(sources[span.source].language) for span in spans)
+    needed = sum(span.size * num_bytes // bytes_per_token(sources[span.source].language) for span in spans)
     free = shutil.disk_usage(job.folder).free
     if needed > free:
         if len(numbers) == len(job.slices):

@@ -10,11 +10,11 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from threading import Thread
 
-from tqdm import tqdm
-
+from longmlm.data.corpus import slice_bytes
 from longmlm.data.slices import SliceJob, pack_slice
 from longmlm.errors import DataError
 from longmlm.processes import end_with_parent, ignore_stop_signals
+from longmlm.progress import Progress
 
 _job_of_this_worker: list[SliceJob] = []
 
@@ -24,24 +24,26 @@ def run_slices(job: SliceJob, numbers: Sequence[int], num_workers: int = 1) -> N
 
     Raises DataError when a worker is killed. Any exception in this process, such as SystemExit on SIGTERM, kills them.
     """
-    num_finished = len(job.slices) - len(numbers)
-    with tqdm(desc="prepare", unit="slice", total=len(job.slices), initial=num_finished) as progress:
+    total = sum(map(slice_bytes, job.slices))
+    left = sum(slice_bytes(job.slices[number]) for number in numbers)
+    with Progress("prepare", total, "B", total - left) as progress:
         if min(num_workers, len(numbers)) <= 1:
             for number in numbers:
                 pack_slice(job, number)
-                progress.update()
+                progress.advance(slice_bytes(job.slices[number]))
         else:
             _run_in_workers(job, numbers, min(num_workers, len(numbers)), progress)
 
 
-def _run_in_workers(job: SliceJob, numbers: Sequence[int], num_workers: int, progress: tqdm) -> None:
+def _run_in_workers(job: SliceJob, numbers: Sequence[int], num_workers: int, progress: Progress) -> None:
     context, pickled = multiprocessing.get_context("forkserver"), pickle.dumps(job)
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker) as pool:
         try:
-            for task in as_completed([pool.submit(_pack, pickled, number) for number in numbers]):
+            tasks = {pool.submit(_pack, pickled, number): number for number in numbers}
+            for task in as_completed(tasks):
                 task.result()
-                progress.update()
+                progress.advance(slice_bytes(job.slices[tasks[task]]))
         except BrokenProcessPool:
             raise DataError(
                 "a worker was killed, possibly because memory ran out: run the same command again with a smaller "

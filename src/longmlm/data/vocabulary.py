@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,16 @@ class Vocabulary:
         return Maskable(is_maskable, np.flatnonzero(is_maskable), self.special.mask)
 
 
-def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
-    """Returns the fast tokenizer in a folder, or on the hub under `name`, with truncation and padding off.
+def load_vocabulary(name: str) -> Vocabulary:
+    """Returns the fast tokenizer in a folder, or on the hub (OWNER/NAME[@REVISION]), with truncation and padding off.
 
     Raises DataError when there is none, or when a special token that rows need is missing.
     """
     from transformers import AutoTokenizer
 
     try:
-        folder = snapshot_of(name, revision, with_weights=False).folder
+        repository, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
+        folder = snapshot_of(repository, revision or None, with_weights=False).folder
         pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the libraries below raise types of their own
         if Path(name).exists():
@@ -88,7 +90,9 @@ def load_vocabulary(name: str, revision: str | None = None) -> Vocabulary:
             ) from error
         reason = (str(error).splitlines() or ["?"])[0]
         raise DataError(f"{name}: no folder, nor a reachable hub repository, with a tokenizer ({reason})") from error
-    if len(pretrained) <= len(pretrained.all_special_ids):  # transformers makes one up when there are no files
+    if set(pretrained.get_vocab()) <= set(
+        pretrained.all_special_tokens
+    ):  # transformers makes one up when there are no files
         raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
     return vocabulary_of_pretrained(pretrained, name)
 
@@ -98,8 +102,26 @@ def vocabulary_of_pretrained(pretrained: Any, name: str) -> Vocabulary:
     tokenizer = getattr(pretrained, "backend_tokenizer", None)
     if tokenizer is None:
         raise DataError(f"{name} has only a slow tokenizer: save it once as a fast one (tokenizer.json)")
+    try:
+        tokenizer.to_str()
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise DataError(
+            f"{name}: its tokenizer, a {type(pretrained).__name__}, splits words with Python code, which has no "
+            "fingerprint: take a model with another tokenizer, such as RoFormer's by characters"
+        ) from error
     named = {role: getattr(pretrained, role, None) for roles in ROLES.values() for role in roles[:2]}
     return vocabulary_of(tokenizer, name, {role: token for role, token in named.items() if token})
+
+
+def cached_vocabulary(pretrained: Any) -> tuple[Vocabulary, Maskable]:
+    """Returns what vocabulary_of_pretrained does, and what is maskable; computing it takes longer than a batch."""
+    return _cached_vocabulary(pretrained, (len(pretrained), *pretrained.all_special_ids))
+
+
+@lru_cache(maxsize=4)
+def _cached_vocabulary(pretrained: Any, _state: tuple[int, ...]) -> tuple[Vocabulary, Maskable]:  # of a tokenizer
+    vocabulary = vocabulary_of_pretrained(pretrained, pretrained.name_or_path or type(pretrained).__name__)
+    return vocabulary, vocabulary.maskable
 
 
 def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None = None) -> Vocabulary:

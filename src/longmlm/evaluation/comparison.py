@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 from accelerate import Accelerator
 
@@ -19,6 +18,8 @@ from longmlm.evaluation.measure import measure
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.terms import with_tokens_of
+from longmlm.settings.pretrain import ComputePrecision
 
 NUM_EXAMPLES = 8
 
@@ -26,12 +27,14 @@ NUM_EXAMPLES = 8
 def load_models(rows: Rows, base: str, long: Sequence[str]) -> list[LoadedModel]:
     """Returns the base model, at the revision that the first long model was made from, and the long models.
 
-    Raises ModelError when the base model is not of the length that was extended, and DataError when the rows were made
-    with a different tokenizer, or are longer than a long model reads.
+    The base model gets the tokens that were added to the long model. Raises ModelError when the base model is not of
+    the length that was extended, and DataError when the rows were made with a different tokenizer, or are longer than
+    a long model reads.
     """
     models = [load_model(name) for name in long]
-    extension = models[0].provenance.extension
-    base_model = load_model(base, extension.base.revision if extension and extension.base.name == base else None)
+    extension, source = models[0].provenance.extension, models[0].provenance.source
+    base_model = load_model(base, source.revision if source and source.name == base else None)
+    base_model = with_tokens_of(base_model, models[0].tokenizer)
     check_rows_fit_model(rows, vocabulary_of_pretrained(base_model.tokenizer, base))
     base_positions = architecture_of(base_model.model).num_positions
     if extension and extension.base_positions != base_positions:
@@ -50,24 +53,27 @@ def compare(
     frozen: FrozenRows,
     sources: EvaluationSources,
     curve: tuple[EvaluationMetrics, ...],
-    precision: Literal["no", "bf16"],
+    precision: ComputePrecision,
     accelerator: Accelerator,
 ) -> Evaluation:
-    """Returns the accuracy of every view of base model, long model and trained long model, if there is one.
+    """Returns the accuracy of every view of the base model, and of the models before and after training.
 
-    The last model fills in the examples.
+    The sources say which of the latter there are. Rows that the base model reads whole have one view per model. The
+    last model fills in the examples.
     """
-    base_positions, row_length = architecture_of(models[0].model).num_positions, frozen.rows.row_length
+    row_length = frozen.rows.row_length
+    base_positions = min(architecture_of(models[0].model).num_positions, row_length)
     cut_row = partial(cut, base_positions=base_positions, special=frozen.special)
     row_windows = partial(windows, base_positions=base_positions, special=frozen.special)
-    views: tuple[dict[ViewName, Viewer], ...] = (
-        {"base_cut": cut_row, "base_windows": row_windows},
-        {"long_before": whole},
-        {"long_after": whole, "long_after_cut": cut_row},
-    )
-    objectives = [MlmObjective(loaded.model.to(accelerator.device), precision == "bf16") for loaded in models]
+    of_base: dict[ViewName, Viewer] = {"base_cut": cut_row, "base_windows": row_windows}
+    of_before: dict[ViewName, Viewer] = {"long_before": whole}
+    of_after: dict[ViewName, Viewer] = {"long_after": whole, "long_after_cut": cut_row}
+    if base_positions == row_length:
+        del of_base["base_windows"], of_after["long_after_cut"]
+    views = [of_base, *([of_before] if sources.before else []), *([of_after] if sources.after else [])]
+    objectives = [MlmObjective(loaded.model.to(accelerator.device), precision) for loaded in models]
     measured: dict[ViewName, Measured] = {}
-    for objective, views_of_model in zip(objectives, views, strict=False):
+    for objective, views_of_model in zip(objectives, views, strict=True):
         for name, view in views_of_model.items():
             measured[name] = measure(objective, frozen, view, base_positions, accelerator, name)
     examples = filled_masks(objectives[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)

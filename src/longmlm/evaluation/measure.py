@@ -22,12 +22,12 @@ import torch
 from accelerate import Accelerator
 from jaxtyping import Float64
 from torch import nn
-from tqdm import tqdm
 
 from longmlm.artifacts.accuracy import Accuracy, Measured, bin_starts, bins_per_block
 from longmlm.batches.collate import collate
 from longmlm.evaluation.frozen import FrozenRows, Viewer
 from longmlm.model.mlm import MlmObjective
+from longmlm.progress import Progress
 from longmlm.runtime.watchdog import heartbeat
 
 
@@ -39,7 +39,7 @@ def measure(
     accelerator: Accelerator | None,
     name: str = "",
 ) -> Measured:
-    """Returns the accuracy with which the model predicts the selected tokens; a `name` shows a progress bar.
+    """Returns the accuracy with which the model predicts the selected tokens; with a `name` it shows progress.
 
     The ranks share the rows and add up their sums. Every rank gets equally many rows, as collectives inside the model
     require: some rows are repeated, and not counted. Without an accelerator, this process measures alone, on the
@@ -52,10 +52,10 @@ def measure(
     num_blocks = math.ceil(frozen.rows.row_length / base_positions)
     sums = np.zeros((3, num_indices, num_blocks * bins))
     share = range(rank, num_indices, num_processes)
-    progress = tqdm(share, desc=name, unit="row", leave=False, disable=not (name and rank == 0))
-    masked_rows = ((index, frozen.masked(row_ids[index % len(row_ids)])) for index in progress)
+    progress = Progress(name, len(share), "row", is_shown=bool(name) and rank == 0)
+    masked_rows = ((index, frozen.masked(row_ids[index % len(row_ids)])) for index in progress.over(share))
     views = ((index, shown) for index, masked in masked_rows for shown in view(masked) if len(shown.positions))
-    with inference(objective):
+    with progress, inference(objective):
         while chunk := list(islice(views, frozen.rows_per_batch)):
             batch = collate([shown.masked for _, shown in chunk], frozen.special.pad).to(device)
             heartbeat()

@@ -16,6 +16,7 @@ from longmlm.evaluation.frozen import FrozenRows, View, Viewer, cut, whole
 from longmlm.evaluation.measure import measure
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.terms import with_tokens_of
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.watchdog import heartbeat
 
@@ -46,10 +47,10 @@ class RunEvaluation:
         if any(any_rank(self.accelerator, is_missing)):
             self.accelerator.print(f"the base model {name} is not on this machine: base_cut is not measured")
             return None
-        model = load_model(name, revision).model.to(self.accelerator.device)
+        model = with_tokens_of(load_model(name, revision), self.tokenizer).model.to(self.accelerator.device)
         heartbeat()
         view = partial(cut, base_positions=self.base_positions, special=self.frozen.special)
-        base = MlmObjective(model, self.objective.is_bf16)
+        base = MlmObjective(model, self.objective.precision)
         return self._measure(base, view, between_rows, "base model").whole.accuracy
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:

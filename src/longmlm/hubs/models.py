@@ -10,18 +10,23 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.hubs import huggingface
+from longmlm.hubs.extra_files import LICENCES, extra_files, files_below, module_folders
 from longmlm.settings.publishing import Target
 
-SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")  # config and tokenizer, never code
+SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja", *LICENCES)  # config and tokenizer, never code
 IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load a different repository
 HASHES = {64: sha256_of, 40: huggingface.git_blob_id}  # by the length of a blob's name
 
 
 @dataclass(frozen=True, slots=True)
 class HubSnapshot:
-    """The folder of a model's files, their commit if they are from the hub, and notes for the user."""
+    """The folder of a model's files, their commit if they are from the hub, and notes for the user.
+
+    `names` are the paths of all files of the model, also of those that are not read or downloaded.
+    """
 
     folder: Path
+    names: tuple[str, ...]
     commit: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -34,7 +39,7 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
     revision, and ModelError if the hub fails or a file is damaged; OSError if the disk is full.
     """
     if Path(name).is_dir():
-        return HubSnapshot(Path(name))
+        return HubSnapshot(Path(name), tuple(files_below(Path(name))))
     target = Target("hf", name, revision)
     return huggingface.retry_download(target, lambda: _download(target, with_weights))
 
@@ -45,12 +50,13 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
     try:
         names = [file.path for file in get_cached_repo_tree(target.name, revision=commit)]
     except CachedRepoTreeNotFoundError:  # the hub does not answer, and an older client filled the cache
-        names = [path.name for path in folder.iterdir()]
+        names = files_below(folder)
+    extra = [name for name in extra_files(names, module_folders(folder)) if "/" in name] if with_weights else []
     weights = weight_files(names) if with_weights else []
-    if weights:
-        huggingface.download(target, commit, weights, IGNORED)
-    _check_unaltered(folder, [*SETTINGS, *weights])
-    return HubSnapshot(folder, commit, (note,) if note else ())
+    if weights or extra:
+        huggingface.download(target, commit, [*weights, *extra])
+    _check_unaltered(folder, [*SETTINGS, *weights], extra)
+    return HubSnapshot(folder, tuple(names), commit, (note,) if note else ())
 
 
 def weight_files(names: Sequence[str]) -> list[str]:
@@ -67,13 +73,13 @@ def weight_files(names: Sequence[str]) -> list[str]:
     return []
 
 
-def _check_unaltered(folder: Path, patterns: Sequence[str]) -> None:
+def _check_unaltered(folder: Path, patterns: Sequence[str], extra: Sequence[str]) -> None:
     """Raises ModelError if a file in the hub's cache does not have the hash that it is named after.
 
-    Files that match no pattern are not read and not checked.
+    Files that match no pattern and are not `extra` ones are not read and not checked.
     """
-    links = (path for path in folder.iterdir() if path.is_symlink())
-    for path in sorted(path for path in links if any(path.match(pattern) for pattern in patterns)):
+    read = [path for path in folder.iterdir() if any(path.match(pattern) for pattern in patterns)]
+    for path in sorted(path for path in (*read, *(folder / name for name in extra)) if path.is_symlink()):
         blob = path.resolve()
         if not blob.is_file():
             raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load the model again")

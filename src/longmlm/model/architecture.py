@@ -1,84 +1,56 @@
 """The parts of a masked language model: the only module that knows where each family keeps its modules.
 
-To add a family with learned absolute positions, add its `model_type` to Family and a case to `_parts`: its layers, its
-head's transform and decoder and, if position 0 does not use row 0 of the position table, the offset. Then describe a
-tiny tokenizer and config of the family in tests/support/tiny.py, and all tests of tests/model run on it.
+To add a family, add its `model_type` to LearnedFamily if its positions are a learned table, else to OtherFamily, and a
+case to `_parts`. Then describe a tiny tokenizer and config of the family in tests/support/families.py, and all tests of
+tests/model run on it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, assert_never, cast, get_args
 
-import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from longmlm.errors import ModelError
 
-Family = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
+LearnedFamily = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
+OtherFamily = Literal["modernbert", "deberta", "deberta-v2", "mpnet", "roformer", "nomic_bert", "eurobert"]
+Family = Literal[LearnedFamily, OtherFamily]
+LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
 FAMILIES: tuple[Family, ...] = get_args(Family)
-REFUSED = {
-    **dict.fromkeys(("deberta", "deberta-v2", "mpnet", "t5", "xlnet", "nezha"), "relative positions"),
-    **dict.fromkeys(("roformer", "modernbert", "nomic_bert", "eurobert"), "rotary positions"),
-    **dict.fromkeys(("longformer", "big_bird"), "its own windowed attention"),
-    "esm": "rotary or other positions",
-    "fnet": "no attention",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The parts of a masked language model with learned absolute positions.
+    """The parts of a masked language model.
 
-    `decoder(head_transform(hidden))` are the logits. ALBERT applies each of its `layers` several times. The first
-    `position_offset` rows of the position table are reserved: no position uses them.
+    `head` computes logits from hidden states at any positions; `head_matrix` is the linear layer of its transform, if
+    it has one; `decoder_weight` (vocabulary, width) and `decoder_bias` are its last layer, often tied to the word
+    embedding. ALBERT applies each of its `layers` several times. The first `position_offset` of the model's positions
+    are reserved; `num_positions` counts the others: for rotary and relative positions, those that the config names.
     """
 
     encoder: nn.Module
     layers: nn.ModuleList
-    head_transform: nn.Module
-    decoder: nn.Linear
+    head: Callable[[Tensor], Tensor]
+    head_matrix: nn.Linear | None
+    decoder_weight: nn.Parameter
+    decoder_bias: nn.Parameter | None
     position_offset: int
-
-    @property
-    def head_matrix(self) -> nn.Linear:
-        """The only linear layer of the head's transform."""
-        return next(part for part in self.head_transform.modules() if isinstance(part, nn.Linear))
-
-    @property
-    def embeddings(self) -> nn.Module:
-        """The embeddings of tokens and positions."""
-        return cast(nn.Module, self.encoder.embeddings)
-
-    @property
-    def position_table(self) -> nn.Embedding:
-        """The embedding of positions, reserved rows included."""
-        return cast(nn.Embedding, self.embeddings.position_embeddings)
-
-    @property
-    def usable_rows(self) -> Tensor:
-        """The rows of the position table that positions use, without their gradient."""
-        return self.position_table.weight.detach()[self.position_offset :]
-
-    @property
-    def num_positions(self) -> int:
-        """Number of usable positions."""
-        return self.position_table.num_embeddings - self.position_offset
+    num_positions: int
 
 
 def check_architecture(config: PretrainedConfig, name: str) -> None:
-    """Raises ModelError, with the reason, unless the model is an encoder with learned absolute positions."""
+    """Raises ModelError, with the reason, unless the model is an encoder of a supported family."""
     family = config.model_type
-    if family in REFUSED:
-        raise ModelError(f"{name} is a {family} model, which cannot be extended: it has {REFUSED[family]}")
     if family not in FAMILIES:
-        raise ModelError(
-            f"{name} is a {family or 'nameless'} model: only {', '.join(FAMILIES[:-1])} and {FAMILIES[-1]} models can "
-            "be extended"
-        )
-    is_sinusoidal = getattr(config, "sinusoidal_pos_embds", False)
-    kind = "sinusoidal" if is_sinusoidal else getattr(config, "position_embedding_type", None) or "absolute"
-    if kind != "absolute":
-        raise ModelError(f"{name} has {kind} positions: only learned absolute positions can be extended")
+        supported = f"{', '.join(FAMILIES[:-1])} and {FAMILIES[-1]}"
+        raise ModelError(f"{name} is a {family or 'nameless'} model: only {supported} models are supported")
+    kind = getattr(config, "position_embedding_type", None) or "absolute"
+    if family in LEARNED_FAMILIES and kind != "absolute":
+        raise ModelError(f"{name} has {kind} positions, which transformers no longer computes for a {family} model")
     if getattr(config, "is_decoder", False):
         raise ModelError(
             f"{name} is a decoder (is_decoder = true), whose attention is causal: take an encoder, or set is_decoder = "
@@ -87,49 +59,56 @@ def check_architecture(config: PretrainedConfig, name: str) -> None:
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
-    """Returns the parts of a masked language model; raises ModelError for a model that cannot be extended."""
+    """Returns the parts of a masked language model; raises ModelError for a model that is not supported."""
     check_architecture(model.config, model.name_or_path or type(model).__name__)
     return _parts(model, cast(Family, model.config.model_type))
 
 
 def _parts(model: Any, family: Family) -> Architecture:  # Any: each family has attributes of its own
-    encoder, offset = model.base_model, 0
+    encoder, decoder, offset = model.base_model, model.get_output_embeddings(), 0
+    weight, bias = decoder.weight, decoder.bias
     match family:
-        case "roberta" | "xlm-roberta" | "camembert":
-            head, layers, offset = model.lm_head, encoder.encoder.layer, encoder.embeddings.padding_idx + 1
-            transform, decoder = nn.Sequential(head.dense, nn.GELU(), head.layer_norm), head.decoder
-        case "bert":
-            head, layers = model.cls.predictions, encoder.encoder.layer
-            transform, decoder = head.transform, head.decoder
-        case "albert":
-            head, layers = model.predictions, encoder.encoder.albert_layer_groups
-            transform, decoder = nn.Sequential(head.dense, head.activation, head.LayerNorm), head.decoder
-        case "electra":
+        case "roberta" | "xlm-roberta" | "camembert" | "mpnet":
+            layers, head, matrix = encoder.encoder.layer, model.lm_head, model.lm_head.dense
+            offset = encoder.embeddings.padding_idx + 1
+        case "bert" | "roformer":
+            layers, head, matrix = encoder.encoder.layer, model.cls, model.cls.predictions.transform.dense
+        case "deberta" | "deberta-v2":
             layers = encoder.encoder.layer
-            transform, decoder = model.generator_predictions, model.generator_lm_head
+            head, matrix, weight, bias = _deberta_head(model)
+        case "nomic_bert":
+            layers, head, matrix = encoder.layers, model.cls, model.cls.predictions.transform.dense
+        case "modernbert":
+            layers, head, matrix = encoder.layers, nn.Sequential(model.head, decoder), model.head.dense
+        case "eurobert":
+            layers, head, matrix = encoder.layers, decoder, None
+        case "albert":
+            layers, head, matrix = encoder.encoder.albert_layer_groups, model.predictions, model.predictions.dense
+        case "electra":
+            layers, transform = encoder.encoder.layer, model.generator_predictions
+            head, matrix = nn.Sequential(transform, decoder), transform.dense
         case "distilbert":
-            layers, decoder = encoder.transformer.layer, model.vocab_projector
-            transform = nn.Sequential(model.vocab_transform, model.activation, model.vocab_layer_norm)
+            layers, matrix = encoder.transformer.layer, model.vocab_transform
+            head = nn.Sequential(matrix, model.activation, model.vocab_layer_norm, decoder)
         case _:
             assert_never(family)
-    return Architecture(encoder, layers, transform, decoder, offset)
+    num_positions = model.config.max_position_embeddings - offset
+    return Architecture(encoder, layers, head, matrix, weight, bias, offset, num_positions)
 
 
-@torch.no_grad()
-def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
-    """Replaces the usable rows of the position table with `table` (positions, width); reserved rows are kept.
+def _deberta_head(model: Any) -> tuple[Callable[[Tensor], Tensor], nn.Linear, nn.Parameter, nn.Parameter]:
+    """Returns DeBERTa's head; that of a config with legacy = false decodes with the word embedding and a bias."""
+    if model.legacy:
+        head = model.cls.predictions
+        return model.cls, head.transform.dense, head.decoder.weight, head.decoder.bias
+    words, head = model.get_input_embeddings(), model.lm_predictions.lm_head
+    return partial(model.lm_predictions, word_embeddings=words), head.dense, words.weight, head.bias
 
-    The buffers that are as long as the table are resized, and config.max_position_embeddings is set.
-    """
-    parts = architecture_of(model)
-    old, embeddings = parts.position_table, parts.embeddings
-    reserved = old.weight[: parts.position_offset]
-    num_rows = len(table) + parts.position_offset
-    new = nn.Embedding(num_rows, old.embedding_dim, padding_idx=old.padding_idx, device=old.weight.device)
-    new.weight.copy_(torch.cat([reserved, table.to(old.weight)]))
-    embeddings.position_embeddings = new.to(old.weight.dtype)
-    positions = torch.arange(num_rows, device=old.weight.device).unsqueeze(0)
-    embeddings.register_buffer("position_ids", positions, persistent=False)
-    if hasattr(embeddings, "token_type_ids"):
-        embeddings.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
-    model.config.max_position_embeddings = num_rows
+
+def has_dropout(module: nn.Module) -> bool:
+    """Returns whether a dropout layer in the module, or attention with a probability of its own, drops anything."""
+    probabilities = (
+        part.p if isinstance(part, nn.Dropout) else getattr(part, "attention_dropout", None)
+        for part in module.modules()
+    )
+    return any(isinstance(probability, int | float) and probability for probability in probabilities)

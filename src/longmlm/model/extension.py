@@ -4,6 +4,7 @@ import copy
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,14 +14,23 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
-from longmlm.model.architecture import architecture_of, replace_positions
-from longmlm.model.loading import LoadedModel, load_model, quiet_transformers
+from longmlm.model.architecture import architecture_of
+from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import extended_table
+from longmlm.model.saving import save_model
+from longmlm.model.terms import Terms, with_tokens
+
+MOST_COMPARED = 2048  # positions; the logits of more would take gigabytes
+ROUNDING = 1e-5  # of sums in another order, which a larger decoder may lead to
 
 
 @dataclass(frozen=True, slots=True)
 class ExtensionReport:
-    """Root mean squares of trained and new position rows, and the largest difference between logits on short inputs."""
+    """Root mean squares of trained and new position rows, and the largest difference between logits on short inputs.
+
+    Without an extension, there are no such rows and their root mean squares are NaN.
+    """
 
     trained_rows_rms: float
     new_rows_rms: float
@@ -50,7 +60,7 @@ def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
     model, tokenizer = copy.deepcopy(loaded.model), copy.deepcopy(loaded.tokenizer)
     replace_positions(model, table)
     tokenizer.model_max_length = len(table)
-    return replace(loaded, model=model, tokenizer=tokenizer)
+    return replace(loaded, model=model, tokenizer=tokenizer, carried=loaded.carried.with_length(len(table)))
 
 
 def with_num_positions(loaded: LoadedModel, num_positions: int) -> LoadedModel:
@@ -64,29 +74,38 @@ def with_num_positions(loaded: LoadedModel, num_positions: int) -> LoadedModel:
             "num_positions can only be set for a model trained in generated mode: any other model has the positions "
             "that were trained"
         )
-    base = architecture_of(loaded.model).usable_rows[: extension.base_positions]
+    base = position_table_of(loaded.model).usable_rows[: extension.base_positions]
     extension = replace(extension, num_positions=num_positions)
     table = extended_table(base, extension) if num_positions > len(base) else base[:num_positions]
     return replace(with_positions(loaded, table), provenance=replace(loaded.provenance, extension=extension))
 
 
-def write_extension(base: LoadedModel, extension: Extension, folder: Path) -> ExtensionReport:
-    """Writes the long model into `folder` and returns what changed; nothing is left on disk if a check fails.
+def write_extension(
+    base: LoadedModel, extension: Extension | None, folder: Path, terms: Terms | None = None
+) -> ExtensionReport:
+    """Writes the base model with more positions, more tokens or both into `folder`, and returns what changed.
 
-    The written folder is loaded again. Its logits on inputs of up to n tokens must equal the base model's bit for bit,
-    unless the initialisation changes the trained rows. Raises ModelError if they do not, or if the base has NaNs.
+    The written folder is loaded again. Its logits of the base model's tokens on inputs of up to n of them must equal
+    the base model's bit for bit, unless the initialisation changes the trained rows; with more tokens, but for
+    rounding. Raises ModelError if they do not, or if the base has NaNs; then nothing is left on disk.
     """
-    check_finite(base.model, extension.base.name)
-    trained = architecture_of(base.model).usable_rows
-    table = extended_table(trained, extension)
-    long = with_positions(base, table)
+    source = (extension or cast(Terms, terms).record).base
+    check_finite(base.model, source.name)
+    long = with_tokens(base, terms.tokens) if terms else base
+    trained = table = torch.zeros(0)
+    if extension:
+        trained = position_table_of(base.model, extension.base.name).usable_rows
+        table = extended_table(trained, extension)
+        long = with_positions(long, table)
+    provenance = Provenance(extension=extension, added_tokens=terms.record if terms else base.provenance.added_tokens)
     with new_folder(folder) as partial:
-        with quiet_transformers():
-            long.model.save_pretrained(partial)
-            long.tokenizer.save_pretrained(partial)
-        artifact.write(partial / Provenance.FILE, Provenance(extension=extension))
-        difference = largest_difference(base.model, load_model(str(partial)).model)
-        if not difference <= (math.inf if extension.initialisation == "interpolate" else 0):
+        save_model(long.model, long.tokenizer, long.carried, partial)
+        artifact.write(partial / Provenance.FILE, provenance)
+        num_tokens = base.model.config.vocab_size
+        if terms:  # the first new one may use a row that the embedding had to spare
+            num_tokens = min(num_tokens, long.tokenizer.convert_tokens_to_ids(terms.tokens[0].content))
+        difference = largest_difference(base.model, load_model(str(partial)).model, num_tokens)
+        if not difference <= _largest_allowed(extension, terms):
             raise ModelError(
                 f"the long model's logits on short inputs differ from those of the base model by {difference:.2e}"
             )
@@ -94,21 +113,30 @@ def write_extension(base: LoadedModel, extension: Extension, folder: Path) -> Ex
     return ExtensionReport(trained_rms, new_rms, difference)
 
 
+def _largest_allowed(extension: Extension | None, terms: Terms | None) -> float:
+    if extension and extension.initialisation == "interpolate":
+        return math.inf
+    return ROUNDING if terms else 0.0
+
+
 @torch.no_grad()
-def largest_difference(base: PreTrainedModel, long: PreTrainedModel) -> float:
-    """Returns the largest difference between two models' logits on random inputs of up to n tokens, some padded."""
-    num_positions = architecture_of(base).num_positions
+def largest_difference(base: PreTrainedModel, long: PreTrainedModel, num_tokens: int) -> float:
+    """Returns the largest difference between two models' logits on random inputs of up to n tokens, some padded.
+
+    Only the first `num_tokens` of the vocabulary are given, and their logits compared.
+    """
+    num_positions = min(architecture_of(base).num_positions, MOST_COMPARED)
     generator = torch.Generator().manual_seed(0)
     pad = base.config.pad_token_id or 0
     largest = torch.zeros(())
     for length in sorted({1, 2, num_positions // 2 or 1, num_positions}):
-        input_ids = torch.randint(0, base.config.vocab_size, (2, length), generator=generator)
-        input_ids[input_ids == pad] = (pad + 1) % base.config.vocab_size
+        input_ids = torch.randint(0, num_tokens, (2, length), generator=generator)
+        input_ids[input_ids == pad] = (pad + 1) % num_tokens
         attention_mask = torch.ones_like(input_ids)
         attention_mask[1, max(1, length * 3 // 4) :] = 0
         input_ids[attention_mask == 0] = pad
         base_logits, long_logits = (
-            model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits[attention_mask == 1]
+            model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits[attention_mask == 1][:, :num_tokens]
             for model in (base, long)
         )
         largest = torch.maximum(largest, (base_logits - long_logits).abs().max())  # unlike max, it keeps a NaN

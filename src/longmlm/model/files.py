@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 
 from longmlm.errors import ModelError
 from longmlm.folders import MANIFEST, sha256_of
+from longmlm.hubs.extra_files import MODULES, extra_files, files_below, module_folders
 from longmlm.hubs.models import weight_files
 
 JSON_FILES = (
@@ -27,10 +28,11 @@ def check_model_files(folder: Path) -> None:
     weights = weight_files([path.name for path in folder.iterdir()])
     for index in folder.glob("*.index.json"):
         _check_index(index, weights)
-    for path in (folder / name for name in JSON_FILES):
+    extra = extra_files(files_below(folder), module_folders(folder))
+    for path in (folder / name for name in {*JSON_FILES, *extra} - {MODULES} if name.endswith(".json")):
         if path.is_file() and not isinstance(_json(path), dict):
             raise ModelError(f"{path} is damaged: it is not a JSON object")
-    for path in (folder / name for name in weights if name.endswith(".safetensors")):
+    for path in (folder / name for name in (*weights, *extra) if name.endswith(".safetensors")):
         try:
             with safe_open(path, framework="pt"):
                 pass
@@ -66,9 +68,12 @@ def _check_manifest(folder: Path) -> None:
     """Raises ModelError for a file that differs from the folder's manifest; other tools' manifests are ignored."""
     manifest = _json(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
     files = manifest.get("files") if isinstance(manifest, dict) else None
-    for name, entry in files.items() if isinstance(files, dict) else ():
+    files = files if isinstance(files, dict) else {}
+    extra = extra_files(files, module_folders(folder))
+    for name, entry in files.items():
         path = folder / name
-        if "/" in name or not name.endswith(SUFFIXES) or not isinstance(entry, dict) or "sha256" not in entry:
+        is_read = name in extra or ("/" not in name and name.endswith(SUFFIXES))
+        if not is_read or not isinstance(entry, dict) or "sha256" not in entry:
             continue
         if not path.is_file():
             raise ModelError(f"{path} is missing, and {MANIFEST} names it: fetch it again")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.provenance import Extension
-from longmlm.model.architecture import architecture_of
+from longmlm.model.position_table import position_table_of
 from longmlm.model.positions import hierarchical_table
 
 
@@ -34,16 +34,16 @@ def rebuild_positions(model: PreTrainedModel, extension: Extension | None) -> No
     """Makes a stock long model that was extended in generated mode compute its positions from its first n rows."""
     if extension is None or extension.mode != "generated":
         return
-    parts = architecture_of(model)
+    table = position_table_of(model)
     alpha = 0.0 if extension.initialisation == "tile" else extension.alpha
-    rows = parts.position_table.weight[: parts.position_offset + extension.base_positions]
-    parts.embeddings.position_embeddings = GeneratedPositions(rows, parts.position_offset, parts.num_positions, alpha)
+    rows, num_positions = table.rows.weight[: table.offset + extension.base_positions], len(table.usable_rows)
+    table.embeddings.position_embeddings = GeneratedPositions(rows, table.offset, num_positions, alpha)
 
 
 def stock_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the model's state dict as plain transformers loads it, with a row for every position."""
-    state, table = dict(weights), architecture_of(model).position_table
-    if not isinstance(table, GeneratedPositions):
-        return state
-    name = next(name for name, parameter in model.named_parameters() if parameter is table.weight)
-    return {**state, name: table.table(state[name]).detach()}
+    state = dict(weights)
+    for name, module in model.named_modules():
+        if isinstance(module, GeneratedPositions):
+            state[f"{name}.weight"] = module.table(state[f"{name}.weight"]).detach()
+    return state

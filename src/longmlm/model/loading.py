@@ -14,14 +14,23 @@ from typing import Any
 import torch
 import transformers.utils.logging as transformers_logging
 from torch import nn
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.hubs.models import snapshot_of, weight_files
-from longmlm.model.architecture import architecture_of, check_architecture, replace_positions
+from longmlm.model.architecture import architecture_of, check_architecture
+from longmlm.model.carried import Carried, read_carried
 from longmlm.model.files import check_model_files
+from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.positions import sinusoidal_table
 
 REBUILT_BUFFERS = ("position_ids", "token_type_ids")
@@ -29,9 +38,9 @@ REBUILT_BUFFERS = ("position_ids", "token_type_ids")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in fp32 with its tokenizer and its history; `revision` is the commit of a model from a hub.
+    """A model in fp32 with its tokenizer, its history, and what its checkpoint has besides.
 
-    `notes` are lines about the loading that a user should see.
+    `revision` is the commit of a model from a hub; `notes` are lines about the loading that a user should see.
     """
 
     model: PreTrainedModel
@@ -39,6 +48,7 @@ class LoadedModel:
     revision: str | None = None
     notes: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
+    carried: Carried = field(default_factory=Carried)
 
     def provenance_of_run(self, name: str) -> Provenance:
         """Returns the history of a run that starts from this model, which was loaded by `name`."""
@@ -81,7 +91,9 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
         )
     if not any(path.suffix == ".safetensors" for path in _weight_paths(folder)):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
-    return LoadedModel(model, tokenizer, snapshot.commit, tuple(notes), read_provenance(folder))
+    unexpected = [key for key in info["unexpected_keys"] if not key.endswith(REBUILT_BUFFERS)]
+    carried = read_carried(snapshot, unexpected, model.base_model_prefix)
+    return LoadedModel(model, tokenizer, snapshot.commit, tuple(notes), read_provenance(folder), carried)
 
 
 def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
@@ -94,9 +106,7 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     special = {name: token_id for name in names if (token_id := getattr(tokenizer, name)) is not None}
     with _library_errors(f"{config_file} does not describe a model"):
-        described = json.loads(Path(config_file).read_text(encoding="utf-8"))
-        config = AutoConfig.for_model(**{**described, **special})
-        check_architecture(config, config_file)
+        config = described_config(config_file, **special)
         if config.vocab_size < (needed := _rows_needed(tokenizer)):
             raise ModelError(
                 f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {needed - 1}: set it "
@@ -104,10 +114,34 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
             )
         torch.manual_seed(seed)
         model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
-    parts = architecture_of(model)
-    width = parts.position_table.embedding_dim
-    replace_positions(model, sinusoidal_table(parts.num_positions, width, config.initializer_range))
+    if has_position_table(model):
+        num_positions, width = position_table_of(model).usable_rows.shape
+        replace_positions(model, sinusoidal_table(num_positions, width, config.initializer_range))
     return LoadedModel(model, tokenizer)
+
+
+def described_config(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
+    """Returns the config in a transformers config.json, with special ids that replace its own.
+
+    Raises ModelError for an architecture that cannot be extended, what the libraries raise for an unusable file.
+    """
+    described = json.loads(Path(config_file).read_text(encoding="utf-8"))
+    config = AutoConfig.for_model(**{**described, **special})
+    check_architecture(config, config_file)
+    return config
+
+
+def weightless_model(name: str | None, revision: str | None = None, architecture: str | None = None) -> PreTrainedModel:
+    """Returns the model of a folder or on the hub, or of an architecture's config.json, on the meta device.
+
+    It has shapes and no weights: only config.json is read, and of a model on the hub no weights are downloaded.
+    Raises ModelError as load_model and new_model do.
+    """
+    with _library_errors(f"{name or architecture} does not describe a model"), torch.device("meta"):
+        if name is None:
+            return AutoModelForMaskedLM.from_config(described_config(str(architecture)))
+        config, _ = _load_config(name, snapshot_of(name, revision, with_weights=False).folder)
+        return AutoModelForMaskedLM.from_config(config)
 
 
 def weights_sha256(folder: str | Path) -> str:
@@ -172,7 +206,7 @@ def _load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     with _library_errors(f"{name}: its tokenizer cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     # without any files, transformers makes up a tokenizer of special tokens only
-    if tokenizer is None or len(tokenizer) <= len(tokenizer.all_special_ids):
+    if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ModelError(f"{name} has no tokenizer: put the files of its tokenizer next to its weights")
     tokenizer.init_kwargs.pop("auto_map", None)
     return tokenizer
@@ -195,6 +229,12 @@ def _check_missing(
     missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))
     if encoder := [key for key in missing if key.startswith(f"{model.base_model_prefix}.")]:
         raise ModelError(f"{name} is incomplete: weights of its encoder are missing, {encoder[0]} first")
+    if missing and not new_head and any(key.startswith("lm_predictions.lm_head.") for key in info["unexpected_keys"]):
+        raise ModelError(
+            f"{name} has its MLM head under the name lm_predictions, which transformers reads if config.json has "
+            '"legacy": false: set it in a copy of the folder (DeBERTa-v3 was not trained to predict masked tokens: '
+            "set new_head = true instead and train the new head first)"
+        )
     if missing and not new_head:
         raise ModelError(
             f"{name} has no MLM head ({missing[0]} is missing): take a checkpoint that has one, or set new_head = true "
@@ -204,12 +244,12 @@ def _check_missing(
 
 
 def _check_unexpected(name: str, model: PreTrainedModel, unexpected: Collection[str], has_code: bool) -> None:
-    """Raises ModelError for a weight of the encoder that the config does not describe; a pooler is never needed."""
+    """Raises ModelError for a weight of the encoder, other than its pooler, that the config does not describe."""
     prefix = f"{model.base_model_prefix}."
     parts = {part for part, _ in model.base_model.named_children()}  # an encoder saved alone has no prefix
     for key in sorted(unexpected):
-        is_needless = key.endswith(REBUILT_BUFFERS) or key.startswith(f"{prefix}pooler.")
-        if not is_needless and (key.startswith(prefix) or key.split(".")[0] in parts):
+        is_known = key.endswith(REBUILT_BUFFERS) or key.startswith(f"{prefix}pooler.")
+        if not is_known and (key.startswith(prefix) or key.split(".")[0] in parts):
             remedy = "take a stock checkpoint: its code, which is never run, may use it"
             raise ModelError(
                 f"{name}: config.json does not describe the weight {key}: "
@@ -220,7 +260,9 @@ def _check_unexpected(name: str, model: PreTrainedModel, unexpected: Collection[
 @torch.no_grad()
 def _initialise_new_head(model: PreTrainedModel, missing: Collection[str]) -> None:
     """Sets a new head's matrix to the identity if it is square, since its decoder is the tied word embedding."""
-    matrix = architecture_of(model).head_matrix.weight
-    is_new = any(parameter is matrix for name, parameter in model.named_parameters() if name in missing)
-    if is_new and matrix.shape[0] == matrix.shape[1]:
-        nn.init.eye_(matrix)
+    matrix = architecture_of(model).head_matrix
+    is_new = any(
+        matrix and parameter is matrix.weight for name, parameter in model.named_parameters() if name in missing
+    )
+    if matrix and is_new and matrix.in_features == matrix.out_features:
+        nn.init.eye_(matrix.weight)

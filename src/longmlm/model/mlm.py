@@ -1,7 +1,8 @@
 """The masked-language-modelling objective: loss and accuracy at the selected positions of a batch."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.architecture import architecture_of
+from longmlm.settings.pretrain import ComputePrecision
 
 
 class LossSum(NamedTuple):
@@ -28,13 +30,15 @@ class MlmOutput(NamedTuple):
 
 
 class MlmObjective(nn.Module):
-    """A masked language model whose head runs at the selected positions only; parameters are fp32 also with bf16."""
+    """A masked language model whose head runs at the selected positions only; parameters are fp32 in any precision."""
 
-    def __init__(self, model: PreTrainedModel, is_bf16: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
         super().__init__()
         self.model = model
-        self.is_bf16 = is_bf16
+        self.precision: ComputePrecision = precision
         self.parts = architecture_of(model)
+        if precision != "no" and model.config.model_type == "deberta":
+            _attend_in_fp32(self.parts.layers)
 
     def forward(self, batch: MlmBatch) -> LossSum:
         """Returns the sums over the batch, which a training step adds up over its micro-batches."""
@@ -48,11 +52,25 @@ class MlmObjective(nn.Module):
         return MlmOutput(losses, logits.argmax(-1) == batch.labels)
 
     def logits(self, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
-        """Returns the fp32 logits at the selected positions, computed under autocast if this is bf16."""
-        with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=self.is_bf16):
-            output = self.parts.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+        """Returns the fp32 logits at the selected positions, computed under autocast unless the precision is no."""
+        half = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        with torch.autocast(batch.input_ids.device.type, half, enabled=self.precision != "no"):
+            mask = None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
+            output = self.parts.encoder(input_ids=batch.input_ids, attention_mask=mask)
             hidden = output.last_hidden_state.flatten(0, 1).index_select(0, batch.selected)
-            return self.parts.decoder(self.parts.head_transform(hidden)).float()
+            return self.parts.head(hidden).float()
+
+
+def _attend_in_fp32(layers: nn.ModuleList) -> None:
+    """Takes DeBERTa's attention out of autocast: it fills masked scores with the fp32 minimum, which bf16 overflows."""
+    for layer in layers:
+        attention = cast(Any, layer).attention.self
+        attention.forward = partial(_run_in_fp32, attention.forward)
+
+
+def _run_in_fp32(forward: Callable[..., Any], hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    with torch.autocast(hidden_states.device.type, enabled=False):
+        return forward(hidden_states.float(), *args, **kwargs)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
@@ -61,8 +79,17 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
+def dropout_of(model: nn.Module) -> float:
+    """Returns the highest probability of a dropout layer, 0 if there is none."""
+    return max((module.p for module in model.modules() if isinstance(module, nn.Dropout)), default=0.0)
+
+
 def set_dropout(model: nn.Module, probability: float) -> None:
     """Sets every dropout of the model, attention included, and leaves the model's config as it is."""
-    for module in model.modules():
+    for module in list(model.modules()):
         if isinstance(module, nn.Dropout):
             module.p = probability
+        elif isinstance(getattr(module, "attention_dropout", None), int | float):  # ModernBERT, NomicBERT, EuroBERT
+            cast(Any, module).attention_dropout = probability
+            if isinstance(getattr(module, "out_drop", None), nn.Identity):  # ModernBERT's, if its config has none
+                module.out_drop = nn.Dropout(probability)

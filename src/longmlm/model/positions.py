@@ -23,11 +23,8 @@ def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> F
 
     Raises PositionsError unless n < num_positions <= n * n.
     """
-    n, num_positions = len(trained), extension.num_positions
-    if num_positions <= n:
-        raise PositionsError(f"num_positions = {num_positions}: the model already has {n} positions")
-    if num_positions > n**2:
-        raise PositionsError(f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most")
+    num_positions = extension.num_positions
+    check_num_positions(len(trained), num_positions)
     match extension.initialisation:
         case "hierarchical":
             return hierarchical_table(trained, num_positions, extension.alpha)
@@ -39,6 +36,14 @@ def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> F
             return interpolated_table(trained, num_positions)
         case _:
             assert_never(extension.initialisation)
+
+
+def check_num_positions(n: int, num_positions: int) -> None:
+    """Raises PositionsError unless n < num_positions <= n * n."""
+    if num_positions <= n:
+        raise PositionsError(f"num_positions = {num_positions}: the model already has {n} positions")
+    if num_positions > n**2:
+        raise PositionsError(f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most")
 
 
 def hierarchical_table(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from huggingface_hub.constants import REPOCARD_NAME
@@ -18,14 +18,14 @@ from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import new_folder, verify
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
-from longmlm.model.loading import load_model, weights_sha256
+from longmlm.model.loading import LoadedModel, load_model, weights_sha256
 from longmlm.release.export import export
 from longmlm.release.gate import Identity, evaluation_of, exported_accuracy
-from longmlm.release.onnx_graph import write_graph
+from longmlm.release.onnx_graph import write_graphs
 from longmlm.release.proof import Proof, prove
 from longmlm.reports.evaluation import PICTURES
 from longmlm.reports.model_card import CardFacts, licence_of, model_card, training_of
-from longmlm.settings.release import ReleaseCard, ReleaseRecipe
+from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowe
     if provenance.trained is None:
         raise ReleaseError(f"{model} was not trained by longmlm: release a run folder or one of its checkpoints")
     opened, extension = held_out_rows(rows), provenance.extension
-    base = extension.base if extension else ModelSource(name="")
+    base = provenance.source or ModelSource(name="")
     identity = Identity(sha256, opened.sha256, base.name, base.revision)
     evaluation = evaluation_of(evaluation_folder, identity, extension is not None, is_allowed)
     folder = Path(evaluation_folder) if evaluation_folder else None
@@ -93,7 +93,10 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
 
 
 def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Proof:
-    """Writes a stock model with its card into `folder`, and returns what was verified by loading it."""
+    """Writes a stock model with its card into `folder`, and returns what was exported and verified.
+
+    Raises ReleaseError, and FolderError, as the checks of a release do.
+    """
     recipe, rows = settings.recipe, source.rows
     licence = licence_of(settings.card.license, source.provenance)
     trained = load_model(str(source.model))
@@ -101,10 +104,11 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
     check_rows_fit_model(rows, vocabulary, architecture_of(trained.model).num_positions)
     if recipe.num_positions is not None:
         trained = with_num_positions(trained, recipe.num_positions)
-    provenance = trained.provenance
+    if recipe.sentence_transformer is not None:
+        trained = with_sentence_modules(trained, recipe.sentence_transformer)
+    provenance, carried = trained.provenance, trained.carried
     export(trained, recipe.weights, folder, recipe.max_shard_size)
-    if recipe.onnx:
-        write_graph(folder)
+    notes = [*carried.lines, *(write_graphs(folder) if recipe.onnx else ())]
     accuracy = exported_accuracy(folder, rows, source.evaluation, provenance, recipe)
     if accuracy is not None:
         provenance = provenance.exported(accuracy)
@@ -115,7 +119,10 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
         rows=rows.manifest,
         training=training_of(source.model),
         licence=licence,
+        num_positions=architecture_of(trained.model).num_positions,
         has_onnx=recipe.onnx,
+        carried=carried.parts,
+        modules=carried.modules,
     )
     (folder / REPOCARD_NAME).write_text(model_card(settings.card, facts), encoding="utf-8")
     base_positions = provenance.extension.base_positions if provenance.extension else None
@@ -124,4 +131,15 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
     for picture in [source.evaluation_folder / name for name in PICTURES] if source.evaluation_folder else []:
         if picture.is_file():
             shutil.copy(picture, folder)
-    return proof
+    return replace(proof, notes=tuple(notes))
+
+
+def with_sentence_modules(trained: LoadedModel, pooling: SentencePooling) -> LoadedModel:
+    """Returns the model as a sentence-transformers model; raises ReleaseError if it is one already."""
+    if trained.carried.modules:
+        raise ReleaseError(
+            f"the model has sentence-transformers modules already ({', '.join(trained.carried.modules)}): leave "
+            "recipe.sentence_transformer out"
+        )
+    width, num_positions = trained.model.config.hidden_size, architecture_of(trained.model).num_positions
+    return replace(trained, carried=trained.carried.with_pooling(pooling, width, num_positions))

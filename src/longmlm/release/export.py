@@ -1,15 +1,17 @@
 """Export of a trained model as a stock transformers folder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForMaskedLM
 
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import LoadedModel, quiet_transformers
+from longmlm.model.carried import Carried
+from longmlm.model.loading import LoadedModel
+from longmlm.model.saving import save_model
 from longmlm.settings.release import WeightType
 
-LARGEST_FILE = "50GB"
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -21,7 +23,11 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_si
     stock.tie_weights()
     stock.to(TYPES[weights])
     stock.config.dtype = TYPES[weights]
-    with quiet_transformers():
-        stock.save_pretrained(folder, max_shard_size=max_shard_size or LARGEST_FILE)
     trained.tokenizer.model_max_length = num_positions
-    trained.tokenizer.save_pretrained(folder)
+    save_model(stock, trained.tokenizer, rounded(trained.carried, weights), folder, max_shard_size=max_shard_size)
+
+
+def rounded(carried: Carried, weights: WeightType) -> Carried:
+    """Returns what a model carries with its weights in the stored type."""
+    stored = {name: value.to(TYPES[weights]) for name, value in carried.weights.items() if value.is_floating_point()}
+    return replace(carried, weights={**carried.weights, **stored})

@@ -1,10 +1,8 @@
 """Checks before a release: the evaluation is of this model, and the exported files reach the reported accuracy."""
 
 import math
-import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
@@ -18,8 +16,9 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.launch import launch
-from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.precision import supported_precision
 from longmlm.settings.held_out import HeldOut
+from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.release import ReleaseRecipe
 
 ALWAYS_ALLOWED = 2  # predictions
@@ -53,7 +52,7 @@ class ReportedAccuracy:
     accuracy: float
     file: str
     held_out: HeldOut
-    precision: Literal["no", "bf16"]
+    precision: ComputePrecision
     num_selected: int | None = None
 
 
@@ -109,11 +108,10 @@ def exported_accuracy(
         return None
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
     frozen = FrozenRows(rows, reported.held_out, vocabulary.maskable, vocabulary.special)
-    is_bf16 = reported.precision == resolved_precision("auto") == "bf16"
-    accelerator = launch()
-    objective = MlmObjective(loaded.model.to(accelerator.device), is_bf16)
-    name = "verify" if sys.stderr.isatty() else ""
-    measured = measure(objective, frozen, whole, rows.row_length, accelerator, name)
+    precision = supported_precision(reported.precision)
+    accelerator = launch(precision)
+    objective = MlmObjective(loaded.model.to(accelerator.device), precision)
+    measured = measure(objective, frozen, whole, rows.row_length, accelerator, "verify")
     check_same_accuracy(measured.whole, reported, is_rounded=recipe.weights != "fp32" or reported.precision != "no")
     if evaluation:
         of_files = replace(evaluation, measured={**evaluation.measured, "long_after": measured})

@@ -1,6 +1,9 @@
-"""ONNX export of a released model: model.onnx, for runtimes without torch."""
+"""ONNX files of a released model, for runtimes without torch: encoder and MLM model, each in fp32 and int8.
 
-import logging
+onnx/model.onnx is the encoder, since servers look for this name; its outputs are last_hidden_state and, where it can be
+computed, sentence_embedding. The output of onnx/mlm.onnx is logits. Both have a copy in int8, such as mlm_int8.onnx.
+"""
+
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,25 +11,50 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from longmlm.errors import ReleaseError
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import load_model
+from longmlm.model.carried import SentenceEmbedding
+from longmlm.model.loading import load_model, quiet_transformers
+from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 
-GRAPH = "model.onnx"
 INPUTS = ("input_ids", "attention_mask")
 EXTRA = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
 MAX_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB
 
 
-class _Logits(nn.Module):
-    def __init__(self, model: PreTrainedModel) -> None:
+class Logits(nn.Module):
+    """The logits of a masked language model."""
+
+    outputs = ("logits",)
+
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Returns them for every token."""
         return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+
+
+class Embeddings(nn.Module):
+    """An encoder's vectors of the tokens and, unless `embedding` is None, of the whole text."""
+
+    def __init__(self, encoder: nn.Module, embedding: SentenceEmbedding | None) -> None:
+        super().__init__()
+        self.encoder, self.embedding = encoder, embedding
+        self.outputs = ("last_hidden_state", "sentence_embedding") if embedding else ("last_hidden_state",)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Returns one tensor for each of the outputs."""
+        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        if self.embedding is None:
+            return (hidden,)
+        is_token = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        pooled = hidden[:, 0]
+        if self.embedding.pooling == "mean":
+            pooled = (hidden * is_token).sum(1) / is_token.sum(1).clamp(min=1e-9)
+        return (hidden, nn.functional.normalize(pooled) if self.embedding.is_normalized else pooled)
 
 
 def check_onnx_installed() -> None:
@@ -37,40 +65,53 @@ def check_onnx_installed() -> None:
         )
 
 
-def write_graph(folder: Path) -> None:
-    """Writes model.onnx for the stock model in the folder, in fp32 whatever the type of its stored weights.
+def write_graphs(folder: Path) -> list[str]:
+    """Writes the ONNX files of the stock model in the folder, whatever the type of its stored weights; returns notes.
 
-    The inputs are INPUTS, int64 of shape (batch, length); the output is logits, (batch, length, vocabulary). The file
-    contains no paths of this machine. Raises ReleaseError for a model that is too large for one file, or cannot be
-    traced.
+    The inputs are INPUTS, int64 of shape (batch, length); the outputs are logits, (batch, length, vocabulary),
+    last_hidden_state, (batch, length, width), and sentence_embedding, (batch, width). Files contain no paths of this
+    machine. Raises ReleaseError for a model that is too large for one file, or cannot be traced.
     """
-    model = load_model(str(folder)).model.eval()
-    num_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    loaded = load_model(str(folder))
+    num_bytes = sum(parameter.nbytes for parameter in loaded.model.parameters())
     if num_bytes > MAX_BYTES:
         raise ReleaseError(
-            f"{GRAPH} would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = false"
+            f"{MLM} would have {num_bytes / 1e9:.1f} GB, and its format is limited to 2 GB: set recipe.onnx = false"
         )
+    parts, embedding = architecture_of(loaded.model.eval()), loaded.carried.embedding
+    (folder / ENCODER).parent.mkdir()
+    _write(Embeddings(parts.encoder, embedding), parts.num_positions, folder / ENCODER, folder / ENCODER_INT8)
+    _write(Logits(loaded.model), parts.num_positions, folder / MLM, folder / MLM_INT8)
+    modules = " and ".join(loaded.carried.modules)
+    return [] if embedding else [f"{ENCODER} has no sentence_embedding: {modules} cannot be exported"]
+
+
+def _write(model: Logits | Embeddings, num_positions: int, path: Path, int8_path: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
     try:
-        with warnings.catch_warnings(action="ignore"):
-            _program(model).save(folder / GRAPH, external_data=False)
+        with warnings.catch_warnings(action="ignore"), quiet_transformers():
+            _program(model, num_positions).save(path, external_data=False)
+            quantize_dynamic(str(path), str(int8_path), weight_type=QuantType.QInt8, per_channel=True)
     except Exception as error:  # the exporter raises types of its own
-        raise ReleaseError(f"{GRAPH} cannot be written for this model: {str(error).strip().splitlines()[0]}") from error
+        raise ReleaseError(
+            f"{path.name} cannot be written for this model: {str(error).strip().splitlines()[0]}"
+        ) from error
 
 
-def _program(model: PreTrainedModel) -> Any:  # an ONNXProgram, which torch does not export
+def _program(model: Logits | Embeddings, num_positions: int) -> Any:  # an ONNXProgram, which torch does not export
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports its progress as warnings
-    dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=architecture_of(model).num_positions)}
+    dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=num_positions)}
     example = tuple(
         torch.ones(2, 4, dtype=torch.long) for _ in INPUTS
     )  # the same tensor twice would be traced as one input
     program = torch.onnx.export(
-        _Logits(model),
+        model,
         example,
         dynamo=True,
         input_names=INPUTS,
-        output_names=("logits",),
+        output_names=model.outputs,
         dynamic_shapes=(dimensions, dimensions),
         verbose=False,
     )

@@ -6,15 +6,22 @@ python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object.
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
-LOADING = re.compile(r'(model=|from_pretrained\(|cached_file\()"[^"]*"')
+LOADING = re.compile(r'(model=|from_pretrained\(|cached_file\(|SentenceTransformer\()"[^"]*"')
+ENCODER, ENCODER_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
+MLM, MLM_INT8 = "onnx/mlm.onnx", "onnx/mlm_int8.onnx"
+SENTENCES = "sentence_transformers"
+CARRIED, MASKED = "carried.", "masked."  # what names of the reference begin with
+Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @torch.no_grad()
@@ -23,59 +30,125 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     model, info = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     tensors = load_file(reference)
+    carried = {key.removeprefix(CARRIED): value for key, value in tensors.items() if key.startswith(CARRIED)}
 
     def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits
 
-    graph = Path(folder) / "model.onnx"
     difference = largest_difference(
-        logits_of, tensors
+        logits_of, tensors, "logits"
     )  # before the pipeline, which moves the model to a GPU if there is one
+    onnx = compare_onnx(Path(folder), tensors) if (Path(folder) / MLM).is_file() else None
     answers = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)
     return {
         "largest_difference": difference,
-        "onnx_difference": largest_difference(run_onnx(graph), tensors) if graph.is_file() else None,
         "missing": sorted(info["missing_keys"]),
-        "unexpected": sorted(info["unexpected_keys"]),
-        "decoder_is_tied": model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+        "unexpected": sorted(set(info["unexpected_keys"]) - carried.keys()),
+        "not_carried": sorted(key for key, value in carried.items() if not is_stored(Path(folder), key, value)),
+        "decoder_is_tied": is_tied(model),
         "model_max_length": tokenizer.model_max_length,
         "text_tokens": len(tokenizer(text)["input_ids"]),
         "answer": answers[0]["token_str"],
         "knows_longmlm": "longmlm" in sys.modules,
+        "onnx": onnx,
     }
 
 
-def largest_difference(
-    logits_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], tensors: Mapping[str, torch.Tensor]
-) -> float:
-    """Returns the largest difference from the reference's logits over unpadded tokens; NaN if any logit is NaN."""
+def is_tied(model: Any) -> bool:
+    """Returns whether the model decodes with its embedding, as DeBERTa's head without a decoder of its own does."""
+    decoder, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    return decoder is embedding or decoder.shape != embedding.shape
+
+
+def is_stored(folder: Path, key: str, value: torch.Tensor) -> bool:
+    """Returns whether the folder's weights hold this one, bit for bit."""
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            if key in file.keys():  # noqa: SIM118 - it is no mapping
+                stored = file.get_tensor(key)
+                return stored.dtype == value.dtype and torch.equal(stored, value)
+    return False
+
+
+def largest_difference(compute: Compute, tensors: Mapping[str, torch.Tensor], output: str) -> float:
+    """Returns the largest difference from the reference's output over unpadded tokens; NaN if any number is NaN."""
     differences = []
-    for name in sorted(key.removesuffix(".input_ids") for key in tensors if key.endswith(".input_ids")):
-        mask = tensors[f"{name}.attention_mask"]
-        logits = logits_of(tensors[f"{name}.input_ids"], mask)[mask == 1]
-        differences.append((logits - tensors[f"{name}.logits"]).abs().max())
+    for name, mask, actual in results(compute, tensors, output):
+        expected = tensors[f"{name}.{output}"]
+        differences.append(((actual if output == "sentence_embedding" else actual[mask == 1]) - expected).abs().max())
     return float(torch.stack(differences).max())
 
 
-def run_onnx(graph: Path) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Returns a function from token ids and attention mask to logits, computed by onnxruntime."""
+def results(
+    compute: Compute, tensors: Mapping[str, torch.Tensor], output: str
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yields name and attention mask of each input of the reference that has the output, and what is computed."""
+    for name in sorted(key.removesuffix(f".{output}") for key in tensors if key.endswith(f".{output}")):
+        mask = tensors[f"{name}.attention_mask"]
+        yield name, mask, compute(tensors[f"{name}.input_ids"], mask)
+
+
+def compare_onnx(folder: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Returns differences of the ONNX files' outputs; those of int8 in predicted tokens and in cosine similarity."""
+    mlm, encoder = run_onnx(folder / MLM, "logits"), run_onnx(folder / ENCODER, "last_hidden_state")
+    encoder_difference = largest_difference(encoder, tensors, "last_hidden_state")
+    if any(key.endswith(".sentence_embedding") for key in tensors):
+        embedding = run_onnx(folder / ENCODER, "sentence_embedding")
+        encoder_difference = max(encoder_difference, largest_difference(embedding, tensors, "sentence_embedding"))
+    is_right = {file: predictions(run_onnx(folder / file, "logits"), tensors) for file in (MLM, MLM_INT8)}
+    return {
+        "logits_difference": largest_difference(mlm, tensors, "logits"),
+        "encoder_difference": encoder_difference,
+        "int8_selected": len(is_right[MLM]),
+        "int8_lost": int((is_right[MLM] & ~is_right[MLM_INT8]).sum()),
+        "int8_won": int((~is_right[MLM] & is_right[MLM_INT8]).sum()),
+        "int8_similarity": similarity(run_onnx(folder / ENCODER_INT8, "last_hidden_state"), tensors),
+    }
+
+
+def predictions(compute: Compute, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Returns for each selected token of the reference's masked rows whether it is predicted correctly."""
+    is_right = []
+    for name in sorted(key.removesuffix(".labels") for key in tensors if key.startswith(MASKED) and "labels" in key):
+        input_ids = tensors[f"{name}.input_ids"]
+        logits = compute(input_ids, torch.ones_like(input_ids))[0, tensors[f"{name}.selected"]]
+        is_right.append(logits.argmax(-1) == tensors[f"{name}.labels"])
+    return torch.cat(is_right)
+
+
+def similarity(compute: Compute, tensors: Mapping[str, torch.Tensor]) -> float:
+    """Returns the mean cosine similarity of token vectors to those of the reference."""
+    similarities = [
+        torch.cosine_similarity(actual[mask == 1], tensors[f"{name}.last_hidden_state"], dim=-1)
+        for name, mask, actual in results(compute, tensors, "last_hidden_state")
+    ]
+    return float(torch.cat(similarities).mean())
+
+
+def run_onnx(graph: Path, output: str) -> Compute:
+    """Returns a function from token ids and attention mask to an output, computed by onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
 
-    def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def compute(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         inputs = {"input_ids": input_ids.numpy(), "attention_mask": attention_mask.numpy()}
-        return torch.from_numpy(session.run(["logits"], inputs)[0])
+        return torch.from_numpy(session.run([output], inputs)[0])
 
-    return logits_of
+    return compute
 
 
 def run_card(folder: Path) -> None:
-    """Runs the Python code in the folder's card, if it has one, with the folder itself in place of the model's name."""
+    """Runs the Python code in the folder's card, if it has one, with the folder itself in place of the model's name.
+
+    Code that needs sentence-transformers is left out where that is not installed.
+    """
     card = folder / "README.md"
     if card.is_file():
-        code = "\n".join(re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL))
-        exec(LOADING.sub(lambda call: f"{call[1]}{str(folder)!r}", code), {})  # noqa: S102 - it is what users will run
+        blocks = re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL)
+        runnable = [block for block in blocks if SENTENCES not in block or find_spec(SENTENCES)]
+        code = LOADING.sub(lambda call: f"{call[1]}{str(folder)!r}", "\n".join(runnable))
+        exec(code, {})  # noqa: S102 - it is what users will run
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, write_page
 from longmlm.reports.tables import Table
+from longmlm.settings.pretrain import number_format
 
 EXPLANATIONS: dict[ViewName, str] = {
     "base_cut": "base model, rows cut to its length",
@@ -18,6 +19,11 @@ EXPLANATIONS: dict[ViewName, str] = {
     "long_before": "long model before training, whole rows",
     "long_after": "long model after training, whole rows",
     "long_after_cut": "long model after training, rows cut as for base_cut: the accuracy that remains on short texts",
+}
+AT_OWN_LENGTH: dict[ViewName, str] = {
+    "base_cut": "base model, whole rows",
+    "long_before": "model before training, whole rows",
+    "long_after": "model after training, whole rows",
 }
 COLOURS: dict[ViewName, Colour] = {
     "base_cut": "ink",
@@ -51,13 +57,15 @@ def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None
 
 def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     """Returns the page about an evaluation."""
-    bars = (
-        "Error bars show two standard errors. The base model reads only the first block; in windows it reads the "
-        "others too, but without the text before each window."
-    )
+    bars = "Error bars show two standard errors."
+    if not _is_at_own_length(evaluation):
+        bars += (
+            " The base model reads only the first block; in windows it reads the others too, but without the text "
+            "before each window."
+        )
     sections = [
         Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
-        Section("What the columns mean", "", {name: EXPLANATIONS[name] for name in _views(evaluation)}),
+        Section("What the columns mean", "", _explanations(evaluation)),
         Section("By block of positions", bars, _blocks_chart(evaluation)),
         Section(
             "By position",
@@ -79,11 +87,11 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         "rows": sources.rows,
         "base model": sources.base,
         "base model revision": sources.base_revision,
-        "long model before training": sources.before,
-        "long model after training": sources.after,
+        "model before training": sources.before,
+        "model after training": sources.after,
         "SHA-256 of its weights": sources.after_sha256,
         "SHA-256 of the rows": sources.rows_sha256,
-        "precision": "fp32" if evaluation.precision == "no" else evaluation.precision,
+        "precision": number_format(evaluation.precision),
         "mask seed": str(evaluation.held_out.mask_seed),
     }
     sections.append(Section("Rows and models", "", {name: value for name, value in facts.items() if value}))
@@ -101,8 +109,18 @@ def accuracy_table(evaluation: Evaluation) -> Table:
 
 def explanation(evaluation: Evaluation) -> str:
     """Returns what the columns of the table mean, in two sentences."""
-    columns = "; ".join(f"{name}: {EXPLANATIONS[name]}" for name in _views(evaluation))
+    columns = "; ".join(f"{name}: {text}" for name, text in _explanations(evaluation).items())
     return f"{_caption(evaluation)} {columns}."
+
+
+def _is_at_own_length(evaluation: Evaluation) -> bool:
+    """Returns whether the base model reads whole rows."""
+    return evaluation.base_positions == evaluation.row_length
+
+
+def _explanations(evaluation: Evaluation) -> dict[str, str]:
+    explanations = EXPLANATIONS | (AT_OWN_LENGTH if _is_at_own_length(evaluation) else {})
+    return {name: explanations[name] for name in _views(evaluation)}
 
 
 def _views(evaluation: Evaluation) -> list[ViewName]:
@@ -115,7 +133,7 @@ def _block_names(evaluation: Evaluation) -> list[str]:
 
 
 def _caption(evaluation: Evaluation) -> str:
-    num_selected = evaluation.measured["long_before"].whole.num_selected
+    num_selected = evaluation.measured[evaluation.latest_view].whole.num_selected
     return f"Masked-token accuracy on {num_selected:,} selected tokens, in percent, ± one standard error."
 
 
@@ -127,12 +145,15 @@ def _head(evaluation: Evaluation) -> Head:
     tiles = []
     for view in (view for view in TILES if view in evaluation.measured):
         value, sign, error = _percent(evaluation.measured[view].whole).partition(" ± ")
-        tiles.append(Tile(EXPLANATIONS[view], f"{value} %" if sign else value, f"{sign.strip()} {error}".strip()))
+        tiles.append(
+            Tile(_explanations(evaluation)[view], f"{value} %" if sign else value, f"{sign.strip()} {error}".strip())
+        )
     if (gain := evaluation.context_gain) is not None:
         tiles.append(Tile("gain from the longer context", f"{gain:+.2f}".replace("-", "−"), "points"))
     base = evaluation.sources.base.rstrip("/").rsplit("/", 1)[-1]
+    lengths = f"from {evaluation.base_positions:,} to {evaluation.row_length:,} positions"
     return Head(
-        f"{base}: from {evaluation.base_positions:,} to {evaluation.row_length:,} positions",
+        f"{base}: {f'{evaluation.row_length:,} tokens' if _is_at_own_length(evaluation) else lengths}",
         f"Masked-token accuracy on {evaluation.num_rows:,} held-out rows of {evaluation.row_length:,} tokens, each "
         "under one mask, which is the same for every model.",
         _finding(evaluation),
@@ -145,6 +166,9 @@ def _finding(evaluation: Evaluation) -> str:
     after, base = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut")
     if after is None or base is None:
         return "Not trained yet: this is the accuracy right after extension."
+    if _is_at_own_length(evaluation):
+        verdict = "Better than the base model" if after > base else "Not better than the base model"
+        return f"{verdict}: {after:.2f} % of the masked tokens are predicted correctly, before training {base:.2f} %."
     numbers = (
         f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
         f"{evaluation.row_length:,} tokens, the base model {base:.2f} % on their first {evaluation.base_positions:,}"

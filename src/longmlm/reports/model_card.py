@@ -18,6 +18,7 @@ from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accurac
 from longmlm.reports.packing import name_of, packing_table
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
+from longmlm.settings.pretrain import number_format
 from longmlm.settings.release import ReleaseCard
 from longmlm.training.run_folder import read_state
 
@@ -43,7 +44,10 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a model card states beyond its author's text; `name` is that of the released folder."""
+    """What a model card states beyond its author's text; `name` is that of the released folder.
+
+    `carried` are parts of the base model that were not trained; `modules` are those of sentence-transformers.
+    """
 
     name: str
     provenance: Provenance
@@ -51,7 +55,10 @@ class CardFacts:
     rows: RowsManifest
     training: Training
     licence: Licence
+    num_positions: int
     has_onnx: bool = False
+    carried: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
 
 def model_card(card: ReleaseCard, facts: CardFacts) -> str:
@@ -87,6 +94,7 @@ def addressed(card: str, hub: str, name: str, revision: str | None = None) -> st
     target = {"hub": hub, "name": name, "revision_argument": f', revision="{revision}"' if revision else ""}
     for template, code in (
         ("load_onnx.md", r"```python\nimport onnx.*?```\n"),
+        ("load_sentences.md", r"```python\n(from modelscope_hub import HubApi\n)?from sentence_transformers.*?```\n"),
         ("load_model.md", r"```python\n.*?```\n"),
     ):
         text = render(template, **target)
@@ -119,7 +127,11 @@ def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> st
         pipeline_tag="fill-mask",
         base_model=source.name if source and source.revision else None,
         datasets=datasets(facts.rows) or None,
-        tags=["masked-lm", "long-context"] if facts.provenance.extension else ["masked-lm"],
+        tags=[
+            "masked-lm",
+            *(["long-context"] if facts.provenance.extension else []),
+            *(["sentence-transformers"] if facts.modules else []),
+        ],
         model_name=card.title,
         eval_results=[result] if result else None,
     )
@@ -155,7 +167,7 @@ def training_of(checkpoint: Path) -> Training:
         return Training()
     settings = dict(_flat({**asdict(saved.recipe), "held_out": None}))
     if saved.precision and settings["precision"] == "auto":
-        settings["precision"] = f"{'fp32' if saved.precision == 'no' else saved.precision} (auto)"
+        settings["precision"] = f"{number_format(saved.precision)} (auto)"
     return Training(settings, saved.state.training_seconds, saved.state.base_cut)
 
 

@@ -23,6 +23,11 @@ def any_rank(accelerator: Accelerator, *flags: bool) -> list[bool]:
     return [count > 0 for count in counts.tolist()]
 
 
+def smallest(accelerator: Accelerator, value: int) -> int:
+    """Returns on every rank the smallest of the ranks' values."""
+    return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).min())
+
+
 def check_same_on_all_ranks(accelerator: Accelerator, content: str | bytes, what: str) -> None:
     """Raises TrainingError on every rank when `content` differs on one: their machines do not share a disk."""
     (first,) = broadcast_object_list([content])

@@ -7,26 +7,24 @@ import signal
 import time
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 
 import psutil
 import torch
 from accelerate import Accelerator
-from accelerate.commands.config import default_config_file, load_config_from_file
-from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
 from torch.distributed import DistError, TCPStore
 from transformers.integrations import unset_hf_deepspeed_config
 
 from longmlm.errors import TrainingError
 from longmlm.processes import end_with_parent
-
-LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
+from longmlm.runtime.launcher import check_launch_settings, launcher_settings
+from longmlm.settings.pretrain import ComputePrecision
 
 _open_stores: list[TCPStore] = []  # a store closes when nothing refers to it
 
 
 def launch(
+    precision: ComputePrecision = "no",
     num_processes: int | None = None,
     num_threads: int | None = None,
     hang_seconds: float | None = None,
@@ -34,9 +32,10 @@ def launch(
 ) -> Accelerator:
     """Returns the Accelerator of this launch; without a GPU it uses `num_threads`, or an equal share of the cores.
 
-    Raises TrainingError when the processes are not connected, when the launcher started fewer than it was told to, or
-    when they are not `num_processes`.
+    Raises TrainingError when the launch sets what a run in this precision would not follow, when the processes are not
+    connected, when the launcher started fewer than it was to start, or when they are not `num_processes`.
     """
+    check_launch_settings(precision)
     is_cpu = not torch.cuda.is_available()
     _join_new_store()
     timeout = None if hang_seconds is None else timedelta(seconds=2 * hang_seconds)  # the watchdog comes first
@@ -100,21 +99,10 @@ def _join_new_store(seconds: float = 600) -> None:
 
 
 def _requested_processes() -> int:
-    """Returns how many processes `accelerate launch` was told to start; it may start only one without saying so."""
+    """Returns how many processes `accelerate launch` was to start; it may start only one without saying so."""
     if "WORLD_SIZE" in os.environ:
         return 1
-    try:
-        command = psutil.Process(os.getppid()).cmdline()
-    except psutil.Error:
-        return 1
-    starts = [index + 1 for index, word in enumerate(command) if Path(word).name in LAUNCHERS]
-    if not starts:
-        return 1
-    arguments = command[starts[0] :]
-    options, _ = launch_command_parser().parse_known_args(arguments[arguments[:1] == ["launch"] :])
-    file = Path(options.config_file or default_config_file)
-    config = load_config_from_file(str(file)) if file.is_file() else None
-    return options.num_processes or getattr(config, "num_processes", 1)
+    return next((int(setting.value) for setting in launcher_settings() if setting.name == "num_processes"), 1)
 
 
 def _local_world_size() -> int:

@@ -12,7 +12,7 @@ class EvaluateRecipe:
 
     held_out: HeldOut = field(default_factory=HeldOut)
     precision: Precision = "no"
-    """Autocast precision: no (fp32), bf16, or auto (bf16 if the hardware supports it)."""
+    """Autocast precision: no (fp32), fp16, bf16, or auto (bf16 if the hardware supports it, else no)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,15 @@ class EvaluateConfig:
     """Folder for evaluation.json, the figures and index.html; an earlier result in it is replaced."""
     base: str
     """Base model, evaluated at its own length."""
-    long_before: str
-    """Long model before training: the output of the extend stage."""
+    long_before: str | None = None
+    """Model before training: the output of the extend stage; a model trained at its own length needs none."""
     long_after: str | None = None
-    """Long model after training: an export, a checkpoint, or a run folder, whose best checkpoint is used."""
+    """Model after training: an export, a checkpoint, or a run folder, whose best checkpoint is used."""
     run: str | None = None
     """Run folder whose metrics are plotted as the recovery curve."""
     recipe: EvaluateRecipe = field(default_factory=EvaluateRecipe)
     runtime: EvaluateRuntime = field(default_factory=EvaluateRuntime)
+
+    def __post_init__(self) -> None:
+        if self.long_before is None and self.long_after is None:
+            raise ValueError("set long_before, long_after or both")

@@ -11,8 +11,11 @@ PositionMode = Literal["materialized", "generated"]
 class ExtendRecipe:
     """How the long model is made; changing it makes a different model."""
 
-    num_positions: int
-    """Usable positions of the long model, counting special tokens but not the table's reserved rows."""
+    num_positions: int | None = None
+    """Usable positions of the long model, counting special tokens but not the table's reserved rows; by default as many
+    as the base model has, which needs add_tokens."""
+    add_tokens: str | None = None
+    """Text file of terms, one per line, that get a token of their own, initialised as the mean of their pieces."""
     initialisation: Initialisation = "hierarchical"
     """How the new rows of the position table are computed; only interpolate changes the trained rows."""
     alpha: float = 0.4
@@ -31,7 +34,9 @@ class ExtendRecipe:
             raise ValueError("mode = generated needs rows that are computed from the base rows: hierarchical or tile")
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")
-        if self.num_positions < 1:
+        if self.num_positions is None and self.add_tokens is None:
+            raise ValueError("set num_positions, or add_tokens to extend the vocabulary alone")
+        if self.num_positions is not None and self.num_positions < 1:
             raise ValueError("num_positions must be at least 1")
 
 

@@ -54,7 +54,7 @@ class PrepareRecipe:
     """What the rows contain; changing it makes different rows."""
 
     tokenizer: str
-    """Folder or hub name of the tokenizer: that of the model to train."""
+    """Folder or hub name (OWNER/NAME[@REVISION]) of the tokenizer: that of the model to train."""
     row_length: int
     """Tokens per row, including both special tokens."""
     sources: tuple[Source, ...] = ()
@@ -71,7 +71,7 @@ class PrepareRecipe:
         if not 0 < self.held_out_fraction < 1:
             raise ValueError("held_out_fraction must be above 0 and below 1")
         if not self.sources:
-            raise ValueError("at least one [[recipe.sources]] is needed")
+            raise ValueError("no text: set corpus in a pipeline file, or [[recipe.sources]]")
         if self.slice_bytes < 1:
             raise ValueError("slice_bytes must be at least 1")
 

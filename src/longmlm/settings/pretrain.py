@@ -9,8 +9,14 @@ from longmlm.settings.masking import Masking
 
 MAX_BATCH_TOKENS = 100_000_000
 MAX_THREADS = 1024
-Precision = Literal["auto", "no", "bf16"]
+ComputePrecision = Literal["no", "fp16", "bf16"]
+Precision = Literal["auto", ComputePrecision]
 Schedule = Literal["linear", "cosine", "constant-then-decay"]
+
+
+def number_format(precision: ComputePrecision) -> str:
+    """Returns the name of the number format that a precision means."""
+    return "fp32" if precision == "no" else precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,8 @@ class PretrainRecipe:
     dropout: float | None = None
     """Probability of every dropout layer; by default as in the checkpoint."""
     precision: Precision = "auto"
-    """Autocast precision: no (fp32), bf16, or auto (bf16 if supported). Parameters and optimizer stay fp32."""
+    """Autocast precision: no (fp32), bf16, auto (bf16 if supported, else no), or fp16 with loss scaling, for GPUs
+    without bf16. Parameters and optimizer stay fp32."""
     seed: int = 42
     """Seed of the row order, the masks and dropout."""
     masking: Masking = field(default_factory=Masking)
@@ -93,10 +100,11 @@ class PretrainRecipe:
 class PretrainRuntime:
     """Speed, memory, logging and checkpoints; may be changed on resume."""
 
-    rows_per_micro_batch: int = 8
-    """Rows per forward and backward pass of one rank; gradient accumulation is derived from the global batch."""
-    rows_per_evaluation_batch: int = 16
-    """Rows per forward pass of an evaluation."""
+    rows_per_micro_batch: int | None = None
+    """Rows per forward and backward pass of one rank; by default as many as fit into free memory, on a CPU 2,048 tokens
+    at most. Losses depend on it by rounding only: set it for a resumed run that equals an uninterrupted one exactly."""
+    rows_per_evaluation_batch: int | None = None
+    """Rows per forward pass of an evaluation; by default as many as fit into the free memory, at most 16."""
     num_processes: int | None = None
     """Expected number of ranks; a launch with a different number is refused. By default any number is accepted."""
     num_threads: int | None = None
@@ -108,7 +116,7 @@ class PretrainRuntime:
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: a third more computation, a fraction of the memory."""
     peak_flops: float | None = None
-    """Peak bf16 FLOP/s of the GPU, for MFU; by default the data sheet's figure, if the GPU is known."""
+    """Peak bf16 or fp16 FLOP/s of the GPU, for MFU; by default the data sheet's figure, if the GPU is known."""
     log_every_steps: int = 10
     """Steps between lines of metrics.jsonl."""
     evaluate_every_steps: int = 100
@@ -121,7 +129,7 @@ class PretrainRuntime:
     """End the run once held-out accuracy at full length reaches the base model's."""
 
     def __post_init__(self) -> None:
-        batches = (self.rows_per_micro_batch, self.rows_per_evaluation_batch)
+        batches = [rows for rows in (self.rows_per_micro_batch, self.rows_per_evaluation_batch) if rows is not None]
         if min(*batches, self.log_every_steps, self.evaluate_every_steps, self.save_every_steps) < 1:
             raise ValueError(
                 "rows_per_micro_batch, rows_per_evaluation_batch and every *_every_steps must be at least 1"

@@ -9,6 +9,7 @@ from longmlm.settings.publishing import Publishing
 LEAST_POSITIONS = 8
 SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 WeightType = Literal["fp32", "bf16", "fp16"]
+SentencePooling = Literal["mean", "cls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,9 @@ class ReleaseRecipe:
     max_shard_size: str | None = None
     """Maximum size of a weights file, such as 5GB; by default weights are split above 50 GB."""
     onnx: bool = False
-    """Also write model.onnx, in fp32; needs the extra onnx."""
+    """Also write the encoder and the MLM model as ONNX files, in fp32 and int8; needs the extra onnx."""
+    sentence_transformer: SentencePooling | None = None
+    """Also write the files of a sentence-transformers model that pools like this: mean of all tokens, or the first."""
     allow_unrecovered: bool = False
     """Release a long model even if it is less accurate than its base model; the card then says so."""
 

@@ -28,9 +28,9 @@ def evaluate(config: EvaluateConfig) -> None:
     if config.run and not (curve := MetricsFile(Path(config.run)).evaluations()):
         raise CheckpointError(f"{config.run} has no evaluations: set run to the folder that the pretrain stage wrote")
     names = [str(model_folder(name)) for name in (config.long_before, config.long_after) if name]
-    after_sha256 = weights_sha256(names[1]) if config.long_after else None
+    after_sha256 = weights_sha256(names[-1]) if config.long_after else None
     precision = resolved_precision(config.recipe.precision)
-    accelerator = launch()
+    accelerator = launch(precision)
     rows_name = broadcast_from_main(accelerator, lambda: pin_rows(config.rows))
     local_main_first(accelerator, lambda: folder_of_rows(rows_name, ["held_out"]))
     rows = open_named_rows(rows_name, "held_out")
@@ -43,7 +43,7 @@ def evaluate(config: EvaluateConfig) -> None:
         base=config.base,
         base_revision=models[0].revision,
         before=config.long_before,
-        before_revision=models[1].revision,
+        before_revision=models[1].revision if config.long_before else None,
         after=config.long_after,
         after_sha256=after_sha256,
     )

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from longmlm.artifacts.provenance import Extension, ModelSource
+from longmlm.errors import PositionsError
 from longmlm.folders import check_absent
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import check_extendable, write_extension
+from longmlm.model.extension import ExtensionReport, check_extendable, write_extension
 from longmlm.model.loading import load_model
-from longmlm.settings.extend import ExtendConfig
+from longmlm.model.terms import read_terms
+from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 
 
 def extend(config: ExtendConfig) -> None:
@@ -16,22 +18,48 @@ def extend(config: ExtendConfig) -> None:
     check_absent(output)
     base = load_model(config.base, config.revision, recipe.new_head, recipe.seed)
     check_extendable(base.provenance, config.base)
-    extension = Extension(
-        base=ModelSource(name=config.base, revision=base.revision),
-        base_positions=architecture_of(base.model).num_positions,
-        num_positions=recipe.num_positions,
-        initialisation=recipe.initialisation,
-        alpha=recipe.alpha,
-        seed=recipe.seed,
-        mode=recipe.mode,
-    )
-    report = write_extension(base, extension, output)
-    n = extension.base_positions
-    for note in base.notes:
+    source, n = ModelSource(name=config.base, revision=base.revision), architecture_of(base.model).num_positions
+    terms = read_terms(recipe.add_tokens, base.tokenizer, source) if recipe.add_tokens is not None else None
+    extension = extension_of(recipe, source, n)
+    report = write_extension(base, extension, output, terms)
+    for note in (*base.notes, *base.carried.lines):
         print(note)
-    if recipe.initialisation == "hierarchical" and recipe.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
-        print(f"alpha = {recipe.alpha} is above 0.5: a position's block outweighs its offset within the block")
-    print(f"positions: {n} -> {extension.num_positions}, {recipe.initialisation}, {recipe.mode}")
-    print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")
+    if terms:
+        added, skipped = terms.record.num_added, terms.record.num_skipped
+        print(
+            f"tokens: {added:,} added from {recipe.add_tokens}, {skipped:,} skipped (known, repeated or not decodable)"
+        )
+    if extension:
+        describe_extension(extension, report)
     print(f"largest difference of a logit on inputs of up to {n} tokens: {report.largest_difference}")
-    print(f"long checkpoint: {output}")
+    print(f"{'long checkpoint' if extension else 'checkpoint'}: {output}")
+
+
+def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Extension | None:
+    """Returns how the positions are extended; None if only tokens are added.
+
+    Raises PositionsError for settings of new positions where there are none.
+    """
+    if recipe.add_tokens is None or recipe.num_positions not in (None, base_positions):
+        return Extension(
+            base=base,
+            base_positions=base_positions,
+            num_positions=recipe.num_positions or base_positions,
+            initialisation=recipe.initialisation,
+            alpha=recipe.alpha,
+            seed=recipe.seed,
+            mode=recipe.mode,
+        )
+    for name, default in (("initialisation", "hierarchical"), ("alpha", 0.4), ("mode", "materialized")):
+        if getattr(recipe, name) != default:
+            raise PositionsError(f"{name} is for new positions, and the model keeps its {base_positions}: remove it")
+    return None
+
+
+def describe_extension(extension: Extension, report: ExtensionReport) -> None:
+    """Prints how the positions were extended."""
+    if extension.initialisation == "hierarchical" and extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
+        print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
+    kind = f"{extension.initialisation}, {extension.mode}"
+    print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
+    print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")

@@ -1,9 +1,15 @@
 """The pretrain stage: continues MLM pretraining of a checkpoint on packed rows; the same command resumes."""
 
+import runpy
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+
+if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the same as python -m longmlm pretrain
+    sys.argv.insert(1, "pretrain")
+    runpy.run_module("longmlm", run_name="__main__")
+    sys.exit()
 
 from accelerate import Accelerator
 
@@ -26,14 +32,16 @@ from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
 from longmlm.runtime.launch import launch, seed_process, shut_down
+from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.signals import stop_on_signal
 from longmlm.runtime.watchdog import watchdog
-from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import run_precision
+from longmlm.training.checkpoint import check_scaling, run_precision
 from longmlm.training.deepspeed_backend import DeepSpeedBackend, plugin_of_launch
 from longmlm.training.dry_run import dry_run
 from longmlm.training.loop import is_recovered, start, train, write_summary
+from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task
 from longmlm.training.run_folder import check_still_newest, model_folder, newest_verified, read_state
 from longmlm.training.tracker import check_installed, tracked
@@ -45,8 +53,9 @@ def pretrain(config: PretrainConfig) -> None:
     """Trains to the last step or a stop signal, resuming from the newest intact checkpoint if there is one."""
     check_installed(config.tracking.tracker)
     runtime = config.runtime
+    precision = resolved_precision(config.recipe.precision)
     deepspeed = plugin_of_launch(config.recipe.max_gradient_norm)
-    accelerator = launch(runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
+    accelerator = launch(precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
     task, run, resumed_from = open_run(config, accelerator)
     if config.dry_run:
         accelerator.print(dry_run(task, run, resumed_from))
@@ -90,6 +99,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         check_same_on_all_ranks(accelerator, content, f"a different checkpoint than {newest.folder}, or none")
     saved = read_state(newest.folder) if newest.folder else None
     precision, notes = run_precision(recipe.precision, saved, newest.folder)
+    check_scaling(precision, accelerator.deepspeed_plugin is not None)
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
     extension = provenance.extension
@@ -100,22 +110,22 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         set_dropout(loaded.model, recipe.dropout)
     if runtime.activation_checkpointing:
         checkpoint_activations(loaded.model)
-    is_bf16 = precision == "bf16"
-    work = Work(rows.row_length, recipe.masking.selected_fraction, is_bf16, runtime.activation_checkpointing)
+    is_half = precision != "no"
+    work = Work(rows.row_length, recipe.masking.selected_fraction, is_half, runtime.activation_checkpointing)
     cost = cost_of(loaded.model, work)
-    peak = (runtime.peak_flops or peak_flops()) if is_bf16 else None
-    objective = MlmObjective(loaded.model, is_bf16)
+    peak = (runtime.peak_flops or peak_flops()) if is_half else None
+    objective = MlmObjective(loaded.model, precision)
     backend_kind = DeepSpeedBackend if accelerator.deepspeed_plugin else PlainBackend
     run = Run(
         folder=Path(config.run),
         accelerator=accelerator,
-        backend=backend_kind.wrap(accelerator, objective.train(), recipe),
+        backend=backend_kind.wrap(accelerator, objective.train(), replace(recipe, precision=precision)),
         runtime=runtime,
         cost=cost,
         peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
     )
     held_out = open_named_rows(config.rows, "held_out", verified=False)
-    per_batch = runtime.rows_per_evaluation_batch
+    per_batch = rows_per_evaluation_batch(run)
     evaluation = RunEvaluation(
         objective=objective,
         frozen=FrozenRows(held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, per_batch),
@@ -126,10 +136,10 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         accelerator=accelerator,
     )
     training = training_record(config, rows, precision)
-    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training)
-    batches = step_batches(config, rows, vocabulary, accelerator)
+    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried)
+    batches = step_batches(run, recipe, rows, vocabulary)
     seed_process(recipe.seed, accelerator.process_index)
-    for note in (*loaded.notes, *newest.skipped, *notes):
+    for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
         accelerator.print(note)
     return Task(batches, evaluation, record), run, newest.folder
 
@@ -171,7 +181,7 @@ def load_start(
     return loaded, loaded.provenance
 
 
-def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no", "bf16"]) -> TrainingRecord:
+def training_record(config: PretrainConfig, rows: Rows, precision: ComputePrecision) -> TrainingRecord:
     """Returns what longmlm.json records of a training run, before its first step."""
     sources = rows.manifest.plan.sources
     return TrainingRecord(
@@ -187,16 +197,18 @@ def training_record(config: PretrainConfig, rows: Rows, precision: Literal["no",
     )
 
 
-def step_batches(config: PretrainConfig, rows: Rows, vocabulary: Vocabulary, accelerator: Accelerator) -> StepBatches:
+def step_batches(run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary) -> StepBatches:
     """Returns this rank's training batches: of as many rows per step as hold batch_tokens at their mean fill.
 
-    Prints a line when whole rows make a global batch of quite a different size.
+    Prints a line when whole rows make a global batch of quite a different size. Raises TrainingError when not even one
+    row fits into memory.
     """
-    recipe, num_processes = config.recipe, accelerator.num_processes
-    num_rows = rows_per_step(recipe.batch_tokens, rows, num_processes)
+    accelerator, num_processes = run.accelerator, run.accelerator.num_processes
+    num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, rows.mean_fill, num_processes)
     tokens = round(num_rows * rows.row_length * rows.mean_fill)
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
         batch = f"a global batch of {num_rows} whole rows has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, vocabulary.special.pad)
-    return StepBatches(rows, drawn, accelerator.process_index, num_processes, config.runtime.rows_per_micro_batch)
+    per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length)
+    return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

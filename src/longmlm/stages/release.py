@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from longmlm.folders import check_absent
 from longmlm.hubs.publish import check_can_publish
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
@@ -25,13 +24,13 @@ def release(config: ReleaseConfig) -> None:
         rows, run, allow_unrecovered = held_out_rows(config.rows), Path(config.follow), config.recipe.allow_unrecovered
         follow(run, allow_unrecovered, lambda best: publish_checkpoint(best, rows, settings, target))
         return
-    if not target:
-        check_absent(settings.output)
     model = Path(model_folder(config.model))
     source = open_source(model, config.rows, config.evaluation, config.recipe.allow_unrecovered)
     proof = write_release(source, settings)
     if proof:
         print(*proof.summary, f"released: {settings.output}", sep="\n")
+    elif not target:
+        print(f"{settings.output} already holds this release")
     if config.checkpoints and target:
         publish_checkpoints(list_checkpoints(Path(config.model)), source.rows, settings, target)
     if target:

@@ -15,7 +15,7 @@ from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.objective import Batch, Objective
 from longmlm.training.optimizer import new_optimizer
 
-OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's
+OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's; in fp16 with "scaler"
 
 
 @runtime_checkable
@@ -68,13 +68,15 @@ class PlainBackend:
     accelerator: Accelerator
     wrapped: nn.Module
     optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
     max_gradient_norm: float
 
     @classmethod
     def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
-        """Returns the backend around an objective, with a new AdamW."""
+        """Returns the backend around an objective, with a new AdamW, and in fp16 a scaler of losses."""
         optimizer = new_optimizer(objective, recipe)
-        return cls(accelerator, accelerator.prepare_model(objective), optimizer, recipe.max_gradient_norm)
+        scaler = torch.amp.GradScaler(accelerator.device.type, enabled=recipe.precision == "fp16")
+        return cls(accelerator, accelerator.prepare_model(objective), optimizer, scaler, recipe.max_gradient_norm)
 
     @property
     def objective(self) -> Objective:
@@ -95,16 +97,21 @@ class PlainBackend:
         return nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of `loss`."""
-        self.accelerator.backward(loss)
+        """Adds the gradients of `loss`, scaled in fp16."""
+        self.accelerator.backward(self.scaler.scale(loss))
 
     def step(self, learning_rate: float) -> float:
-        """Clips, updates unless a gradient is not finite, and returns the norm."""
+        """Clips, updates unless a gradient is not finite, and returns the norm; in fp16, adapts the loss scale.
+
+        DDP has averaged the gradients, so a number that is not finite on one rank is on all, and all skip the update.
+        """
+        self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))
         if norm < float("inf"):  # false for nan as well
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
@@ -117,14 +124,17 @@ class PlainBackend:
         return gather_state_dict(self.objective.model, Tensor.detach, self.accelerator.is_main_process)
 
     def gather_optimizer(self) -> OptimizerState:
-        """Returns AdamW's state dict."""
+        """Returns AdamW's state dict, in fp16 with the scaler's."""
         if not self.accelerator.is_main_process:
             return {}
         content = self.optimizer.state_dict()
-        return {**content, "state": {index: cpu_copies(state, True) for index, state in content["state"].items()}}
+        states = {index: cpu_copies(state, True) for index, state in content["state"].items()}
+        return {**content, "state": states, **({"scaler": scaler} if (scaler := self.scaler.state_dict()) else {})}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
         """Loads AdamW's state dict; the groups, which DeepSpeed's backend does not save, stay those of the recipe."""
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(state["scaler"])
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({**state, "param_groups": groups})
 

@@ -5,12 +5,11 @@ time. A run resumes with the recipe, rows and precision that it was started with
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from accelerate import Accelerator
@@ -21,14 +20,15 @@ from transformers import PreTrainedModel
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
-from longmlm.errors import CheckpointError
+from longmlm.errors import CheckpointError, TrainingError
 from longmlm.folders import partial_of, seal
 from longmlm.model.generated import stock_state
-from longmlm.model.loading import quiet_transformers
+from longmlm.model.saving import save_model
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
-from longmlm.settings.pretrain import Precision
+from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
+from longmlm.settings.tables import leaves
 from longmlm.training.backend import Backend, OptimizerState
 from longmlm.training.optimizer import is_constant
 from longmlm.training.run import Run, RunRecord
@@ -73,12 +73,10 @@ def write_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        with quiet_transformers():
-            model.save_pretrained(partial, state_dict=snapshot.weights)
+        save_model(model, record.tokenizer, record.carried, partial, snapshot.weights)
         torch.save(snapshot.optimizer, partial / OPTIMIZER)
         for rank, states in enumerate(snapshot.generators):
             torch.save(states, partial / _generator_file(rank))
-        record.tokenizer.save_pretrained(partial)
         artifact.write(partial / CheckpointState.FILE, record.at(state))
         artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=trained))
         (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
@@ -166,13 +164,15 @@ def restore(folder: Path, backend: Backend, rank: int) -> None:
 
 def run_precision(
     requested: Precision, saved: CheckpointState | None, folder: Path | None
-) -> tuple[Literal["no", "bf16"], tuple[str, ...]]:
+) -> tuple[ComputePrecision, tuple[str, ...]]:
     """Returns the precision that a run computes in, and a note if it is not the one `auto` means on this machine.
 
     A resumed run keeps its precision. Raises CheckpointError when this machine does not support it.
     """
     available = resolved_precision(requested)
     previous = saved.precision if saved else None
+    if requested == "auto" and previous is None and available == "no" and torch.cuda.is_available():
+        return "no", ("this GPU does not support bf16: the run computes in fp32; recipe.precision = 'fp16' is faster",)
     if requested != "auto" or previous is None or previous == available:
         return available, ()
     if previous == "bf16":
@@ -180,7 +180,17 @@ def run_precision(
             f"{folder} was trained in bf16, which this machine does not support: resume it on one that does, or start "
             f"a run in a new folder with start.checkpoint = {str(folder)!r} and recipe.precision = 'no'"
         )
-    return previous, (f"{folder} was trained in fp32: the run continues in fp32, although this machine supports bf16",)
+    before, now = number_format(previous), number_format(available)
+    return previous, (f"{folder} was trained in {before}: the run continues in it, although auto means {now} here",)
+
+
+def check_scaling(precision: ComputePrecision, has_deepspeed: bool) -> None:
+    """Raises TrainingError when the precision needs losses to be scaled, which the backend of DeepSpeed does not do."""
+    if precision == "fp16" and has_deepspeed:
+        raise TrainingError(
+            "recipe.precision is fp16, which DeepSpeed's backend does not support: choose bf16 or no, or launch with "
+            "configs/accelerate/ddp.yaml"
+        )
 
 
 def resumable_state(folder: Path, record: RunRecord) -> TrainState:
@@ -193,7 +203,7 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     before, now = saved.recipe, record.recipe
     if saved.precision and record.trained_on.precision:
         before, now = replace(before, precision=saved.precision), replace(now, precision=record.trained_on.precision)
-    old, new = dict(_leaves(asdict(before))), dict(_leaves(asdict(now)))
+    old, new = dict(leaves(asdict(before))), dict(leaves(asdict(now)))
     changed = [name for name in new if old.get(name) != new[name]]
     if all(is_constant(saved.state.step, recipe) for recipe in (before, now)):
         changed = [name for name in changed if name != "num_steps"]
@@ -207,11 +217,3 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
             f"new run folder, with start.checkpoint = {str(folder)!r} to start from these weights"
         )
     return saved.state
-
-
-def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

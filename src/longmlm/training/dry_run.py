@@ -2,7 +2,6 @@
 
 import math
 import platform
-import shutil
 import tempfile
 import time
 from dataclasses import replace
@@ -13,13 +12,16 @@ import transformers
 
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
+from longmlm.folders import free_bytes
+from longmlm.model.cost import GB
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
+from longmlm.settings.pretrain import number_format
 from longmlm.training.checkpoint import resumable_state
+from longmlm.training.micro_batch import bytes_needed
+from longmlm.training.plan import evaluations_as_steps, num_checkpoints
 from longmlm.training.run import Run, Task
 from longmlm.training.update import one_update
-
-GB = 1e9
 
 
 def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
@@ -33,16 +35,17 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     steps_left = num_steps - state.step
     if steps_left <= 0:
         return f"{run.folder} is finished: {state.step} of {num_steps} steps are made"
-    memory, free_memory = _memory_needed(task, run), free_memory_bytes()
+    largest_share = math.ceil(batches.rows_per_step / run.accelerator.num_processes)
+    memory = bytes_needed(run, min(batches.rows_per_micro_batch, largest_share))
+    free_memory = free_memory_bytes()
     if any(any_rank(run.accelerator, memory > free_memory)):
         raise TrainingError(
             f"a process needs about {memory / GB:.1f} GB of memory, {free_memory / GB:.1f} GB are free: lower "
             "rows_per_micro_batch, or set activation_checkpointing = true"
         )
-    num_checkpoints = run.runtime.checkpoints_kept + 2  # the best, and the one being written
-    disk = num_checkpoints * run.cost.checkpoint_bytes
-    existing = next(path for path in (run.folder, *run.folder.absolute().parents) if path.exists())
-    free_disk = shutil.disk_usage(existing).free
+    most_checkpoints = num_checkpoints(run.runtime)
+    disk = most_checkpoints * run.cost.checkpoint_bytes
+    free_disk = free_bytes(run.folder)
     if disk > free_disk:
         raise TrainingError(
             f"the checkpoints in {run.folder} will take {disk / GB:.1f} GB, {free_disk / GB:.1f} GB are free: make "
@@ -52,7 +55,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
         seconds, tokens = _two_steps(task, replace(run, folder=Path(scratch)), state)
     epochs = steps_left * batches.rows_per_step / len(batches.rows)
     held = f"about {memory / GB:.1f} GB per process, {peak_memory_bytes() / GB:.1f} GB held in two steps"
-    kept = f"at most {num_checkpoints} checkpoints of {run.cost.checkpoint_bytes / GB:.2f} GB"
+    kept = f"at most {most_checkpoints} checkpoints of {run.cost.checkpoint_bytes / GB:.2f} GB"
     lines = {
         **_description(task, run),
         "start": f"step {state.step} of {num_steps}" + (f", {resumed_from.name}" if resumed_from else ""),
@@ -69,7 +72,7 @@ def _description(task: Task, run: Run) -> dict[str, str]:
     model, batches, rows = run.backend.objective.model, task.batches, task.batches.rows
     cpu = f"CPU, {torch.get_num_threads()} threads each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    precision = "bf16" if task.record.trained_on.precision == "bf16" else "fp32"
+    precision = number_format(task.record.trained_on.precision or "no")
     num_parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     filled = f"{len(rows):,} of {rows.row_length}, {rows.mean_fill:.1%} full"
     python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
@@ -83,10 +86,8 @@ def _description(task: Task, run: Run) -> dict[str, str]:
 
 
 def _duration(task: Task, run: Run, steps_left: int, seconds: float, tokens: int) -> str:
-    """Returns the time of steps and evaluations; an evaluation only runs forward, a third of the work per token."""
-    evaluations = math.ceil(steps_left / run.runtime.evaluate_every_steps) + 2
-    evaluated_tokens = task.evaluation.num_rows * task.batches.rows.row_length
-    hours = (steps_left + evaluations * evaluated_tokens / tokens / 3) * seconds / 3600
+    evaluated = task.evaluation.num_rows / task.batches.rows_per_step
+    hours = (steps_left + evaluations_as_steps(steps_left, run.runtime, evaluated)) * seconds / 3600
     return f"{seconds:.2f} s per step ({tokens / seconds:,.0f} tokens/s), about {hours:.1f} hours with evaluations"
 
 
@@ -98,11 +99,3 @@ def _two_steps(task: Task, run: Run, state: TrainState) -> tuple[float, int]:
         seconds = time.monotonic() - started
         state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds)
     return seconds, update.num_tokens
-
-
-def _memory_needed(task: Task, run: Run) -> int:
-    """Returns the bytes that a process has yet to allocate: gradients, moments, the activations of a micro-batch."""
-    largest_share = math.ceil(task.batches.rows_per_step / run.accelerator.num_processes)
-    num_rows = min(task.batches.rows_per_micro_batch, largest_share)
-    unallocated = run.backend.unallocated_bytes(run.cost.state_bytes // 4, run.cost.state_bytes // 2)
-    return unallocated + num_rows * run.cost.row_bytes

@@ -14,6 +14,7 @@ evaluation: step 6 is saved without an accuracy, and the resumed run evaluates i
 evaluation that shows the recovery is followed by log and save, and the run exits.
 """
 
+import math
 import shutil
 import statistics
 import time
@@ -23,7 +24,6 @@ from typing import cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
@@ -31,6 +31,7 @@ from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.errors import ArtifactError, TrainingError
 from longmlm.folders import PARTIAL, write_json
 from longmlm.processes import ignore_stop_signals
+from longmlm.progress import Progress, dated_line
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import peak_memory_bytes
 from longmlm.runtime.signals import Stop
@@ -84,9 +85,8 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
     Raises TrainingError before an update that is not finite, CheckpointError when a checkpoint cannot be written.
     """
     window: list[tuple[Update, float]] = []
-    num_steps, is_quiet = task.recipe.num_steps, not run.accelerator.is_main_process
-    bar = tqdm(total=num_steps, initial=state.step, desc="pretrain", unit="step", disable=is_quiet)
-    with saving(run, task.record) as saver, bar:
+    num_steps, is_main = task.recipe.num_steps, run.accelerator.is_main_process
+    with saving(run, task.record) as saver, Progress("step", num_steps, "step", state.step, is_main) as progress:
         if _is_evaluation_due(task, run, state) and state.accuracy_here is None:  # abandoned by a stop signal
             state = evaluate(task, run, state, stop)
             saver.save(state)
@@ -98,14 +98,14 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             update = one_update(task, run, batches, state)
             seconds = time.monotonic() - started
             window.append((update, seconds))
-            state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds)
+            state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds, update.is_skipped)
             is_stopping = _is_stopping(run, stop, saver)
             if _is_evaluation_due(task, run, state) and not is_stopping:
                 state = evaluate(task, run, state, stop)
                 is_stopping = _is_stopping(run, stop, saver) or is_recovered(run, state)
             is_saved = is_stopping or state.step == num_steps or state.step % run.runtime.save_every_steps == 0
             if is_saved or state.step % run.runtime.log_every_steps == 0:  # so that a resumed run logs the same means
-                _log(run, state, window, bar)
+                _log(run, state, window, progress)
                 window = []
             if is_saved:
                 saver.save(state)
@@ -142,6 +142,8 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             examples=examples,
         )
         MetricsFile(run.folder).append(line)
+        base = "" if state.base_cut is None else f", the base model's is {state.base_cut:.2f} %"
+        dated_line(f"step {state.step}/{task.recipe.num_steps} held-out accuracy {accuracy or 0:.2f} %{base}")
     return state
 
 
@@ -215,25 +217,28 @@ def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[Batch, ..
     return iter(loader)
 
 
-def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], bar: tqdm) -> None:
-    """Shows the means over the steps of the window, and appends them to the metrics."""
-    updates = [update for update, _ in window]
+def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], progress: Progress) -> None:
+    """Shows the means over the steps of the window whose loss is finite, and appends them to the metrics."""
+    updates = [update for update, _ in window if math.isfinite(update.loss)]
+    if not updates:
+        progress.report(state.step, f"no finite loss, {state.skipped_steps} skipped")
+        return
     num_targets = sum(update.num_targets for update in updates)
-    speed = sum(update.num_tokens for update in updates) / sum(seconds for _, seconds in window)
+    speed = sum(update.num_tokens for update, _ in window) / sum(seconds for _, seconds in window)
     line = TrainingMetrics(
         step=state.step,
         tokens=state.tokens,
         loss=sum(update.loss * update.num_targets for update in updates) / num_targets,
         accuracy=sum(update.accuracy * update.num_targets for update in updates) / num_targets,
         learning_rate=updates[-1].learning_rate,
-        gradient_norm=updates[-1].gradient_norm,
+        gradient_norm=next((update.gradient_norm for update in reversed(updates) if not update.is_skipped), None),
         tokens_per_second=speed,
         elapsed_seconds=state.training_seconds,
         memory_bytes=peak_memory_bytes(),
         mfu=speed / run.peak_tokens_per_second if run.peak_tokens_per_second else None,
+        skipped_steps=state.skipped_steps,
     )
-    means = f"loss {line.loss:.3f}, accuracy {line.accuracy:.1f} %"
-    bar.set_postfix_str(f"{means}, lr {line.learning_rate:.1e}, {speed:,.0f} tokens/s", refresh=False)
-    bar.update(state.step - bar.n)
+    means = f"loss {line.loss:.3f} accuracy {line.accuracy:.1f} % lr {line.learning_rate:.1e} {speed:,.0f} tokens/s"
+    progress.report(state.step, means + (f" {state.skipped_steps} skipped" if state.skipped_steps else ""))
     if run.accelerator.is_main_process:
         MetricsFile(run.folder).append(line)

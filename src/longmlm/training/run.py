@@ -1,6 +1,6 @@
 """A run in two halves: what is learned, and what executes it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.run import CheckpointState, TrainState
+from longmlm.model.carried import Carried
 from longmlm.model.cost import Cost
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 from longmlm.training.backend import Backend
@@ -23,6 +24,7 @@ class RunRecord:
     recipe: PretrainRecipe
     provenance: Provenance
     trained_on: TrainingRecord
+    carried: Carried = field(default_factory=Carried)
 
     def at(self, state: TrainState) -> CheckpointState:
         """Returns the content of state.json for this progress."""

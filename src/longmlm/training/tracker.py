@@ -20,14 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, parse_line
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.hubs.errors import USER_IN_ADDRESS, redact
 from longmlm.processes import ignore_stop_signals
+from longmlm.progress import message
 from longmlm.training.run_folder import SETTINGS
 
 IDENTITY = "tracker.json"
@@ -64,7 +63,7 @@ def tracked(run: Path, tracker: str | None, after: int) -> Iterator[None]:
     try:
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
     except OSError as error:
-        tqdm.write(_failure(tracker, str(error)))
+        message(_failure(tracker, str(error)))
         yield
         return
     reporter = threading.Thread(target=_report, args=(process, tracker), daemon=True)
@@ -84,11 +83,11 @@ def tracked(run: Path, tracker: str | None, after: int) -> Iterator[None]:
 def _report(process: subprocess.Popen[bytes], tracker: str) -> None:
     assert process.stdout is not None
     with process.stdout as pipe:
-        message, code = pipe.read().decode(errors="replace").strip(), process.wait()
+        line, code = pipe.read().decode(errors="replace").strip(), process.wait()
     if code == -signal.SIGKILL:
-        message = f"killed, or not finished {PATIENCE_SECONDS:.0f} s after training"
-    if code or message:
-        tqdm.write(_failure(tracker, message or f"exit code {code}") if code else message)
+        line = f"killed, or not finished {PATIENCE_SECONDS:.0f} s after training"
+    if code or line:
+        message(_failure(tracker, line or f"exit code {code}") if code else line)
 
 
 def _failure(tracker: str, reason: str) -> str:

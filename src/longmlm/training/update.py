@@ -25,10 +25,15 @@ from longmlm.training.objective import Batch
 from longmlm.training.optimizer import learning_rate
 from longmlm.training.run import Run, Task
 
+MAX_SKIPPED_IN_A_ROW = 30  # halvings that take the loss scale from 65,536 to 0.00006: it is not too high any more
+
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update over all ranks: mean loss in nats, accuracy in percent, gradient norm before clipping."""
+    """One update over all ranks: mean loss in nats, accuracy in percent, gradient norm before clipping.
+
+    An update is skipped, and changes no weight, when its loss or norm is not finite, as happens in fp16.
+    """
 
     loss: float
     accuracy: float
@@ -37,11 +42,17 @@ class Update:
     gradient_norm: float
     learning_rate: float
 
+    @property
+    def is_skipped(self) -> bool:
+        """Whether no weight was changed."""
+        return not math.isfinite(self.gradient_norm)
+
 
 def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> Update:
     """Makes one update with this rank's micro-batches of a global batch.
 
-    Raises TrainingError, before the update, when the loss or a gradient is not finite on any rank.
+    Raises TrainingError, before the update, when the loss or a gradient is not finite on any rank; in fp16, where the
+    scale of the loss is lowered and the update skipped, when that happens MAX_SKIPPED_IN_A_ROW times in a row.
     """
     accelerator, backend = run.accelerator, run.backend
     own_counts = [sum(batch.num_targets for batch in batches), sum(batch.num_tokens for batch in batches)]
@@ -52,7 +63,7 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
             f"the rows of step {state.step + 1} have no token to predict: the tokenizer does not know the text's script"
         )
     sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
-    loss_sum = num_correct = math.nan
+    loss_sum, num_correct, weight = math.nan, math.nan, accelerator.num_processes / num_targets
     for number, batch in enumerate(batches, 1):
         is_last = number == len(batches)
         heartbeat()
@@ -61,24 +72,30 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
             sums += torch.stack([loss.detach().double(), correct.double()])
             if is_last:
                 loss_sum, num_correct = accelerator.reduce(sums, "sum").tolist()
-                _check_finite(loss_sum, run, batches, state)
-            backend.backward(loss * (accelerator.num_processes / num_targets))
+                _check_finite(loss_sum, task, run, batches, state)
+                weight = weight if math.isfinite(loss_sum) else math.nan  # every rank skips the update
+            backend.backward(loss * weight)
     rate = learning_rate(state.step, task.recipe)
     norm = backend.step(rate)
-    _check_finite(norm, run, batches, state)
+    _check_finite(norm, task, run, batches, state)
     return Update(
         loss_sum / num_targets, 100 * num_correct / num_targets, int(num_tokens), int(num_targets), norm, rate
     )
 
 
-def _check_finite(value: float, run: Run, batches: Sequence[Batch], state: TrainState) -> None:
+def _check_finite(value: float, task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> None:
     if math.isfinite(value):
         return
+    skipped, reason = state.skipped_in_a_row + 1, ""
+    if task.record.trained_on.precision == "fp16":
+        if skipped < MAX_SKIPPED_IN_A_ROW:
+            return
+        reason = f", as in the {skipped - 1} updates before, which were skipped"
     name = f"non-finite-step-{state.step + 1:08d}-process-{run.accelerator.process_index}.json"
     row_ids = [row_id for batch in batches for row_id in batch.row_ids]
     write_json(run.folder / name, {"step": state.step + 1, "row_ids": row_ids})
     raise TrainingError(
-        f"loss or gradient is not finite in step {state.step + 1}; no update was made, its rows are listed in "
+        f"loss or gradient is not finite in step {state.step + 1}{reason}; no update was made, its rows are listed in "
         f"{run.folder / name}: lower the learning rate or inspect these rows; the same command resumes from the last "
         "checkpoint"
     )

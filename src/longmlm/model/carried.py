@@ -1,0 +1,173 @@
+"""What a checkpoint has besides its encoder and MLM head: weights and files that are carried over, untrained."""
+
+import json
+import pickle
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from longmlm.artifacts.provenance import Provenance
+from longmlm.errors import ModelError
+from longmlm.hubs.extra_files import (
+    MODULE_WEIGHTS,
+    MODULES,
+    SENTENCE_CONFIGS,
+    VOCABULARY_FILES,
+    WRITTEN_ANEW,
+    extra_files,
+    module_folders,
+)
+from longmlm.hubs.models import HubSnapshot, weight_files
+from longmlm.settings.release import SentencePooling
+
+PARTS = {"pooler": "pooler", "seq_relationship": "NSP head", "sop_classifier": "SOP head"}
+POOLING_FILE = "1_Pooling/config.json"
+POOLING_KEYS: dict[SentencePooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+ALL_POOLING_KEYS = (*POOLING_KEYS.values(), "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
+
+
+class SentenceEmbedding(NamedTuple):
+    """How one vector is made of the vectors of a text's tokens."""
+
+    pooling: SentencePooling
+    is_normalized: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Weights by their names in a model's files, files by their paths in its folder, and names of what is left out."""
+
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What the weights are, in words, such as pooler and NSP head."""
+        names = (next((PARTS[key] for key in PARTS if key in name), name.split(".")[0]) for name in self.weights)
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def lines(self) -> list[str]:
+        """What is carried over and what is left out, in a line each, for a user to read."""
+        left_out = (folder + slash for folder, slash, _ in (name.partition("/") for name in self.left_out))
+        lines = {
+            "carried over untrained": self.parts,
+            "files beside the model": sorted(self.files),
+            "not carried over": dict.fromkeys(left_out),
+        }
+        return [f"{what}: {', '.join(names)}" for what, names in lines.items() if names]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The classes of the sentence-transformers modules after the encoder, such as Pooling and Normalize."""
+        listed = json.loads(self.files.get(MODULES, b"[]"))
+        return tuple(str(module["type"]).rpartition(".")[2] for module in listed[1:])
+
+    @property
+    def embedding(self) -> SentenceEmbedding | None:
+        """What sentence-transformers computes from token vectors: their mean where there are no modules.
+
+        None for other modules than Pooling by mean or first token, and Normalize.
+        """
+        if not self.modules:
+            return SentenceEmbedding("mean", is_normalized=False)
+        settings = json.loads(self.files.get(POOLING_FILE, b"{}"))
+        chosen = {key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True}
+        for pooling, key in POOLING_KEYS.items():
+            is_pooled = chosen == {key} or settings.get("pooling_mode") == pooling
+            if is_pooled and self.modules in (("Pooling",), ("Pooling", "Normalize")):
+                return SentenceEmbedding(pooling, is_normalized="Normalize" in self.modules)
+        return None
+
+    def with_length(self, num_positions: int) -> Self:
+        """Returns the same for a sentence-transformers model that reads up to `num_positions` tokens."""
+        configs = [name for name in self.files if fnmatch(name, SENTENCE_CONFIGS)]
+        if not configs and MODULES in self.files:
+            configs = ["sentence_bert_config.json"]
+        before = {name: json.loads(self.files.get(name, b'{"do_lower_case": false}')) for name in configs}
+        after = {name: _json({**content, "max_seq_length": num_positions}) for name, content in before.items()}
+        return replace(self, files={**self.files, **after})
+
+    def without_vocabulary(self) -> Self:
+        """Returns the same without the files of a vocabulary that has changed; tokenizer.json is written anew."""
+        kept = {
+            name: content
+            for name, content in self.files.items()
+            if not any(fnmatch(name, pattern) for pattern in VOCABULARY_FILES)
+        }
+        return replace(self, files=kept)
+
+    def with_pooling(self, pooling: SentencePooling, width: int, num_positions: int) -> Self:
+        """Returns the same with the modules of a sentence-transformers model of that pooling."""
+        kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+        modules = [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (path, kind) in enumerate(kinds.items())
+        ]
+        settings = {
+            "word_embedding_dimension": width,
+            **{key: POOLING_KEYS[pooling] == key for key in ALL_POOLING_KEYS},
+        }
+        files = {**self.files, MODULES: _json(modules), POOLING_FILE: _json(settings)}
+        return replace(self, files=files).with_length(num_positions)
+
+
+def _json(content: object) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def read_carried(snapshot: HubSnapshot, unexpected: Collection[str], prefix: str) -> Carried:
+    """Returns what the model in a snapshot has besides its MLM model, which does not expect the weights `unexpected`.
+
+    Names of weights are those of a model with heads, as it is saved: `prefix` is that of the encoder's. Of a folder
+    that longmlm wrote nothing is left out. Raises ModelError for a module whose weights are damaged or hold code.
+    """
+    folder, names = snapshot.folder, snapshot.names
+    weights = {_name_with_head(key, prefix): value for key, value in _tensors(folder, unexpected).items()}
+    extra = extra_files(names, module_folders(folder))
+    doubled = {name.replace(*MODULE_WEIGHTS[::-1]) for name in extra if name.endswith(MODULE_WEIGHTS[1])}
+    paths = [name for name in extra if name not in doubled]
+    files = dict(_module_weights(folder / name, name) or (name, (folder / name).read_bytes()) for name in paths)
+    accounted = {*extra, *weight_files(names), *WRITTEN_ANEW}
+    left_out = [name for name in names if name not in accounted and not name.endswith(".index.json") and name[0] != "."]
+    return Carried(weights, files, () if Provenance.FILE in names else tuple(left_out))
+
+
+def _name_with_head(key: str, prefix: str) -> str:
+    """Returns a weight's name in a model with a head: an encoder saved by itself has no prefix."""
+    return f"{prefix}.{key}" if key.startswith("pooler.") else key
+
+
+def _tensors(folder: Path, keys: Collection[str]) -> dict[str, Tensor]:
+    """Returns the weights with these names, in the type that they are stored in."""
+    tensors = {}
+    for path in (folder / name for name in weight_files([path.name for path in folder.iterdir()]) if keys):
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                tensors |= {key: file.get_tensor(key) for key in sorted(set(keys) & set(file.keys()))}
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            tensors |= {key: content[key].contiguous().clone() for key in sorted(set(keys) & set(content))}
+    return tensors
+
+
+def _module_weights(path: Path, name: str) -> tuple[str, bytes] | None:
+    """Returns name and content of a module's weights as safetensors; None for a file that is carried as it is."""
+    if path.name != MODULE_WEIGHTS[0]:
+        return None
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ModelError(
+            f"{path} is damaged or holds more than tensors: take a model whose modules are saved as safetensors"
+        ) from error
+    tensors = {key: value.contiguous().clone() for key, value in content.items()}
+    return name.replace(*MODULE_WEIGHTS), safetensors.torch.save(tensors)

@@ -1,0 +1,76 @@
+"""The learned position table of a model that can be extended, and its replacement by another one."""
+
+from dataclasses import dataclass
+from typing import assert_never, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from longmlm.errors import ModelError
+from longmlm.model.architecture import LEARNED_FAMILIES, OtherFamily, architecture_of
+
+
+@dataclass(frozen=True, slots=True)
+class PositionTable:
+    """The module with a model's embeddings, their position table, and how many of its first rows no position uses."""
+
+    embeddings: nn.Module
+    rows: nn.Embedding
+    offset: int
+
+    @property
+    def usable_rows(self) -> Tensor:
+        """The rows that positions use, without their gradient."""
+        return self.rows.weight.detach()[self.offset :]
+
+
+def position_table_of(model: PreTrainedModel, name: str | None = None) -> PositionTable:
+    """Returns the position table; raises ModelError, with the reason, for a model whose positions are computed."""
+    parts, family = architecture_of(model), model.config.model_type
+    if reason := _reason_against(model):
+        name = name or model.name_or_path or type(model).__name__
+        raise ModelError(
+            f"{name} is a {family} model, which cannot be extended: it has {reason}; pretrain it at its own length, "
+            f"{parts.num_positions} tokens"
+        )
+    embeddings = cast(nn.Module, parts.encoder.embeddings)
+    return PositionTable(embeddings, cast(nn.Embedding, embeddings.position_embeddings), parts.position_offset)
+
+
+def has_position_table(model: PreTrainedModel) -> bool:
+    """Returns whether the model's positions are a learned table, which can be extended."""
+    return _reason_against(model) is None
+
+
+def _reason_against(model: PreTrainedModel) -> str | None:
+    if model.config.model_type in LEARNED_FAMILIES:
+        return "sinusoidal positions" if getattr(model.config, "sinusoidal_pos_embds", False) else None
+    family = cast(OtherFamily, model.config.model_type)
+    match family:
+        case "deberta" | "deberta-v2" | "mpnet":
+            return "relative positions"
+        case "modernbert" | "roformer" | "nomic_bert" | "eurobert":
+            return "rotary positions"
+        case _:
+            assert_never(family)
+
+
+@torch.no_grad()
+def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
+    """Replaces the usable rows of the position table with `table` (positions, width); reserved rows are kept.
+
+    The buffers that are as long as the table are resized, and config.max_position_embeddings is set.
+    """
+    positions = position_table_of(model)
+    old, embeddings = positions.rows, positions.embeddings
+    reserved = old.weight[: positions.offset]
+    num_rows = len(table) + positions.offset
+    new = nn.Embedding(num_rows, old.embedding_dim, padding_idx=old.padding_idx, device=old.weight.device)
+    new.weight.copy_(torch.cat([reserved, table.to(old.weight)]))
+    embeddings.position_embeddings = new.to(old.weight.dtype)
+    position_ids = torch.arange(num_rows, device=old.weight.device).unsqueeze(0)
+    embeddings.register_buffer("position_ids", position_ids, persistent=False)
+    if hasattr(embeddings, "token_type_ids"):
+        embeddings.register_buffer("token_type_ids", torch.zeros_like(position_ids), persistent=False)
+    model.config.max_position_embeddings = num_rows

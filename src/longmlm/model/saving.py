@@ -1,0 +1,34 @@
+"""Saving of a model with its tokenizer and what it carries, as a folder that transformers loads."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from longmlm.model.carried import Carried
+from longmlm.model.loading import quiet_transformers
+
+LARGEST_FILE = "50GB"
+
+
+def save_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    carried: Carried,
+    folder: Path,
+    weights: Mapping[str, Tensor] | None = None,
+    max_shard_size: str | None = None,
+) -> None:
+    """Writes the model, or `weights` in place of its own, with the carried weights in the same files.
+
+    Of the carried files those are written that model and tokenizer have not written anew.
+    """
+    state = {**(model.state_dict() if weights is None else weights), **carried.weights}
+    with quiet_transformers():
+        model.save_pretrained(folder, state_dict=state, max_shard_size=max_shard_size or LARGEST_FILE)
+        tokenizer.save_pretrained(folder)
+    for path, content in ((folder / name, content) for name, content in carried.files.items()):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)

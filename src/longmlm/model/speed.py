@@ -1,0 +1,83 @@
+"""How fast a model trains: measured on this machine's CPU, or a share of the peak on a GPU's data sheet."""
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM, PretrainedConfig
+
+from longmlm.batches.collate import MlmBatch
+from longmlm.model.cost import Cost, Gpu, Work
+from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
+
+GPU_SHARE = 0.25  # of a data sheet's peak: between published runs of this size and this code's first ones
+SHORT_LENGTH = 128
+NUM_ROWS = 8
+MIN_SECONDS = 0.5
+MIN_TIMES = 3
+
+
+def gpu_tokens_per_second(gpu: Gpu, cost: Cost, work: Work) -> float:
+    """Returns the tokens per second of one GPU at 25 % of its peak; recomputed activations cost a forward pass more."""
+    return GPU_SHARE * gpu.peak_flops / (cost.flop_per_token * (4 / 3 if work.is_checkpointed else 1))
+
+
+def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) -> float:
+    """Returns the tokens per second of this CPU, from some seconds of measurements.
+
+    Short rows through the model with one layer and with three layers give the time of a layer, and that of embeddings
+    and head. Attention, whose time per token grows with the row, is measured by itself at the row's length, up to 1024.
+    """
+    shallow, deep = _seconds_of(_step(config, 1, work, dropout), _step(config, 3, work, dropout))
+    per_token = (shallow + (config.num_hidden_layers - 1) * (deep - shallow) / 2) / (NUM_ROWS * SHORT_LENGTH)
+    (attention,) = _seconds_of(_attention(config, work, dropout, length := min(work.row_length, 1024)))
+    per_pair = attention / length**2
+    per_token += config.num_hidden_layers * per_pair * max(0, work.row_length - SHORT_LENGTH)
+    return 1 / (per_token * (4 / 3 if work.is_checkpointed else 1))
+
+
+def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float) -> Callable[[], object]:
+    config = copy.deepcopy(config)
+    config.num_hidden_layers = num_layers
+    model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    if has_position_table(model):
+        replace_positions(model, torch.zeros(SHORT_LENGTH, position_table_of(model).rows.embedding_dim))
+    objective = MlmObjective(model, "bf16" if work.is_half else "no").train()
+    set_dropout(objective, dropout)
+    input_ids = torch.full((NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1)
+    selected = torch.arange(round(work.selected_fraction * input_ids.numel()))
+    batch = MlmBatch(input_ids, None, selected, input_ids.flatten()[selected])
+
+    def step() -> None:
+        objective(batch).loss_sum.backward()
+
+    return step
+
+
+def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int) -> Callable[[], object]:
+    heads = config.num_attention_heads
+    states = torch.randn(
+        3, 1, heads, length, config.hidden_size // heads, dtype=torch.bfloat16 if work.is_half else None
+    )
+    states.requires_grad_()
+
+    def step() -> None:
+        functional.scaled_dot_product_attention(states[0], states[1], states[2], dropout_p=dropout).sum().backward()
+
+    return step
+
+
+def _seconds_of(*steps: Callable[[], object]) -> tuple[float, ...]:
+    """Returns the median time of each step; they alternate, because the load of a machine changes."""
+    times: list[list[float]] = [[] for _ in steps]
+    deadline = time.monotonic() + MIN_SECONDS * len(steps)
+    while time.monotonic() < deadline or len(times[-1]) < MIN_TIMES:
+        for measured, step in zip(times, steps, strict=True):
+            started = time.perf_counter()
+            step()
+            measured.append(time.perf_counter() - started)
+    return tuple(statistics.median(measured[1:]) for measured in times)

@@ -1,0 +1,139 @@
+"""Domain vocabulary: terms that get a token of their own, whose embedding starts as the mean of their former pieces.
+
+For example, if a tokenizer splits myocarditis into m, yo, card and itis, the new token's row in the embedding is the
+mean of their four rows, and so are its row and its bias in the decoder. Its logit is then the mean of their four
+logits, never the largest of all, so no prediction changes before training.
+"""
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AddedToken, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from longmlm.artifacts.provenance import AddedTokens, ModelSource
+from longmlm.errors import ModelError
+from longmlm.folders import sha256_of
+from longmlm.model.architecture import architecture_of
+from longmlm.model.loading import LoadedModel
+
+WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+WORD_STARTS = "Ġ▁ "
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms that a tokenizer does not have yet, in the order of their file, and what longmlm.json says of them."""
+
+    tokens: tuple[AddedToken, ...]
+    record: AddedTokens
+
+
+def read_terms(path: str, tokenizer: PreTrainedTokenizerBase, base: ModelSource) -> Terms:
+    """Returns the terms in a file, one per line, that get a new token.
+
+    White space around a term does not count, and within it any counts as one space. Skipped are terms that are one
+    token already, repeated ones (in any case, if the tokenizer lowercases), and those that it could not decode. Raises
+    ModelError if the file cannot be read or no term is left.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
+        raise ModelError(f"add_tokens: {path} {reason}: name a text file with one term per line") from error
+    backend: Any = tokenizer
+    normalizer = backend.backend_tokenizer.normalizer
+    terms = [term for line in lines if (term := " ".join(line.split()))]
+    candidates: dict[str, AddedToken] = {}
+    for term in terms:
+        normalized = normalizer.normalize_str(term) if normalizer else term
+        if normalized not in candidates and _is_new(token := _token(term), tokenizer):
+            candidates[normalized] = token
+    trial: Any = copy.deepcopy(tokenizer)
+    trial.add_tokens(list(candidates.values()))
+    tokens = tuple(token for normalized, token in candidates.items() if _is_decoded(token, normalized, trial))
+    if not tokens:
+        raise ModelError(f"add_tokens: {path} has no term that needs a new token ({len(terms)} terms were read)")
+    skipped = len(terms) - len(tokens)
+    record = AddedTokens(base=base, file_sha256=sha256_of(Path(path)), num_added=len(tokens), num_skipped=skipped)
+    return Terms(tokens, record)
+
+
+def with_tokens(loaded: LoadedModel, tokens: Sequence[AddedToken]) -> LoadedModel:
+    """Returns a copy of the model whose tokenizer has the tokens as well, each initialised from its former pieces.
+
+    Raises ModelError if the tokenizer would give a new token an id that is in use.
+    """
+    tokenizer: Any = copy.deepcopy(loaded.tokenizer)
+    used = set(tokenizer.get_vocab().values())
+    tokenizer.add_tokens(list(tokens))
+    ids: list[int] = [tokenizer.convert_tokens_to_ids(token.content) for token in tokens]
+    if len(set(ids) - used) < len(tokens):
+        raise ModelError("add_tokens: the tokenizer's ids have gaps, so that a new token would get one that is in use")
+    pieces = {token_id: _pieces(token, loaded.tokenizer) for token_id, token in zip(ids, tokens, strict=True)}
+    model, carried = _with_rows(loaded.model, pieces), loaded.carried.without_vocabulary()
+    return replace(loaded, model=model, tokenizer=tokenizer, carried=carried)
+
+
+def with_tokens_of(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
+    """Returns the model with the tokens that were added to `tokenizer`: the base model of one with more vocabulary."""
+    known = loaded.tokenizer.get_vocab()
+    decoder: dict[int, AddedToken] = tokenizer.added_tokens_decoder
+    added = [token for _, token in sorted(decoder.items()) if token.content not in known and not token.special]
+    return with_tokens(loaded, added) if added else loaded
+
+
+def _token(term: str) -> AddedToken:
+    """Returns the token of a term: a whole word with the white space before it, where words are separated by spaces."""
+    is_word = not WITHOUT_SPACES.search(term)
+    return AddedToken(term, single_word=is_word, lstrip=is_word, normalized=True)
+
+
+def _pieces(token: AddedToken, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Returns the tokens of a term within a text, without a piece of white space alone."""
+    text = f" {token.content}" if token.lstrip else token.content
+    ids: list[int] = tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"]
+    return [one for one in ids if str(tokenizer.convert_ids_to_tokens(one)).strip(WORD_STARTS)] or ids
+
+
+def _is_new(token: AddedToken, tokenizer: PreTrainedTokenizerBase) -> bool:
+    pieces = _pieces(token, tokenizer)
+    is_one = len(pieces) == 1 and pieces[0] != tokenizer.unk_token_id
+    return bool(pieces) and not is_one and token.content not in tokenizer.get_vocab()
+
+
+def _is_decoded(token: AddedToken, normalized: str, trial: Any) -> bool:
+    """Returns whether the token decodes to its term; byte-level tokenizers garble accented letters of added tokens."""
+    decoded = trial.decode([trial.convert_tokens_to_ids(token.content)])
+    return _without_spaces(decoded) in (_without_spaces(token.content), _without_spaces(normalized))
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+@torch.no_grad()
+def _with_rows(model: PreTrainedModel, pieces: dict[int, list[int]]) -> PreTrainedModel:
+    """Returns a copy of the model with a row for each new id, the mean of the rows of its pieces."""
+    parts, config = architecture_of(model), copy.deepcopy(model.config)
+    by_token = [model.get_input_embeddings().weight, parts.decoder_weight, parts.decoder_bias]
+    config.vocab_size = max(config.vocab_size, max(pieces) + 1)
+
+    def grown(weight: Tensor) -> Tensor:
+        rows = torch.cat([weight, weight.new_zeros(config.vocab_size - len(weight), *weight.shape[1:])])
+        for token_id, of_token in pieces.items():
+            rows[token_id] = weight[of_token].double().mean(0)
+        return rows
+
+    state = model.state_dict(keep_vars=True)
+    more = AutoModelForMaskedLM.from_config(config)
+    more.load_state_dict(
+        {name: grown(weight) if any(weight is one for one in by_token) else weight for name, weight in state.items()}
+    )
+    more.tie_weights()
+    return more.train(model.training)

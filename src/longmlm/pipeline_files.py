@@ -1,0 +1,63 @@
+"""Pipeline files: one printed with comments for a user's model and text, and the list of those in the package."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import tomli_w
+
+from longmlm.config import parse
+from longmlm.options import explanations, sections
+from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, recommended
+
+NOTE = "# Recommended settings of the stages: remove a # to change one; `longmlm run FILE --help` explains all others."
+
+
+def pipeline_file(arguments: Sequence[str]) -> str:
+    """Returns a pipeline file with the base keys of the options; the other settings stand in comments.
+
+    The comments are the docstrings of the settings. Raises ConfigError for options that describe no pipeline.
+    """
+    options = list(arguments)
+    if not any(option.split("=")[0] in ("--output", "-h", "--help") for option in options):
+        options += ["--output", "out/mine"]
+    base = parse(Pipeline, options, "longmlm init")
+    lines = [f"# {Pipeline.__doc__}", "# Run it with: longmlm run FILE"]
+    for name, text in explanations(Pipeline).items():
+        value = getattr(base, name)
+        is_default = name not in ("corpus", "output") and value == Pipeline.__dataclass_fields__[name].default
+        assignment = _assignment(name, "..." if value is None else value)
+        lines += ["", f"# {text}", f"#{assignment}" if is_default else assignment]
+    lines += ["", NOTE]
+    of_stages = {item.name: part for item in fields(ResolvedPipeline) for part in sections(item)}
+    for stage, table in recommended(base, {}).items():
+        lines += _tables(stage, of_stages[stage], table)
+    return "\n".join(lines)
+
+
+def _tables(name: str, kind: type, table: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines of a table and of those in it, with every key in a comment."""
+    own = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    if own:
+        yield from ("", f"[{name}]")
+    for key, value in own.items():
+        yield from (f"# {explanations(kind)[key]}", f"#{_assignment(key, value)}")
+    for item in fields(kind):
+        if isinstance(table.get(item.name), dict):
+            yield from _tables(f"{name}.{item.name}", next(sections(item)), table[item.name])
+
+
+def _assignment(key: str, value: object) -> str:
+    return tomli_w.dumps({key: list(value) if isinstance(value, tuple) else value}).strip()
+
+
+def shipped_pipelines() -> str:
+    """Returns a line for each pipeline and overlay in the package: its name, and the first line of its comment."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SHIPPED.glob("*.toml"))}
+    lines = {name: f"  {name:20}{text.splitlines()[0].removeprefix('# ')}" for name, text in texts.items()}
+    pipelines = [name for name, text in texts.items() if "output" in tomllib.loads(text)]
+    overlays = [name for name in texts if name not in pipelines]
+    parts = ["pipelines: longmlm run NAME", *(lines[name] for name in pipelines)]
+    parts += ["overlays: longmlm run NAME OVERLAY", *(lines[name] for name in overlays)] if overlays else []
+    return "\n".join(parts)

@@ -1,0 +1,93 @@
+"""Progress: a bar on a terminal; elsewhere, as in a log file, dated lines without control characters.
+
+2026-11-22 10:15:02 step 120/3000 loss 2.310 accuracy 55.1 % lr 4.8e-05 12,345 tokens/s 0:42:10 left
+2026-11-22 10:15:02 prepare 45 % 0:42:10 left
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+SHARE_BETWEEN_LINES = 0.05
+SECONDS_BETWEEN_LINES = 10.0
+BARS_OF_LIBRARIES = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+
+
+def is_terminal() -> bool:
+    """Returns whether progress is shown on a terminal."""
+    return sys.stderr.isatty()
+
+
+def hide_bars_off_terminal() -> None:
+    """Switches off the bars of all libraries unless a terminal shows them; must run before they are imported."""
+    for name in () if is_terminal() else BARS_OF_LIBRARIES:
+        os.environ.setdefault(name, "1")
+
+
+def message(text: str) -> None:
+    """Prints a line to standard output, above a bar if there is one."""
+    from tqdm import tqdm
+
+    tqdm.write(text)
+
+
+def dated_line(text: str) -> None:
+    """Prints a line with the local time to standard error, above a bar if there is one."""
+    from tqdm import tqdm
+
+    tqdm.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """Progress of `name` from `initial` to `total` units; one that is not shown prints nothing."""
+
+    def __init__(self, name: str, total: int, unit: str, initial: int = 0, is_shown: bool = True) -> None:
+        from tqdm import tqdm  # reads its environment when it is imported
+
+        self.name, self.total, self.initial, self.done = name, total, initial, initial
+        self.has_lines = is_shown and not is_terminal()
+        self.started = self.line_at = time.monotonic()
+        self.share_of_line = initial / max(1, total)
+        disable = self.has_lines or not is_shown
+        scaled = unit == "B"
+        self.bar = tqdm(
+            desc=name, total=total, initial=initial, unit=unit, unit_scale=scaled, leave=None, disable=disable
+        )
+
+    def __exit__(self, *_error: object) -> None:
+        self.bar.close()
+
+    def advance(self, amount: int = 1) -> None:
+        """Counts `amount` units as done; prints a line now and then: by share, unless the last is seconds ago."""
+        self.done += amount
+        self.bar.update(amount)
+        share, now = self.done / max(1, self.total), time.monotonic()
+        is_due = share - self.share_of_line >= SHARE_BETWEEN_LINES and now - self.line_at >= SECONDS_BETWEEN_LINES
+        if self.has_lines and is_due:
+            self.share_of_line, self.line_at = share, now
+            dated_line(f"{self.name} {share:.0%} {self._left()}".replace("%", " %"))
+
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yields the items, each of which is a unit, and counts it as done when the next one is asked for."""
+        for item in items:
+            yield item
+            self.advance()
+
+    def report(self, done: int, text: str) -> None:
+        """Counts `done` units as done, and shows the text: beside the bar, or as a line."""
+        self.bar.set_postfix_str(text, refresh=False)
+        self.bar.update(done - self.done)
+        self.done = done
+        if self.has_lines:
+            dated_line(f"{self.name} {done}/{self.total} {text} {self._left()}")
+
+    def _left(self) -> str:
+        seconds = (time.monotonic() - self.started) / max(1, self.done - self.initial) * (self.total - self.done)
+        return f"{timedelta(seconds=round(seconds))} left"

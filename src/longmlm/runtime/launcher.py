@@ -1,0 +1,140 @@
+"""What `accelerate launch` and its environment variables set; what a run would not follow is refused.
+
+Accelerate passes a setting on in three ways: a flag, a key of its YAML file, an environment variable. All have the same
+name, but for a prefix: `--mixed_precision`, `mixed_precision:`, `ACCELERATE_MIXED_PRECISION`.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import psutil
+import torch
+from accelerate.commands.config import default_config_file, load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+
+from longmlm.errors import TrainingError
+from longmlm.settings.pretrain import ComputePrecision
+
+LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
+PREFIXED = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}  # as accelerate launch does
+VARIABLES = ("FSDP_*", "MEGATRON_LM_*", "PARALLELISM_CONFIG_*", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+OFF = ("", "0", "no", "none", "false", "auto", "all", "default", "[]", "{}")
+PROCESSES = (  # what starts processes, names their devices and shows their output
+    "compute_environment", "config_file", "debug", "enable_cpu_affinity", "gpu_ids", "log_dir", "machine_rank",
+    "main_process_ip", "main_process_port", "main_training_function", "max_restarts", "module", "monitor_interval",
+    "multi_gpu", "no_python", "num_machines", "num_processes", "quiet", "rdzv_*", "role", "same_network", "tee",
+    "training_script*", "use_deepspeed",
+)  # fmt: skip
+DEEPSPEED = ("deepspeed_*", "gradient_*", "offload_*", "zero_stage", "zero3_save_16bit_model")
+
+ZERO_3 = "use configs/accelerate/zero-3.yaml, which partitions the parameters as well"
+REMOVE = "remove it"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSetting:
+    """A setting of the launch: its name without prefix, its value, and both as the user wrote them, with the place."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What settings whose name matches `pattern` may be, besides switched off; None allows everything."""
+
+    pattern: str
+    allowed: tuple[str, ...] | None = ()
+    remedy: str = REMOVE
+
+
+def check_launch_settings(precision: ComputePrecision) -> None:
+    """Raises TrainingError for a setting that a run in this precision would ignore, or obey against its recipe.
+
+    The error names the setting, where it was set, and the remedy.
+    """
+    rules = _rules(
+        precision, torch.cuda.is_available(), os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+    )
+    for setting in (*launcher_settings(), *_variables()):
+        rule = next((rule for rule in rules if fnmatch(setting.name, rule.pattern)), None)
+        if setting.value in OFF or (rule and (rule.allowed is None or setting.value in rule.allowed)):
+            continue
+        if rule or "environment" not in setting.origin:  # Accelerate's other variables change nothing of a run
+            raise TrainingError(f"{setting.origin} is not supported: {rule.remedy if rule else REMOVE}")
+
+
+def _rules(precision: ComputePrecision, has_gpu: bool, has_deepspeed: bool) -> tuple[Rule, ...]:
+    """Returns the rules, of which the first that matches counts."""
+    zero = "only a launch with DeepSpeed follows it: use a configs/accelerate/zero-*.yaml, or remove it"
+    accumulation = "remove it, recipe.batch_tokens and runtime.rows_per_micro_batch decide it"
+    to_cpu = "there is a GPU: to train on the CPU, set CUDA_VISIBLE_DEVICES= as well"
+    clipping = "remove it, recipe.max_gradient_norm decides it"
+    return (
+        Rule("distributed_type", ("multi_gpu", "deepspeed", "multi_cpu"), f"{ZERO_3}, or ddp.yaml there"),
+        Rule("use_fsdp", (), ZERO_3),
+        Rule("fsdp_*", (), ZERO_3),
+        Rule("mixed_precision", (precision,), "remove it, recipe.precision decides it"),
+        Rule("fp8_*", (), "remove it, recipe.precision decides it"),
+        Rule("dynamo_*", (), "remove it, models are not compiled"),
+        Rule("*zero3_init*", (), "remove it, models are loaded in full and partitioned later"),
+        Rule("deepspeed_moe_layer_cls_names"),
+        *(Rule(pattern, None) for pattern in DEEPSPEED if has_deepspeed),  # checked where DeepSpeed is set up
+        Rule("gradient_accumulation_steps", ("1",), accumulation),
+        Rule("gradient_clipping", (), clipping),
+        *(Rule(pattern, (), zero) for pattern in DEEPSPEED),
+        *(Rule(name, () if has_gpu else None, to_cpu) for name in ("cpu", "use_cpu")),
+        Rule("num_cpu_threads_per_process", None if has_gpu else (), "remove it, set runtime.num_threads"),
+        Rule("torch_allow_tf32_*", () if has_gpu and precision == "no" else None, "unset it, recipe.precision is no"),
+        Rule("torch_device", (), "unset it, and choose GPUs with CUDA_VISIBLE_DEVICES"),
+        *(Rule(f"{kind}_*") for kind in ("downcast", "megatron_lm", "mpirun", "parallelism_config", "tpu")),
+        *(Rule(f"use_{kind}") for kind in ("megatron_lm", "parallelism_config", "sagemaker")),
+        *(Rule(pattern, None) for pattern in PROCESSES),
+    )
+
+
+def launcher_settings() -> tuple[LaunchSetting, ...]:
+    """Returns the flags of the `accelerate launch` that started this process, and the keys of its file that they leave.
+
+    They are read from its command line, for it passes few of them on. There are none under another launcher.
+    """
+    try:
+        command = psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return ()
+    starts = [index + 1 for index, word in enumerate(command) if Path(word).name in LAUNCHERS]
+    if not starts:
+        return ()
+    arguments = command[starts[0] :]
+    options, _ = launch_command_parser().parse_known_args(arguments[arguments[:1] == ["launch"] :])
+    flags = {name: getattr(options, name) for name in sorted(getattr(options, "nondefault", ()))}
+    given = [_setting(name, value, f"--{name}", "on accelerate launch's command line") for name, value in flags.items()]
+    file = Path(options.config_file or default_config_file)
+    keys = [] if options.cpu or not file.is_file() else _keys(file)
+    return (*given, *(_setting(name, value, name, f"in {file}") for name, value in keys if name not in flags))
+
+
+def _keys(file: Path) -> Iterator[tuple[str, object]]:
+    """Yields the keys of Accelerate's file under the names of the flags."""
+    for section, content in vars(load_config_from_file(str(file))).items():
+        if not isinstance(content, dict):
+            yield section, content
+            continue
+        for key, value in content.items():
+            prefix = PREFIXED.get(section, "")
+            yield key if key.startswith(prefix) else prefix + key, value
+
+
+def _variables() -> Iterator[LaunchSetting]:
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("ACCELERATE_") or any(fnmatch(name, pattern) for pattern in VARIABLES):
+            yield _setting(name.removeprefix("ACCELERATE_").lower(), value, name, "in the environment")
+
+
+def _setting(name: str, value: object, written: str, place: str) -> LaunchSetting:
+    text = str(getattr(value, "value", value))  # enumerations of Accelerate's file
+    return LaunchSetting(name, text.lower(), f"{written} = {text} {place}")

@@ -1,0 +1,176 @@
+"""Settings of a pipeline: a few base keys, from which the settings of every stage follow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.tables import Table, merged, table_at
+
+PACKAGE = Path(__file__).parents[1]
+SHIPPED = PACKAGE / "pipelines"
+BUNDLED = "bundled:"
+NUM_STEPS = 3000
+ROWS_PER_STEP = 64
+StageConfig = PrepareConfig | ExtendConfig | PretrainConfig | EvaluateConfig | ReleaseConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """From text and a model to a released long model: the settings of every stage follow from a few keys."""
+
+    model: str | None = None
+    """Folder or hub name of the base model; left out, [pretrain.start] names the architecture of an untrained one."""
+    corpus: tuple[str, ...] = ()
+    """Paths or globs of the text; datasets and texts in several languages are [[prepare.recipe.sources]] instead."""
+    length: int
+    """Positions of the long model, and tokens per row."""
+    output: str
+    """Folder for all results."""
+    revision: str | None = None
+    """Branch, tag or commit of a base model on the hub."""
+    language: str = "en"
+    """ISO 639-1 code of the corpus's language."""
+    text_field: str = "text"
+    """Field or column of the corpus that holds the text."""
+    extension: bool = True
+    """Extend the model before training; false: continue pretraining at a length that the model has, after an extend
+    stage only where [extend.recipe] names add_tokens."""
+    launch: str | None = None
+    """Command that starts training in several processes, such as accelerate launch --config_file ddp.yaml."""
+
+    def __post_init__(self) -> None:
+        if self.length < 3:
+            raise ValueError("length must be at least 3: two special tokens and one token of text")
+        if self.extension and self.model is None:
+            raise ValueError("model is missing: name the model to extend, or set extension = false to train a new one")
+        if self.revision is not None and self.model is None:
+            raise ValueError("revision needs model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPipeline(Pipeline):
+    """Runs the stages of a pipeline: skips those that are done, resumes the one that was interrupted."""
+
+    prepare: PrepareConfig
+    pretrain: PretrainConfig
+    release: ReleaseConfig
+    extend: ExtendConfig | None = None
+    evaluate: EvaluateConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.extend and self.evaluate and self.extend.recipe.new_head:
+            raise ValueError(
+                "extend.recipe.new_head leaves no base model to evaluate: train the head at the model's own length "
+                "first, with extension = false and new_head = true under [pretrain.start]"
+            )
+
+    @property
+    def stages(self) -> dict[str, StageConfig]:
+        """The settings of the stages, in the order in which they run: added tokens come before the text is encoded."""
+        first = {"prepare": self.prepare, "extend": self.extend}
+        if self.extend and self.extend.recipe.add_tokens is not None:
+            first = {"extend": self.extend, "prepare": self.prepare}
+        stages = {
+            **first,
+            "pretrain": self.pretrain,
+            "evaluate": self.evaluate,
+            "release": self.release,
+        }
+        return {name: config for name, config in stages.items() if config is not None}
+
+
+def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
+    """Returns the settings of each stage, as TOML tables: what follows from `base`, with `given` merged over it."""
+    derived = merged(_wiring(base, given), recommended(base, given))
+    return bundled_resolved(merged(derived, given))
+
+
+def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
+    """Returns the settings of the stages that nothing but experience decides; intervals follow from num_steps."""
+    num_steps = table_at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
+    num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation
+    every = max(1, num_steps // 12)
+    title = Path(base.model or base.output).name
+    tables: dict[str, Table] = {
+        "prepare": {"recipe": {"held_out_fraction": 0.05}},
+        "extend": {"recipe": {"initialisation": "hierarchical"}},
+        "pretrain": {
+            "recipe": {
+                "num_steps": num_steps,
+                "batch_tokens": ROWS_PER_STEP * base.length,
+                "learning_rate": 5e-5,
+                "warmup_steps": num_steps // 20,
+                "held_out": {"max_rows": 200},
+            },
+            "runtime": {"evaluate_every_steps": every, "save_every_steps": every},
+        },
+        "evaluate": {"recipe": {"precision": "auto", "held_out": {"max_rows": 1000}}},
+        "release": {"card": {"title": f"{title.removeprefix(BUNDLED)}-{base.length}"}},
+    }
+    return {name: table for name, table in tables.items() if name not in absent_stages(base, given)}
+
+
+def absent_stages(base: Pipeline, given: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the stages that the pipeline does not have, with the reason."""
+    reasons = {}
+    if not (base.extension or _adds_tokens(given)):
+        reasons["extend"] = "extension = false, and no add_tokens"
+    if base.model is None or table_at(given, "pretrain", "start").get("new_head"):
+        reasons["evaluate"] = "there is no base model with an MLM head to compare with"
+    return reasons
+
+
+def _adds_tokens(given: Mapping[str, Any]) -> bool:
+    return "add_tokens" in table_at(given, "extend", "recipe")
+
+
+def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
+    """Returns what the stages read and write."""
+    start, absent = table_at(given, "pretrain", "start"), absent_stages(base, given)
+    rows, long, run, evaluation, release = (
+        str(Path(base.output) / name) for name in ("rows", "long", "run", "evaluation", "release")
+    )
+    source = {"files": list(base.corpus), "text_field": base.text_field, "language": base.language}
+    recipe: Table = {"row_length": base.length, "sources": [source] if base.corpus else []}
+    if tokenizer := base.model or start.get("tokenizer"):
+        recipe["tokenizer"] = f"{tokenizer}@{base.revision}" if base.revision else tokenizer
+    tables: dict[str, Table] = {
+        "prepare": {"output": rows, "recipe": recipe},
+        "pretrain": {"run": run, "rows": rows, "start": {}},
+        "release": {"model": run, "rows": rows, "output": release, "card": {"languages": [base.language]}},
+    }
+    revision = {"revision": base.revision} if base.revision else {}
+    model = {"checkpoint": base.model, **revision} if base.model else {}
+    if "evaluate" not in absent:
+        tables["evaluate"] = {"rows": rows, "output": evaluation, "base": base.model, "long_after": run, "run": run}
+        tables["release"]["evaluation"] = evaluation
+    if "extend" not in absent:
+        positions = {"num_positions": base.length} if base.extension else {}
+        tables["extend"] = {"base": base.model, "output": long, "recipe": positions, **revision}
+        model = {"checkpoint": long}
+    if base.extension and "evaluate" in tables:
+        tables["evaluate"]["long_before"] = long
+    if _adds_tokens(given):
+        recipe["tokenizer"] = long
+    if not {"checkpoint", "architecture"} & start.keys():
+        tables["pretrain"]["start"] = model
+    return tables
+
+
+def bundled_resolved(value: Any) -> Any:
+    """Returns a value of a TOML file in which the path of a file of this package replaces each bundled:NAME."""
+    match value:
+        case str() if value.startswith(BUNDLED):
+            return str(PACKAGE / "bundled" / value.removeprefix(BUNDLED))
+        case dict():
+            return {key: bundled_resolved(item) for key, item in value.items()}
+        case list() | tuple():
+            return [bundled_resolved(item) for item in value]
+        case _:
+            return value

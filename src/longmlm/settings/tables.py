@@ -1,0 +1,52 @@
+"""Settings as tables, as they stand in a TOML file before they are validated."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Table = dict[str, Any]
+
+
+def merged(below: Any, above: Any) -> Any:
+    """Returns `above`, or, for two tables, `below` with the keys of `above` merged into it.
+
+    A table of numbers, such as {"0": {...}}, is merged into the items of an array.
+    """
+    if not isinstance(above, Mapping):
+        return above
+    if isinstance(below, list):
+        if not _is_numbered(above):
+            return above
+        below = {str(index): item for index, item in enumerate(below)}
+    below = below if isinstance(below, Mapping) else {}
+    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+
+
+def with_arrays(value: Any) -> Any:
+    """Returns a value in which arrays replace tables of numbers."""
+    if isinstance(value, list):
+        return [with_arrays(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    items = {key: with_arrays(item) for key, item in value.items()}
+    return [items[key] for key in sorted(items, key=int)] if _is_numbered(items) else items
+
+
+def _is_numbered(table: Mapping[str, Any]) -> bool:
+    return bool(table) and all(key.isdigit() for key in table)
+
+
+def table_at(table: Mapping[str, Any], *path: str) -> Table:
+    """Returns the table at a path; an empty one where there is none."""
+    for key in path:
+        inner = table.get(key)
+        table = inner if isinstance(inner, dict) else {}
+    return dict(table)
+
+
+def leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yields the dotted name and the value of every setting."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

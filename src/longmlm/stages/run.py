@@ -1,0 +1,257 @@
+"""The run command: the stages of a pipeline, each in a process of its own, skipped if done and resumed if interrupted.
+
+OUTPUT/
+    pipeline.toml               the resolved settings, from which every stage is started
+    done/STAGE.toml             the settings from which a stage's result was made, written when the stage has finished
+    rows/ long/ run/ evaluation/ release/
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, fields
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
+from longmlm.artifacts.provenance import read_provenance
+from longmlm.artifacts.run import RunSummary
+from longmlm.config import read, to_toml
+from longmlm.data.engine import plan_rows
+from longmlm.data.rows import read_rows_manifest
+from longmlm.errors import ArtifactError, DataError, FolderError
+from longmlm.folders import MANIFEST
+from longmlm.processes import adopt_orphans, end_with_parent, exclusive_lock
+from longmlm.reports.evaluation import accuracy_table
+from longmlm.reports.pages import PAGE_FILE
+from longmlm.reports.tables import text_table
+from longmlm.runtime.signals import Stop, stop_on_signal
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig
+from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.publishing import Publishing
+from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.tables import leaves
+
+PIPELINE, DONE = "pipeline.toml", "done"
+FREE = ("runtime", "tracking", "dry_run", "pull_request", "checkpoints", "follow")  # they change no result
+MAX_LISTED = 3
+STOPPED = 143  # exit code of a stage that SIGTERM stopped
+
+
+def run_pipeline(config: ResolvedPipeline) -> None:
+    """Runs the stages in order and prints the accuracies reached; exits with the code of a stage that fails.
+
+    Raises FolderError when a result was made with other settings, or another process writes to the output folder, and
+    DataError when the corpus has changed.
+    """
+    output, started = Path(config.output), time.monotonic()
+    with exclusive_lock(output):
+        check_results(config)
+        check_corpus(config)
+        (output / PIPELINE).write_text(f"# longmlm run pipeline.toml\n{to_toml(config)}", encoding="utf-8")
+        for number, (name, stage) in enumerate(config.stages.items(), start=1):
+            label = f"[{number}/{len(config.stages)}] {name}:"
+            ended = "done before"
+            if not is_done(config, name):
+                since = time.monotonic()
+                print(f"{label} started, {_duration(since - started)} so far", flush=True)
+                run_stage(config, name, label)
+                ended = f"finished in {_duration(time.monotonic() - since)}"
+            (output / DONE).mkdir(exist_ok=True)
+            (output / DONE / f"{name}.toml").write_text(to_toml(stage), encoding="utf-8")
+            print(f"{label} {ended}, {result_of(stage)}", flush=True)
+        print(summary(config))
+
+
+def check_results(config: ResolvedPipeline) -> None:
+    """Raises FolderError when a finished stage has other settings now, or a release would be of an earlier model."""
+    for name, stage in config.stages.items():
+        result, changed = result_of(stage), changed_settings(config, name) or []
+        if changed and name != "evaluate" and result.exists():
+            raise FolderError(
+                f"{name}: {result} was made with other settings: {', '.join(changed[:MAX_LISTED])}; set them back, "
+                f"name another output, or remove {result} to make it again"
+            )
+    released = result_of(config.release)
+    if changed_settings(config, "release") is not None and released.exists():
+        for name in [name for name in config.stages if name not in ("evaluate", "release")]:
+            if not is_done(config, name):
+                raise FolderError(f"{name} has to run again, but {released} is of an earlier result: remove it first")
+
+
+def check_corpus(config: ResolvedPipeline) -> None:
+    """Raises DataError when finished rows were made from other text than the files hold now."""
+    if is_done(config, "prepare"):
+        rows = result_of(config.prepare)
+        before = read_rows_manifest(rows).plan
+        now, _ = plan_rows(config.prepare.recipe, str(before.tokenizer_fingerprint), rows)
+        if now.plan != before:
+            raise DataError(
+                f"prepare: {rows} was made from other text than the corpus holds now: name another output, or remove "
+                f"{config.output} to start over"
+            )
+
+
+def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
+    """Returns the settings that have changed since the stage finished, empty if none; None if it has not finished."""
+    record = Path(config.output) / DONE / f"{name}.toml"
+    if not record.is_file():
+        return None
+    stage = config.stages[name]
+    before, now = (dict(leaves(_deciding(one))) for one in (read(type(stage), [record]), stage))
+    return [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
+
+
+def result_of(stage: StageConfig) -> Path:
+    """Returns the folder that a stage writes."""
+    return Path(stage.run if isinstance(stage, PretrainConfig) else stage.output)
+
+
+def is_done(config: ResolvedPipeline, name: str) -> bool:
+    """Returns whether the stage has nothing to do: its result is complete and of its settings.
+
+    A result that this command did not make counts only if it can be seen to be of these settings.
+    """
+    stage = config.stages[name]
+    result, is_recorded = result_of(stage), changed_settings(config, name) == []
+    match stage:
+        case PrepareConfig():
+            return is_recorded and stage.publish is None and (result / MANIFEST).is_file()
+        case ExtendConfig():
+            return (result / MANIFEST).is_file() and (is_recorded or is_extended(stage))
+        case PretrainConfig():
+            return is_recorded and is_trained(stage)
+        case EvaluateConfig():
+            return is_recorded and _is_newer(result / Evaluation.FILE, [result_of(config.pretrain) / RunSummary.FILE])
+        case ReleaseConfig():
+            sources = [result_of(config.pretrain) / RunSummary.FILE]
+            sources += [result_of(config.evaluate) / Evaluation.FILE] if config.evaluate else []
+            return is_recorded and stage.publish is None and _is_newer(result / MANIFEST, sources)
+
+
+def is_extended(stage: ExtendConfig) -> bool:
+    """Returns whether the long model's longmlm.json names the base model and the recipe of these settings."""
+    extension = read_provenance(result_of(stage)).extension
+    if extension is None or extension.base.name != stage.base or stage.revision not in (None, extension.base.revision):
+        return False
+    recipe = asdict(stage.recipe)
+    return all(recipe[key] == value for key, value in asdict(extension).items() if key in recipe)
+
+
+def is_trained(stage: PretrainConfig) -> bool:
+    """Returns whether the run has made its last step, or has ended because the accuracy was recovered."""
+    with suppress(ArtifactError):
+        state = artifact.read(RunSummary, Path(stage.run) / RunSummary.FILE).state
+        is_over = stage.runtime.stop_when_recovered and state.recovered_at_step is not None
+        return is_over or state.step >= stage.recipe.num_steps
+    return False
+
+
+def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
+    """Runs a stage to its end; exits with its code if it fails, and with 128 + the signal that stopped it."""
+    command = [sys.executable, "-m", "longmlm", name]
+    if name == "pretrain" and config.launch:
+        command = [*shlex.split(config.launch), "-m", "longmlm.stages.pretrain"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # where accelerate is
+    adopt_orphans()
+    with (
+        stop_on_signal() as stop,
+        subprocess.Popen(
+            [*command, str(Path(config.output) / PIPELINE)],
+            env={**os.environ, "PATH": path},
+            process_group=0,  # Ctrl-C reaches this process only, which passes it on once
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
+        ) as child,
+    ):
+        code = wait(child, stop, time_left_lines(config, name, label))
+    if stop:
+        print(f"{label} stopped by {stop.signal_name}: the same command goes on from there", file=sys.stderr)
+        sys.exit(128 + signal.Signals[stop.signal_name])
+    if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
+        print(f"{label} ended before its last step: the same command goes on from there", file=sys.stderr)
+        sys.exit(STOPPED)
+    if code:
+        print(f"{label} failed (exit code {code}): the same command goes on from this stage", file=sys.stderr)
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
+    """Returns the exit code; passes a stop signal on to the child, and prints the lines that become known meanwhile.
+
+    After a signal it also waits for the child's children: a launcher may exit before training has saved.
+    """
+    is_passed_on = False
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            code = child.wait(0.5)
+            break
+        if stop and not is_passed_on:
+            child.terminate()
+            is_passed_on = True
+        if line := next(lines, ""):
+            print(line, flush=True)
+    with suppress(ChildProcessError):
+        while is_passed_on:
+            os.waitpid(-child.pid, 0)
+    return code
+
+
+def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator[str]:
+    """Yields an estimate of the time that training will still take once its speed is known, and nothing before."""
+    if name != "pretrain":
+        return
+    num_steps, run = config.pretrain.recipe.num_steps, Path(config.pretrain.run)
+    if not _training_lines(run):
+        yield f"{label} the time left will be known once the first steps are logged"
+    while not (lines := _training_lines(run)):
+        yield ""
+    tokens_left, speed = lines[-1].tokens / lines[-1].step * (num_steps - lines[-1].step), lines[-1].tokens_per_second
+    yield f"{label} about {_duration(tokens_left / speed)} left at {speed:,.0f} tokens/s, without evaluations"
+
+
+def summary(config: ResolvedPipeline) -> str:
+    """Returns the accuracies reached, and where page and release are."""
+    lines = []
+    if config.evaluate:
+        folder = result_of(config.evaluate)
+        lines = [text_table(accuracy_table(read_evaluation(folder / Evaluation.FILE))), f"page: {folder / PAGE_FILE}"]
+    else:
+        measured = [
+            line for line in MetricsFile(result_of(config.pretrain)).evaluations() if line.held_out.whole.accuracy
+        ]
+        lines = [f"held-out accuracy at step {line.step}: {line.held_out.whole.accuracy:.2f} %" for line in measured]
+        lines = lines[:: max(1, len(lines) - 1)]  # before and after training
+    return "\n".join([*lines, f"released: {result_of(config.release)}"])
+
+
+def _deciding(stage: StageConfig) -> dict[str, object]:
+    """Returns the settings on which the stage's result depends."""
+    free = {*FREE, *(item.name for item in fields(Publishing) if isinstance(stage, Publishing))}
+    free |= {"card"} if isinstance(stage, PrepareConfig) else set()
+    return {key: value for key, value in asdict(stage).items() if key not in free}
+
+
+def _training_lines(run: Path) -> list[TrainingMetrics]:
+    with suppress(ArtifactError):  # training reports it
+        return [line for line in MetricsFile(run).lines() if isinstance(line, TrainingMetrics)]
+    return []
+
+
+def _is_newer(file: Path, sources: list[Path]) -> bool:
+    """Returns whether the file exists and was written after the others."""
+    return file.is_file() and all(file.stat().st_mtime >= path.stat().st_mtime for path in sources if path.is_file())
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

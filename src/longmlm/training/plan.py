@@ -1,0 +1,103 @@
+"""What training will take, before anything runs: steps, epochs, memory, disk and hours."""
+
+import math
+from dataclasses import dataclass
+
+from longmlm.batches.steps import rows_per_step
+from longmlm.data.size import CorpusSize, RowsSize
+from longmlm.model.cost import Cost, Work, fitting_rows, micro_batch_rows
+from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
+
+LIBRARY_BYTES = 500_000_000  # Python with torch and transformers holds 470 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What trains: each process has the memory; the speed is that of all processes, and where it is from."""
+
+    name: str
+    memory_bytes: int
+    num_processes: int
+    tokens_per_second: float
+    speed_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """What a training run takes; `rows_per_micro_batch` is 0 where not even one row fits."""
+
+    rows_per_step: int
+    tokens_per_step: int
+    num_tokens: int
+    epochs: float
+    rows_per_micro_batch: int
+    memory_bytes: int
+    checkpoints_bytes: int
+    hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """All that the report of a plan is about."""
+
+    corpus: CorpusSize
+    rows: RowsSize
+    work: Work
+    cost: Cost
+    machine: Machine
+    training: TrainingPlan
+    model_type: str
+    vocabulary_size: int
+    num_parameters: int
+    base_positions: int
+    free_disk_bytes: int
+
+
+def training_plan(
+    rows: RowsSize, cost: Cost, work: Work, machine: Machine, recipe: PretrainRecipe, runtime: PretrainRuntime
+) -> TrainingPlan:
+    """Returns what training takes on a machine; raises TrainingError if a step has fewer rows than processes.
+
+    Speeds are of tokens including padding; `num_tokens` counts none.
+    """
+    row_length, num_processes = work.row_length, machine.num_processes
+    num_rows = rows_per_step(recipe.batch_tokens, row_length, rows.mean_fill, num_processes)
+    share = math.ceil(num_rows / num_processes)
+    fitting = fitting_rows(machine.memory_bytes, cost.state_bytes, cost.row_bytes)
+    chosen = micro_batch_rows(fitting, share, row_length, work.has_gpu)
+    if runtime.rows_per_micro_batch is not None:
+        chosen = min(runtime.rows_per_micro_batch, share)
+    evaluated = min(rows.held_out_rows, recipe.held_out.max_rows or rows.held_out_rows)
+    num_steps = recipe.num_steps
+    evaluations = evaluations_as_steps(num_steps, runtime, evaluated / num_rows)
+    return TrainingPlan(
+        rows_per_step=num_rows,
+        tokens_per_step=round(num_rows * row_length * rows.mean_fill),
+        num_tokens=round(num_steps * num_rows * row_length * rows.mean_fill),
+        epochs=num_steps * num_rows / rows.train_rows,
+        rows_per_micro_batch=chosen,
+        memory_bytes=memory_bytes(cost, work, max(1, chosen)),
+        checkpoints_bytes=num_checkpoints(runtime) * cost.checkpoint_bytes,
+        hours=(num_steps + evaluations) * num_rows * row_length / machine.tokens_per_second / 3600,
+    )
+
+
+def memory_bytes(cost: Cost, work: Work, num_rows: int) -> int:
+    """Returns the most that a process holds, on a CPU with libraries and the copy from which a checkpoint is saved."""
+    rows = num_rows * cost.row_bytes
+    if work.has_gpu:
+        return cost.state_bytes + rows
+    return LIBRARY_BYTES + cost.state_bytes + max(rows, cost.checkpoint_bytes)
+
+
+def evaluations_as_steps(num_steps: int, runtime: PretrainRuntime, size: float) -> float:
+    """Returns how many steps take as long as the evaluations in `num_steps`, each of `size` global batches.
+
+    An evaluation only runs forward, a third of the work per token; a run makes two more than its interval says.
+    """
+    return (math.ceil(num_steps / runtime.evaluate_every_steps) + 2) * size / 3
+
+
+def num_checkpoints(runtime: PretrainRuntime) -> int:
+    """Returns how many checkpoints lie on the disk at most: those kept, the best, and the one being written."""
+    return runtime.checkpoints_kept + 2

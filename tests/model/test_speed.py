@@ -1,0 +1,67 @@
+"""The speed of training: extrapolated from short measurements, or from a GPU's data sheet."""
+
+import pytest
+import torch
+
+from longmlm.model import speed
+from longmlm.model.cost import GPUS, Work, cost_of, gpu_of
+from longmlm.model.speed import cpu_tokens_per_second, gpu_tokens_per_second
+from tests.support.tiny import tiny_config, tiny_model
+
+LENGTH = 256
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Sets the seconds of one layer, of three layers, and of attention; the steps are made once."""
+
+    def set_to(shallow, deep, attention):
+        def seconds_of(*steps):
+            for step in steps:
+                step()
+            return (shallow, deep) if len(steps) == 2 else (attention,)
+
+        monkeypatch.setattr(speed, "_seconds_of", seconds_of)
+
+    return set_to
+
+
+def test_layers_and_attention_add_up(kind, measured):
+    measured(1.0, 3.0, 0.5)  # a layer takes 1 s for 1,024 tokens, attention 0.5 s for 256 tokens
+    config = tiny_config(*kind)
+    config.num_hidden_layers = 5
+    seconds = (1.0 + 4 * 1.0) / 1024 + 5 * 0.5 / LENGTH**2 * (LENGTH - 128)
+    work = Work(LENGTH, 0.15, is_half=False)
+    assert cpu_tokens_per_second(config, work, 0.1) == pytest.approx(1 / seconds)
+    recomputed = Work(LENGTH, 0.15, is_half=False, is_checkpointed=True)
+    assert cpu_tokens_per_second(config, recomputed, 0.1) == pytest.approx(0.75 / seconds)
+    assert config.num_hidden_layers == 5
+
+
+def test_a_deeper_model_is_slower_when_it_is_measured():
+    few, many = tiny_config("bert", 0), tiny_config("bert", 0)
+    few.num_hidden_layers, many.num_hidden_layers = 1, 200
+    work = Work(32, 0.15, is_half=False)
+    torch.manual_seed(0)
+    assert cpu_tokens_per_second(few, work, 0.0) > 5 * cpu_tokens_per_second(many, work, 0.0) > 0
+
+
+def test_a_gpu_reaches_a_quarter_of_its_peak():
+    work = Work(64, 0.15, is_half=True, has_gpu=True)
+    cost = cost_of(tiny_model("roberta", 1, 64), work)
+    speed_of_a100 = gpu_tokens_per_second(GPUS["A100|A800"], cost, work)
+    assert speed_of_a100 * cost.flop_per_token == pytest.approx(0.25 * 312e12)
+    recomputed = Work(64, 0.15, is_half=True, is_checkpointed=True, has_gpu=True)
+    assert gpu_tokens_per_second(GPUS["A100|A800"], cost, recomputed) == pytest.approx(0.75 * speed_of_a100)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib"),
+    [("A100", 80), ("A100 40GB", 40), ("NVIDIA A100-SXM4-40GB", 40), ("H200", 141), ("RTX 4090", 24), ("L4", 24)],
+)
+def test_memory_of_a_gpu_is_that_of_its_name_or_data_sheet(name, memory_gib):
+    assert gpu_of(name).memory_gib == memory_gib
+
+
+def test_an_unknown_gpu_has_no_data():
+    assert gpu_of("K80") is None

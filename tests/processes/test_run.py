@@ -1,0 +1,156 @@
+"""The run command as a user starts it: stages are skipped, resumed, refused, and stopped by a signal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from longmlm.training.run_folder import checkpoint_folder, newest_verified
+from tests.support.launching import ROOT, finish, has_steps, wait_until
+from tests.support.tiny import demo_texts, tiny_folder
+from tests.support.training import training_lines
+
+PIPELINE = """
+model = "base"
+corpus = ["text.jsonl"]
+length = 40
+output = "out"
+[prepare.recipe]
+held_out_fraction = 0.25
+[pretrain.recipe]
+num_steps = 6
+batch_tokens = 320
+precision = "no"
+held_out.max_rows = 16
+[pretrain.runtime]
+num_threads = 1
+log_every_steps = 1
+[evaluate.recipe]
+precision = "no"
+held_out.max_rows = 16
+[release.recipe]
+allow_unrecovered = true
+[release.card]
+license = "mit"
+"""
+ENDLESS = ("--pretrain.recipe.num-steps", "100000", "--pretrain.runtime.save-every-steps", "100000")
+ONE_PROCESS = "accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny_folder(tmp_path / "base")
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
+    (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(PIPELINE, encoding="utf-8")
+    return tmp_path
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    with (folder / "output.txt").open("w") as output:
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        command = [sys.executable, "-m", "longmlm", *arguments]
+        return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams)
+
+
+def longmlm(folder: Path, *arguments: str) -> tuple[int, list[str]]:
+    code, output = finish(start(folder, *arguments), folder)
+    return code, output.splitlines()
+
+
+def labels(lines: list[str]) -> list[str]:
+    """Returns which stages were started and which were done before."""
+    words = (line.split() for line in lines if line.startswith("[") and ("started" in line or "done before" in line))
+    return [f"{word[1]} {word[2].rstrip(',')}" for word in words]
+
+
+def test_a_pipeline_runs_from_text_to_release_and_again_does_nothing(folder: Path) -> None:
+    assert longmlm(folder, "extend", "mine.toml")[0] == 0
+    code, lines = longmlm(folder, "run", "mine.toml")
+    assert code == 0, lines[-20:]
+    assert labels(lines) == [
+        "prepare: started",
+        "extend: done",
+        *(f"{x}: started" for x in ("pretrain", "evaluate", "release")),
+    ]
+    assert lines[-2:] == ["page: out/evaluation/index.html", "released: out/release"]
+    table = [line for line in lines if line.startswith("whole row")]
+    assert len(table) == 2 and table[0] == table[1]
+    assert any("pretrain: about 0:00:" in line and "tokens/s" in line for line in lines)
+    assert len(training_lines(folder / "out" / "run")) == 6
+    before = {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.json*")}
+    code, lines = longmlm(folder, "run", "mine.toml", "--pretrain.runtime.num-threads", "2")
+    assert code == 0
+    assert labels(lines) == [f"{name} done" for name in ("prepare:", "extend:", "pretrain:", "evaluate:", "release:")]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert_changes_are_refused_or_followed(folder)
+    with (folder / "text.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"text": "One more document."}\n')
+    code, [line] = longmlm(folder, "run", "mine.toml")
+    assert (code, line.startswith("error: prepare: out/rows was made from other text")) == (2, True), line
+
+
+def assert_changes_are_refused_or_followed(folder: Path) -> None:
+    for option, stage, key in (
+        ("--length=36", "prepare: out/rows", "recipe.row_length was 40, is 36"),
+        ("--extend.recipe.alpha=0.3", "extend: out/long", "recipe.alpha was 0.4, is 0.3"),
+        ("--pretrain.recipe.seed=7", "pretrain: out/run", "recipe.seed was 42, is 7"),
+        ("--release.recipe.weights=bf16", "release: out/release", "recipe.weights was fp32, is bf16"),
+    ):
+        code, [line] = longmlm(folder, "run", "mine.toml", option)
+        assert (code, line.startswith(f"error: {stage} was made with other settings: {key}")) == (2, True), line
+    (folder / "out" / "long").rename(folder / "aside")
+    code, [line] = longmlm(folder, "run", "mine.toml")
+    assert code == 2 and "extend has to run again, but out/release is of an earlier result" in line
+    (folder / "aside").rename(folder / "out" / "long")
+    code, lines = longmlm(folder, "run", "mine.toml", "--evaluate.recipe.held-out.max-rows", "12")
+    assert labels(lines)[3:] == ["evaluate: started", "release: started"]
+    assert code == 2 and any("holds a release of a different model or with other settings" in line for line in lines)
+    assert "release: failed (exit code 2)" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "launch"),
+    [(signal.SIGINT, ()), pytest.param(signal.SIGTERM, ("--launch", ONE_PROCESS), marks=pytest.mark.slow)],
+)
+def test_a_signal_is_passed_on_and_the_same_command_resumes(folder: Path, number: signal.Signals, launch) -> None:
+    run = folder / "out" / "run"
+    process = start(folder, "run", "mine.toml", *ENDLESS, *launch)
+    wait_until(lambda: has_steps(run, 3), process, folder)
+    second = subprocess.run(
+        [sys.executable, "-m", "longmlm", "run", "mine.toml"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert (second.returncode, second.stderr.count("\n")) == (2, 1)
+    assert "out is being written by another process" in second.stderr
+    process.send_signal(number)
+    code, output = finish(process, folder, 60)
+    last = training_lines(run)[-1].step
+    assert code == 128 + number, output[-2000:]
+    assert f"[3/5] pretrain: stopped by {number.name}: the same command goes on from there" in output.splitlines()
+    assert newest_verified(run).folder == checkpoint_folder(run, last)
+    process = start(folder, "run", "mine.toml", *ENDLESS, *launch)
+    wait_until(lambda: has_steps(run, last + 1), process, folder)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    assert children and not psutil.wait_procs(children, 60)[1]
+    steps = [line.step for line in training_lines(run)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert newest_verified(run).folder == checkpoint_folder(run, len(steps))
+
+
+def test_a_failing_stage_is_named_and_keeps_its_exit_code(folder: Path) -> None:
+    (folder / "text.jsonl").rename(folder / "later.jsonl")
+    code, lines = longmlm(folder, "run", "mine.toml")
+    assert code == 2
+    assert lines == [
+        "[1/5] prepare: started, 0:00:00 so far",
+        "error: text.jsonl: no such file; relative paths start from the current folder",
+        "[1/5] prepare: failed (exit code 2): the same command goes on from this stage",
+    ]

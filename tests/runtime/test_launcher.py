@@ -1,0 +1,215 @@
+"""A launch may set what starts processes; whatever else a run would ignore, or obey against its recipe, is refused."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from accelerate.commands.config import config_args
+from accelerate.commands.launch import launch_command_parser
+
+from longmlm.errors import TrainingError
+from longmlm.runtime import launcher
+from longmlm.runtime.launcher import check_launch_settings, launcher_settings
+from tests.support.training import ROOT
+
+SHIPPED = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
+WRITTEN_BY_ACCELERATE_CONFIG = """
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_GPU
+downcast_bf16: 'no'
+enable_cpu_affinity: false
+gpu_ids: all
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 2
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: false
+"""
+
+
+@pytest.fixture
+def launched(monkeypatch, tmp_path):
+    """Makes this process the child of `accelerate launch` with these flags, a file of this content, and variables."""
+    for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(launcher, "default_config_file", str(tmp_path / "default.yaml"))
+    monkeypatch.setattr(launcher.torch.cuda, "is_available", lambda: False)
+
+    def start(*flags: str, yaml: str = "", **variables: str) -> None:
+        if yaml:
+            (tmp_path / "launch.yaml").write_text(yaml, encoding="utf-8")
+            flags = ("--config_file", str(tmp_path / "launch.yaml"), *flags)
+        command = [
+            "python",
+            "/venv/bin/accelerate",
+            "launch",
+            *flags,
+            "pretrain.py",
+            "mine.toml",
+            "--num_processes",
+            "9",
+        ]
+        monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(cmdline=lambda: command))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return start
+
+
+def with_section(section: str, distributed_type: str = "MULTI_GPU") -> str:
+    return f"distributed_type: {distributed_type}\nnum_processes: 2\n{section}"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "named"),
+    {
+        "fsdp": (with_section("", "FSDP"), "distributed_type = FSDP in .*zero-3.yaml"),
+        "fsdp section": (with_section("fsdp_config: {fsdp_version: 2}"), "fsdp_version = 2 in .*zero-3.yaml"),
+        "megatron": (with_section("", "MEGATRON_LM"), "distributed_type = MEGATRON_LM in "),
+        "xpu": (with_section("", "MULTI_XPU"), "distributed_type = MULTI_XPU in "),
+        "precision": (with_section("mixed_precision: fp16"), "mixed_precision = fp16 in .*recipe.precision"),
+        "fp8": (with_section("fp8_config: {backend: TE}"), "fp8_backend = TE in "),
+        "dynamo": (with_section("dynamo_config: {dynamo_backend: INDUCTOR}"), "dynamo_backend = INDUCTOR in "),
+        "mode": (with_section("dynamo_config: {mode: max-autotune}"), "dynamo_mode = max-autotune in "),
+        "downcast": (with_section("downcast_bf16: true"), "downcast_bf16 = True in "),
+        "tensor parallelism": (
+            with_section("parallelism_config: {parallelism_config_tp_size: 2}"),
+            "parallelism_config_tp_size = 2 in ",
+        ),
+        "zero without deepspeed": (with_section("deepspeed_config: {zero_stage: 3}"), "zero_stage = 3 in .*DeepSpeed"),
+        "mpi": (with_section("mpirun_config: {mpirun_hostfile: hosts}"), "mpirun_hostfile = hosts in "),
+        "tpu": (with_section("tpu_name: mine", "XLA"), "distributed_type = XLA in "),
+    }.values(),
+)  # fmt: skip
+def test_a_key_of_the_file_that_a_run_would_not_follow_is_refused_with_the_file(launched, tmp_path, yaml, named):
+    launched(yaml=yaml)
+    with pytest.raises(TrainingError, match=named) as raised:
+        check_launch_settings("no")
+    assert str(tmp_path / "launch.yaml") in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--dynamo_backend", "inductor"], "--dynamo_backend = inductor on accelerate launch's command line"),
+        (["--mixed-precision", "fp8"], "--mixed_precision = fp8 "),
+        (["--use_fsdp"], "--use_fsdp = True .*zero-3.yaml"),
+        (["--use_megatron_lm"], "--use_megatron_lm = True "),
+        (["--gradient_clipping", "0.5"], "--gradient_clipping = 0.5 .*recipe.max_gradient_norm"),
+        (["--gradient_accumulation_steps", "4"], "--gradient_accumulation_steps = 4 .*recipe.batch_tokens"),
+        (["--zero_stage", "2"], "--zero_stage = 2 .*DeepSpeed"),
+        (["--num_cpu_threads_per_process", "4"], "--num_cpu_threads_per_process = 4 .*runtime.num_threads"),
+        (["--tpu"], "--tpu = True "),
+    ],
+)
+def test_a_flag_that_a_run_would_not_follow_is_refused(launched, flags, named):
+    launched(*flags)
+    with pytest.raises(TrainingError, match=named):
+        check_launch_settings("no")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"),
+        ("ACCELERATE_GRADIENT_CLIPPING", "0.5"),
+        ("ACCELERATE_MIXED_PRECISION", "bf16"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"),
+        ("ACCELERATE_USE_FSDP", "true"),
+        ("ACCELERATE_USE_MEGATRON_LM", "true"),
+        ("ACCELERATE_USE_PARALLELISM_CONFIG", "true"),
+        ("ACCELERATE_USE_SAGEMAKER", "true"),
+        ("ACCELERATE_FP8_BACKEND", "TE"),
+        ("ACCELERATE_TORCH_DEVICE", "meta"),
+        ("ACCELERATE_DOWNCAST_BF16", "yes"),
+        ("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3"),
+        ("FSDP_VERSION", "2"),
+        ("MEGATRON_LM_TP_DEGREE", "2"),
+        ("PARALLELISM_CONFIG_CP_SIZE", "2"),
+    ],
+)
+def test_a_variable_that_a_run_would_not_follow_is_refused(launched, monkeypatch, name, value):
+    launched()
+    check_launch_settings("no")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(TrainingError, match=f"{name} = {value} in the environment"):
+        check_launch_settings("no")
+
+
+def test_the_precision_of_the_recipe_may_be_set_twice(launched):
+    launched("--mixed_precision", "bf16", ACCELERATE_MIXED_PRECISION="bf16")
+    check_launch_settings("bf16")
+    for other in ("no", "fp16"):
+        with pytest.raises(TrainingError, match="mixed_precision = bf16"):
+            check_launch_settings(other)
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=[file.stem for file in SHIPPED])
+def test_every_shipped_file_is_accepted(launched, file: Path) -> None:
+    yaml = file.read_text(encoding="utf-8")
+    launched(yaml=yaml, **({"ACCELERATE_USE_DEEPSPEED": "true"} if "deepspeed_config" in yaml else {}))
+    check_launch_settings("no")
+
+
+def test_what_accelerate_config_writes_is_accepted_and_deepspeed_without_zero3_init(launched):
+    launched(
+        "--num_processes", "4", "--max_restarts", "3", "--monitor_interval", "1", yaml=WRITTEN_BY_ACCELERATE_CONFIG
+    )
+    check_launch_settings("bf16")
+    section = "deepspeed_config: {zero_stage: 3, zero3_init_flag: %s, zero3_save_16bit_model: true}"
+    launched(yaml=with_section(section % "false", "DEEPSPEED"), ACCELERATE_USE_DEEPSPEED="true")
+    check_launch_settings("no")
+    launched(yaml=with_section(section % "true", "DEEPSPEED"))
+    with pytest.raises(TrainingError, match="zero3_init_flag = True"):
+        check_launch_settings("no")
+
+
+def test_cpu_is_refused_beside_a_gpu_and_tf32_under_a_recipe_in_fp32(launched, monkeypatch):
+    launched("--cpu")
+    check_launch_settings("no")
+    monkeypatch.setattr(launcher.torch.cuda, "is_available", lambda: True)
+    with pytest.raises(TrainingError, match="CUDA_VISIBLE_DEVICES="):
+        check_launch_settings("no")
+    launched(TORCH_ALLOW_TF32_CUBLAS_OVERRIDE="1")
+    check_launch_settings("bf16")
+    with pytest.raises(TrainingError, match="TORCH_ALLOW_TF32_CUBLAS_OVERRIDE = 1"):
+        check_launch_settings("no")
+
+
+def test_flags_come_before_the_file_and_the_script_has_its_own(launched):
+    launched("--num_processes", "4", "--mixed_precision", "no", yaml=with_section("mixed_precision: fp16"))
+    check_launch_settings("no")
+    assert [setting.value for setting in launcher_settings() if setting.name == "num_processes"] == ["4"]
+
+
+def test_the_default_file_of_accelerate_counts(launched, tmp_path):
+    launched()
+    (tmp_path / "default.yaml").write_text(with_section("mixed_precision: fp16"), encoding="utf-8")
+    with pytest.raises(TrainingError, match=r"default\.yaml"):
+        check_launch_settings("no")
+
+
+def test_another_launcher_has_no_settings(launched, monkeypatch):
+    launched()
+    monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(cmdline=lambda: ["torchrun", "x.py"]))
+    assert launcher_settings() == ()
+
+
+def test_every_flag_and_key_of_accelerate_is_known() -> None:
+    """A new version of Accelerate may add some: each must be placed among the rules."""
+    rules = launcher._rules("no", has_gpu=False, has_deepspeed=False)
+    sections = {"fp8_config", "dynamo_config", "parallelism_config"}
+    others = {"aws_access_key_id", "aws_secret_access_key", "command_file", "commands", "env", "help", "vm", "tpu"}
+    flags = {action.dest for action in launch_command_parser()._actions}
+    keys = set(config_args.ClusterConfig.__dataclass_fields__)
+    unknown = {name for name in flags | keys if not any(launcher.fnmatch(name, rule.pattern) for rule in rules)}
+    assert unknown - sections == others

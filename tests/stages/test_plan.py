@@ -1,0 +1,124 @@
+"""The plan of a pipeline: what it says agrees with the rows, the model and the run that follow."""
+
+import re
+
+import pytest
+
+from longmlm.config import parse
+from longmlm.data.rows import open_rows
+from longmlm.errors import ConfigError, DataError, ModelError, PositionsError
+from longmlm.model.loading import load_model
+from longmlm.settings.pipeline import PACKAGE
+from longmlm.settings.plan import PlanConfig
+from longmlm.stages import plan as stage
+from longmlm.stages.plan import plan
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
+
+
+@pytest.fixture
+def planned(world: World, tmp_path, monkeypatch, capsys):
+    """Plans the world's pipeline with these options; returns kind and text of each line by subject."""
+    monkeypatch.setattr(stage, "cpu_tokens_per_second", lambda *_: 1000.0)
+    monkeypatch.setattr(stage, "free_memory_bytes", lambda: 10**10)
+
+    def run(*options: str) -> dict[str, tuple[str, str]]:
+        file = tmp_path / "mine.toml"
+        file.write_text(
+            f'model = "{world.base}"\ncorpus = ["{world.rows.parent}/text.jsonl"]\nlength = {LONG_POSITIONS}\n'
+            f'output = "{tmp_path}/out"\n[pretrain.recipe]\nbatch_tokens = 640\nnum_steps = 30\n'
+        )
+        capsys.readouterr()
+        plan(parse(PlanConfig, [str(file), *options]))
+        lines = capsys.readouterr().out.splitlines()
+        return {line[:8].strip(): (line[8:18].strip(), line[18:]) for line in lines}
+
+    return run
+
+
+def test_every_line_is_exact_or_an_estimate_and_nothing_is_written(planned, tmp_path):
+    lines = planned()
+    assert [*lines] == ["corpus", "rows", "model", "steps", "memory", "disk", "time"]
+    kinds = {name: kind for name, (kind, _) in lines.items()}
+    assert kinds.pop("corpus") == kinds.pop("model") == "exact"
+    assert set(kinds.values()) == {"estimate"}
+    assert "1,000 tokens/s on this CPU" in lines["time"][1] and lines["time"][1].endswith("measured now")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_rows_that_exist_make_counts_and_epochs_exact(planned, world):
+    rows = open_rows(world.rows, "train")
+    lines = planned("--pretrain.rows", str(world.rows))
+    kind, text = lines["rows"]
+    assert kind == lines["steps"][0] == "exact"
+    assert f"{len(rows):,} rows of {LONG_POSITIONS} tokens, {rows.mean_fill:.1%} full" in text
+    per_step = round(640 / (LONG_POSITIONS * rows.mean_fill))
+    assert lines["steps"][1].startswith(f"30 of {per_step} rows")
+    assert lines["steps"][1].endswith(f"{30 * per_step / len(rows):.2f} epochs")
+
+
+def test_the_model_has_the_parameters_of_the_long_model(planned, world):
+    num_parameters = load_model(str(world.long)).model.num_parameters()
+    positions = f"{NUM_POSITIONS} positions extended to {LONG_POSITIONS}"
+    assert planned()["model"][1].endswith(f"{num_parameters / 1e6:.1f} M parameters, {positions}")
+    base = load_model(str(world.base)).model
+    _, model = stage.planned_model(
+        parse(
+            PlanConfig, ["--model", str(world.base), "--corpus", "x", "--length", str(LONG_POSITIONS), "--output", "o"]
+        )
+    )
+    assert model.num_parameters() == num_parameters > base.num_parameters()
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_weights_are_not_read(planned, world, tmp_path):
+    for path in world.base.iterdir():
+        if path.suffix != ".safetensors":
+            (tmp_path / "bare").mkdir(exist_ok=True)
+            (tmp_path / "bare" / path.name).write_bytes(path.read_bytes())
+    assert planned("--model", str(tmp_path / "bare"))["model"] == planned()["model"]
+
+
+def test_a_gpu_is_planned_for_by_its_name(planned):
+    lines = planned("--gpu", "A100 40GB")
+    assert "42.9 GB are free" in lines["memory"][1]
+    assert "1 x A100 40GB" in lines["time"][1] and "25% of the data sheet's 312 TFLOP/s" in lines["time"][1]
+    speeds = [
+        float(re.search(r"\(([\d,]+) tokens/s", planned(*options)["time"][1])[1].replace(",", ""))
+        for options in (["--gpu", "A100"], ["--gpu", "A100", "--pretrain.runtime.num-processes", "4"])
+    ]
+    assert speeds[1] == pytest.approx(4 * speeds[0], rel=1e-3)
+    with pytest.raises(ConfigError, match="K80 is not a GPU whose data sheet is known: set gpu to one of B200, "):
+        planned("--gpu", "K80")
+
+
+def test_too_little_memory_is_said_with_the_remedy(planned, monkeypatch):
+    monkeypatch.setattr(stage, "free_memory_bytes", lambda: 1000)
+    assert "not even one row fits" in planned()["memory"][1]
+    assert "set activation_checkpointing = true" in planned()["memory"][1]
+
+
+def test_a_model_from_scratch_is_planned_from_its_architecture(monkeypatch, capsys):
+    monkeypatch.setattr(stage, "cpu_tokens_per_second", lambda *_: 1000.0)
+    plan(parse(PlanConfig, ["roberta-mini"]))
+    printed = capsys.readouterr().out
+    num_parameters = load_model(str(PACKAGE / "bundled" / "roberta-mini")).model.num_parameters()
+    assert f"roberta, {num_parameters / 1e6:.1f} M parameters, 128 positions\n" in printed
+
+
+def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
+    with pytest.raises(PositionsError, match="already has"):
+        planned("--length", str(NUM_POSITIONS))
+    with pytest.raises(ModelError):
+        planned("--model", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match="no such file"):
+        planned("--corpus", str(tmp_path / "none.jsonl"))
+    with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, those of the pipeline have"):
+        planned("--pretrain.rows", str(world.rows), "--length", str(LONG_POSITIONS + 8))
+
+
+def test_a_corpus_on_a_hub_has_no_known_size(world, tmp_path):
+    file = tmp_path / "hub.toml"
+    sources = '[[prepare.recipe.sources]]\ndataset = "someone/books"\nsplit = "train"\n'
+    file.write_text(f'model = "{world.base}"\nlength = {LONG_POSITIONS}\noutput = "{tmp_path}/out"\n{sources}')
+    with pytest.raises(DataError, match="the size of someone/books is not known yet: run longmlm prepare first"):
+        plan(parse(PlanConfig, [str(file)]))

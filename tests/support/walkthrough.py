@@ -1,0 +1,67 @@
+"""Runs the code blocks of a page from top to bottom in an empty folder, as a reader would."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.pages import ROOT, Page
+
+NOT_RUN = ("pip ", "python3", ". .venv")  # the test's environment is installed
+SHORTER = {"num_steps": "2", "warmup_steps": "0", "batch_tokens": "2048", "max_rows": "4"}
+
+
+def walk_through(page: Page, folder: Path, skipped: Sequence[str] = ()) -> dict[str, str]:
+    """Runs the blocks of shell and Python, applies those of TOML to mine.toml, and returns the output by command.
+
+    Training is shortened as SHORTER says, so a model that has not recovered is released. Commands that start with one
+    of `skipped` are left out.
+    """
+    outputs = {}
+    for language, block in page.blocks:
+        match language:
+            case "bash":
+                for command in block.splitlines():
+                    if command and not command.startswith((*NOT_RUN, *skipped)):
+                        outputs[command] = _run(["bash", "-c", command], folder)
+                        _shorten(folder / "mine.toml")
+            case "toml":
+                _set(folder / "mine.toml", block)
+                _shorten(folder / "mine.toml")
+            case "python":
+                outputs[block] = _run([sys.executable, "-c", block], folder)
+    return outputs
+
+
+def _run(command: Sequence[str], folder: Path) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    source = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, f"{command[-1]}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def _set(path: Path, block: str) -> None:
+    """Puts the lines of each table of `block` under the same heading of the file, as its text asks the reader to do."""
+    text = path.read_text(encoding="utf-8")
+    for heading, lines in re.findall(r"^(\[[\w.]+\])\n(.*?)(?=^\[|\Z)", block, re.MULTILINE | re.DOTALL):
+        for key in re.findall(r"^(\w+) =", lines, re.MULTILINE):
+            text = re.sub(rf"(^{re.escape(heading)}\n(?:(?!\[).*\n)*?)#?{key} = .*\n", r"\1", text, flags=re.MULTILINE)
+        text = text if f"{heading}\n" in text else f"{text}\n{heading}\n"
+        text = text.replace(f"{heading}\n", f"{heading}\n{lines.strip()}\n", 1)
+    path.write_text(text, encoding="utf-8")
+
+
+def _shorten(path: Path) -> None:
+    if path.is_file() and "[release.recipe]" not in path.read_text(encoding="utf-8"):
+        _set(path, "[release.recipe]\nallow_unrecovered = true\n")
+    if path.is_file():
+        text = path.read_text(encoding="utf-8")
+        for key, value in SHORTER.items():
+            text = re.sub(rf"^#?{key} = .*", f"{key} = {value}", text, flags=re.MULTILINE)
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,283 @@
+"""Pipeline files: what follows from the base keys, what overrides it, and one line for every mistake."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.config import STAGES, parse, read, to_toml
+from longmlm.errors import ConfigError
+from longmlm.settings.checkpoints import CheckpointsConfig
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.pipeline import PACKAGE, ResolvedPipeline
+from longmlm.settings.prepare import PrepareConfig, Source
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.release import ReleaseConfig
+from tests.support.prepare_settings import PREPARE, written
+
+MINE = """
+model = "owner/base"
+corpus = ["docs/*.jsonl", "more.txt"]
+length = 1536
+output = "out/mine"
+"""
+SCRATCH = """
+corpus = ["a.txt"]
+length = 64
+output = "out/new"
+extension = false
+[pretrain.start]
+architecture = "bundled:roberta-mini/config.json"
+tokenizer = "own-tokenizer"
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    return written(tmp_path, "mine.toml", MINE)
+
+
+def resolved(*arguments: str) -> ResolvedPipeline:
+    return parse(ResolvedPipeline, arguments)
+
+
+def refusal(*arguments: str, kind: type = ResolvedPipeline) -> str:
+    """Returns the one-line message of the ConfigError that the arguments raise."""
+    with pytest.raises(ConfigError) as raised:
+        parse(kind, arguments)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_every_stage_follows_from_four_keys(mine: str) -> None:
+    pipeline = resolved(mine)
+    assert list(pipeline.stages) == ["prepare", "extend", "pretrain", "evaluate", "release"]
+    prepare, extend, pretrain = pipeline.prepare, pipeline.extend, pipeline.pretrain
+    assert prepare.recipe.sources == (Source(files=("docs/*.jsonl", "more.txt")),)
+    assert (prepare.output, prepare.recipe.tokenizer, prepare.recipe.row_length) == (
+        "out/mine/rows",
+        "owner/base",
+        1536,
+    )
+    assert (extend.base, extend.output, extend.recipe.num_positions) == ("owner/base", "out/mine/long", 1536)
+    assert (pretrain.run, pretrain.rows, pretrain.start.checkpoint) == (
+        "out/mine/run",
+        "out/mine/rows",
+        "out/mine/long",
+    )
+    recipe = pretrain.recipe
+    assert (recipe.num_steps, recipe.batch_tokens, recipe.learning_rate, recipe.warmup_steps) == (
+        3000,
+        98304,
+        5e-5,
+        150,
+    )
+    assert (pretrain.runtime.evaluate_every_steps, pretrain.runtime.save_every_steps) == (250, 250)
+    evaluate, release = pipeline.evaluate, pipeline.release
+    assert (evaluate.rows, evaluate.base, evaluate.long_before) == ("out/mine/rows", "owner/base", "out/mine/long")
+    assert (evaluate.long_after, evaluate.run) == ("out/mine/run", "out/mine/run")
+    assert (release.model, release.rows, release.output) == ("out/mine/run", "out/mine/rows", "out/mine/release")
+    assert (release.evaluation, release.card.title) == ("out/mine/evaluation", "base-1536")
+
+
+def test_base_keys_reach_the_stages(mine: str) -> None:
+    pipeline = resolved(mine, "--revision", "v2", "--language", "zh", "--text-field", "body")
+    assert pipeline.prepare.recipe.sources[0] == Source(
+        files=("docs/*.jsonl", "more.txt"), language="zh", text_field="body"
+    )
+    assert (pipeline.prepare.recipe.tokenizer, pipeline.extend.revision) == ("owner/base@v2", "v2")
+    assert pipeline.release.card.languages == ("zh",)
+    start = resolved(mine, "--revision", "v2", "--no-extension").pretrain.start
+    assert (start.checkpoint, start.revision) == ("owner/base", "v2")
+
+
+def test_derived_values_follow_what_the_user_sets(mine: str) -> None:
+    pipeline = resolved(mine, "--length", "2048", "--pretrain.recipe.num-steps", "100")
+    assert pipeline.extend.recipe.num_positions == pipeline.prepare.recipe.row_length == 2048
+    assert pipeline.pretrain.recipe.batch_tokens == 64 * 2048
+    assert (pipeline.pretrain.recipe.warmup_steps, pipeline.pretrain.runtime.save_every_steps) == (5, 8)
+    stage = parse(PretrainConfig, [mine, "--recipe.num-steps", "100"])
+    assert (stage.recipe, stage.runtime) == (
+        replace(pipeline.pretrain.recipe, batch_tokens=98304),
+        pipeline.pretrain.runtime,
+    )
+
+
+def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -> None:
+    overlay = written(
+        tmp_path,
+        "overlay.toml",
+        "length = 512\n[pretrain.recipe]\nwarmup_steps = 7\nnum_steps = 40\n[release]\noutput = 'elsewhere'\n"
+        "[[prepare.recipe.sources]]\ndataset = 'a/b'\nsplit = 'train'\n",
+    )
+    pipeline = resolved(mine, overlay, "--pretrain.recipe.num-steps", "60")
+    assert (pipeline.pretrain.recipe.num_steps, pipeline.pretrain.recipe.warmup_steps) == (60, 7)
+    assert pipeline.pretrain.runtime.save_every_steps == 5
+    assert (pipeline.release.output, pipeline.evaluate.output) == ("elsewhere", "out/mine/evaluation")
+    assert pipeline.prepare.recipe.sources == (Source(dataset="a/b", split="train"),)
+    assert pipeline.prepare.recipe.row_length == pipeline.extend.recipe.num_positions == 512
+
+
+@pytest.mark.parametrize("overlay", ["length = 2048\n", "[pretrain.runtime]\nnum_loader_workers = 2\n"])
+def test_an_overlay_of_one_key_is_enough(mine: str, tmp_path: Path, overlay: str) -> None:
+    before, after = resolved(mine), resolved(mine, written(tmp_path, "overlay.toml", overlay))
+    expected = (2048, 0) if "length" in overlay else (1536, 2)
+    assert (before.length, before.pretrain.runtime.num_loader_workers) == (1536, 0)
+    assert (after.extend.recipe.num_positions, after.pretrain.runtime.num_loader_workers) == expected
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_a_single_stage_reads_the_same_file(mine: str, kind: type) -> None:
+    assert parse(kind, [mine]) == getattr(resolved(mine), STAGES[kind])
+
+
+def test_the_checkpoints_stage_finds_the_run(mine: str) -> None:
+    config = parse(CheckpointsConfig, [mine, "--action", "verify"])
+    assert (config.run, config.action) == ("out/mine/run", "verify")
+
+
+def test_options_of_a_stage_reach_into_its_derived_sources(mine: str) -> None:
+    config = parse(PrepareConfig, [mine, "--recipe.sources.0.text-field", "body"])
+    assert config.recipe.sources == (Source(files=("docs/*.jsonl", "more.txt"), text_field="body"),)
+
+
+def test_a_stage_s_own_file_needs_no_pipeline(tmp_path: Path) -> None:
+    own = written(tmp_path, "own.toml", PREPARE)
+    assert parse(PrepareConfig, [own]).output == "rows"
+    release = written(tmp_path, "r.toml", "model = 'run'\nrows = 'rows'\noutput = 'o'\ncard.title = 't'\n")
+    assert parse(ReleaseConfig, [release]).model == "run"
+
+
+def test_options_alone_describe_a_pipeline() -> None:
+    options = ["--model", "m", "--corpus", "a.txt", "b/*.txt", "--length", "64", "--output", "o"]
+    assert resolved(*options).prepare.recipe.sources == (Source(files=("a.txt", "b/*.txt")),)
+    message = refusal("--model", "m")
+    assert "--length is missing" in message and "--output is missing" in message
+
+
+def test_bundled_names_files_of_the_package(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "bundled.toml",
+        'model = "bundled:roberta-mini"\ncorpus = ["bundled:text/demo.jsonl"]\nlength = 384\noutput = "o"\n',
+    )
+    pipeline, folder = resolved(path), PACKAGE / "bundled"
+    assert pipeline.prepare.recipe.sources[0].files == (str(folder / "text" / "demo.jsonl"),)
+    assert pipeline.extend.base == pipeline.prepare.recipe.tokenizer == pipeline.evaluate.base
+    assert Path(pipeline.extend.base, "config.json").is_file()
+    assert pipeline.release.card.title == "roberta-mini-384"
+
+
+def test_without_extension_the_model_itself_is_trained(mine: str) -> None:
+    pipeline = resolved(mine, "--no-extension")
+    assert list(pipeline.stages) == ["prepare", "pretrain", "evaluate", "release"]
+    assert pipeline.pretrain.start.checkpoint == pipeline.evaluate.base == "owner/base"
+    assert (pipeline.evaluate.long_before, pipeline.evaluate.long_after) == (None, pipeline.pretrain.run)
+    assert pipeline.release.evaluation == pipeline.evaluate.output
+    assert "no stage extend: extension = false" in refusal(*_without(mine), kind=ExtendConfig)
+
+
+def test_a_new_head_has_no_base_model_to_be_compared_with(mine: str) -> None:
+    pipeline = resolved(mine, "--no-extension", "--pretrain.start.new-head")
+    assert list(pipeline.stages) == ["prepare", "pretrain", "release"]
+    assert pipeline.release.evaluation is None
+    new_head = written(Path(mine).parent, "head.toml", "pretrain.start.new_head = true\n")
+    assert "no base model with an MLM head" in refusal(*_without(mine), new_head, kind=EvaluateConfig)
+    assert "extend.recipe.new_head leaves no base model" in refusal(mine, "--extend.recipe.new-head")
+
+
+@pytest.mark.parametrize("extension", [True, False])
+def test_added_tokens_come_before_the_text_is_encoded(mine: str, extension: bool) -> None:
+    options = () if extension else ("--no-extension",)
+    pipeline = resolved(mine, *options, "--extend.recipe.add-tokens", "terms.txt")
+    assert list(pipeline.stages) == ["extend", "prepare", "pretrain", "evaluate", "release"]
+    assert pipeline.prepare.recipe.tokenizer == pipeline.pretrain.start.checkpoint == pipeline.extend.output
+    assert pipeline.extend.recipe.num_positions == (pipeline.length if extension else None)
+    assert pipeline.evaluate.long_before == (pipeline.extend.output if extension else None)
+
+
+def _without(mine: str) -> list[str]:
+    return [mine, written(Path(mine).parent, "without.toml", "extension = false\n")]
+
+
+def test_a_new_model_needs_no_base_model(tmp_path: Path) -> None:
+    pipeline = resolved(written(tmp_path, "scratch.toml", SCRATCH))
+    assert pipeline.prepare.recipe.tokenizer == pipeline.pretrain.start.tokenizer == "own-tokenizer"
+    assert Path(pipeline.pretrain.start.architecture).is_file()
+    assert pipeline.pretrain.start.checkpoint is None
+    assert pipeline.release.card.title == "new-64"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("pretrain.recipe.num_step = 3", "unknown key pretrain.recipe.num_step, did you mean num_steps?"),
+        ("prepare.recipe.held_out.max_rows = 3", "unknown key prepare.recipe.held_out"),
+        ("evaluate.recipe.held_out.max_row = 3", "evaluate.recipe.held_out.max_row, did you mean max_rows?"),
+        ("[[prepare.recipe.sources]]\nfile = ['a']", "unknown key prepare.recipe.sources.0.file, did you mean files?"),
+        ("lenght = 3", "unknown key lenght, did you mean length?"),
+        ("num_steps = 3", "unknown key num_steps, did you mean pretrain.recipe.num_steps?"),
+        ("[pretain.recipe]\nnum_steps = 3", "unknown key pretain, did you mean pretrain?"),
+        ("[recipe]\nnum_steps = 3", "unknown key recipe, did you mean "),
+        ("pretrain.recipe.num_steps = 'many'", "pretrain.recipe.num_steps: "),
+        ("pretrain.recipe.num_steps = 0", "pretrain.recipe: num_steps"),
+        ("pretrain = 3", "pretrain: "),
+        ("length = 'long'", "length: "),
+        ("length = 2", "length must be at least 3"),
+        ("extension = false\n[extend.recipe]\nseed = 1", "extend: remove the table of this stage: extension = false"),
+        ("pretrain.start.new_head = true\nevaluate.runtime.rows_per_batch = 1", "evaluate: remove the table"),
+        ("corpus = 'docs'", "corpus: "),
+        ("corpus = []", "no text: set corpus"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_key(mine: str, tmp_path: Path, wrong: str, message: str) -> None:
+    overlay = written(tmp_path, "wrong.toml", wrong)
+    for kind in (ResolvedPipeline, ReleaseConfig):
+        error = refusal(mine, overlay, kind=kind)
+        assert error.startswith(f"{mine} + {overlay}: ")
+        assert message in error
+
+
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    error = refusal(written(tmp_path, "bad.toml", "modle = 'm'\nlength = 'x'\npretrain.recipe.num_step = 1\n"))
+    assert all(part in error for part in ("modle, did you mean model?", "output is missing", "length: ", "num_step, "))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--pretrain.recipe.num-step", "3"], "--pretrain.recipe.num-steps"),
+        (["--lenght", "3"], "--lenght"),
+        (["--length", "long"], "--length"),
+        (["--length", "2"], "length must be at least 3"),
+        (["--pretrain.recipe.learning-rate", "0"], "pretrain.recipe: num_steps, batch_tokens and learning_rate"),
+    ],
+)
+def test_a_wrong_option_is_named_without_the_file(mine: str, options: list[str], message: str) -> None:
+    error = refusal(mine, *options)
+    assert message in error
+    assert mine not in error
+
+
+def test_a_model_is_needed_unless_a_new_one_is_trained(tmp_path: Path) -> None:
+    path = written(tmp_path, "no-model.toml", MINE.replace("model =", "# model ="))
+    assert "model is missing: name the model to extend" in refusal(path)
+    assert "name either a checkpoint, or an architecture" in refusal(path, "--no-extension")
+
+
+def test_what_is_resolved_survives_a_round_trip(mine: str, tmp_path: Path) -> None:
+    for arguments in ([mine], [mine, "--no-extension"], ["demo"], [written(tmp_path, "scratch.toml", SCRATCH)]):
+        pipeline = resolved(*arguments)
+        assert read(ResolvedPipeline, [Path(written(tmp_path, "again.toml", to_toml(pipeline)))]) == pipeline
+
+
+def test_the_demo_keeps_its_settings() -> None:
+    """The accuracy table in the README is of these."""
+    demo = resolved("demo")
+    recipe, evaluation = demo.pretrain.recipe, demo.evaluate.recipe
+    held_out = (recipe.held_out.max_rows, evaluation.held_out.max_rows)
+    assert (recipe.num_steps, recipe.batch_tokens, recipe.learning_rate, recipe.warmup_steps) == (200, 6144, 8e-4, 15)
+    assert (recipe.dropout, recipe.seed, held_out, evaluation.precision) == (0.0, 42, (200, 450), "auto")
+    assert (demo.prepare.recipe.held_out_fraction, demo.prepare.recipe.slice_bytes) == (0.3, 1_000_000)
+    assert (demo.pretrain.runtime.evaluate_every_steps, demo.pretrain.runtime.rows_per_micro_batch) == (40, 18)

@@ -1,0 +1,70 @@
+"""Shipped pipelines of known models: their positions with each overlay, and that the stated costs are up to date."""
+
+import tomllib
+from itertools import pairwise
+
+import pytest
+
+from benchmarks.pipeline_costs import LENGTHS, MODELS, PAGE, base_of, estimate, extended, with_comment, with_table
+from longmlm.config import parse
+from longmlm.model.architecture import architecture_of
+from longmlm.settings.pipeline import SHIPPED, ResolvedPipeline
+
+RESERVED = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "bert": 0}  # rows that no position uses
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_costs_in_a_pipeline_file_are_those_of_the_cost_model(name):
+    text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
+    assert text == with_comment(name)
+    assert text.count("# Estimates for one GPU") == 1
+    assert "Untested: the weights could not be downloaded" in text
+
+
+def test_the_table_of_the_page_is_that_of_the_cost_model():
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_table()
+    assert page.count("| 1536 |") == len(MODELS) == 10
+    assert all(f"| `{name}` | {model['name']} |" in page for name, model in MODELS.items())
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_pipeline_extends_its_model_to_the_length_of_every_overlay(name, length):
+    base = base_of(name)
+    config = parse(ResolvedPipeline, [name, f"length-{length}"])
+    assert config.extend.base == config.model == MODELS[name]["name"]
+    assert config.prepare.recipe.row_length == config.extend.recipe.num_positions == length
+    assert config.pretrain.recipe.batch_tokens == 64 * length
+    assert config.release.card.title == f"{MODELS[name]['name'].split('/')[1]}-{length}"
+    model = extended(base, length)
+    reserved, width = RESERVED[base.config.model_type], base.config.hidden_size
+    assert architecture_of(base).num_positions == 512 == base.config.max_position_embeddings - reserved
+    assert architecture_of(model).num_positions == length == model.config.max_position_embeddings - reserved
+    assert architecture_of(model).position_table.weight.shape == (length + reserved, width)
+    assert model.num_parameters() - base.num_parameters() == (length - 512) * width
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("roberta-base", 125), ("roberta-large", 355), ("xlm-roberta-base", 278), ("bert-base-chinese", 102)],
+)
+def test_models_have_as_many_parameters_as_their_authors_say(name, millions):
+    assert base_of(name).num_parameters() / 1e6 == pytest.approx(millions, rel=0.01)
+    assert f"{millions} M parameters" in (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def test_languages_and_licences_are_stated():
+    tables = {name: tomllib.loads((SHIPPED / f"{name}.toml").read_text(encoding="utf-8")) for name in MODELS}
+    assert all(table["release"]["card"]["license"] for table in tables.values())
+    assert {name for name, table in tables.items() if table["language"] == "zh"} == {
+        "bert-base-chinese",
+        "chinese-roberta",
+    }
+
+
+def test_a_longer_row_takes_more_memory_and_time():
+    estimates = [estimate("roberta-base", length) for length in LENGTHS]
+    for shorter, longer in pairwise(estimates):
+        assert shorter.least_gb < longer.least_gb and shorter.small_rows > longer.small_rows
+        assert shorter.a100_hours < longer.a100_hours and longer.h100_hours < longer.a100_hours

@@ -1,0 +1,89 @@
+"""Pipeline files that the package prints and contains."""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from longmlm.cli import main
+from longmlm.config import parse
+from longmlm.errors import ConfigError
+from longmlm.options import explanations
+from longmlm.pipeline_files import pipeline_file, shipped_pipelines
+from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline
+from tests.support.prepare_settings import written
+
+INIT = ["--model", "google-bert/bert-base-chinese", "--corpus", "docs/*.jsonl", "b.txt", "--length", "1536"]
+
+
+def resolved(*arguments: str) -> ResolvedPipeline:
+    return parse(ResolvedPipeline, arguments)
+
+
+def test_init_prints_a_file_that_describes_the_same_pipeline(tmp_path: Path) -> None:
+    printed = pipeline_file([*INIT, "--language", "zh", "--output", "out/zh"])
+    pipeline = resolved(written(tmp_path, "mine.toml", printed))
+    assert pipeline == resolved(*INIT, "--language", "zh", "--output", "out/zh")
+    assert tomllib.loads(pipeline_file(INIT))["output"] == "out/mine"
+
+
+def test_what_init_prints_in_comments_can_be_changed(tmp_path: Path) -> None:
+    printed = pipeline_file(INIT)
+    live = "\n".join(line.removeprefix("#") if line[1:2] not in ("", " ") else line for line in printed.splitlines())
+    live = live.replace('revision = "..."', "").replace('launch = "..."', "")
+    assert resolved(written(tmp_path, "live.toml", live)) == resolved(written(tmp_path, "mine.toml", printed))
+    changed = printed.replace("#num_steps = 3000", "num_steps = 600").replace("#title = ", "title = 'T' #")
+    pipeline = resolved(written(tmp_path, "changed.toml", changed))
+    assert (pipeline.pretrain.recipe.num_steps, pipeline.pretrain.recipe.warmup_steps) == (600, 30)
+    assert pipeline.release.card.title == "T"
+
+
+def test_init_explains_every_base_key_by_its_docstring() -> None:
+    printed, texts = pipeline_file(INIT), explanations(Pipeline)
+    assert texts.keys() == {item.name for item in fields(Pipeline)}
+    assert all(f"# {text}\n" in printed for text in texts.values())
+    assert "# Number of optimizer updates" in printed
+
+
+def test_init_refuses_what_describes_no_pipeline(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["longmlm", "init", "--model", "m", "--lenght", "3"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_help_of_init_explains_the_base_keys(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["longmlm", "init", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    output = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert all(f"--{item.name.replace('_', '-')}" in output for item in fields(Pipeline))
+
+
+def test_pipelines_takes_no_arguments(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["longmlm", "pipelines", "demo"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert (stop.value.code, capsys.readouterr().err.count("\n")) == (2, 1)
+
+
+def test_pipelines_lists_every_shipped_file_in_a_line(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["longmlm", "pipelines"])
+    main()
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert sorted(names) == sorted(path.stem for path in SHIPPED.glob("*.toml"))
+    assert {"demo", "minilm-512", "minilm-1536", "roberta-mini", "roberta-base"} <= set(names)
+    assert "RoBERTa of 128 positions" in shipped_pipelines()
+
+
+def test_a_shipped_pipeline_is_known_by_its_name_unless_a_file_has_that_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse(ExtendConfig, ["demo"]).recipe.num_positions == 384
+    written(tmp_path, "demo", "model = 'm'\ncorpus = ['a']\nlength = 1536\noutput = 'o'\n")
+    assert parse(ExtendConfig, ["demo"]).recipe.num_positions == 1536
+    with pytest.raises(ConfigError, match="dmeo: no such TOML file"):
+        resolved("dmeo")

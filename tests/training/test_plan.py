@@ -1,0 +1,58 @@
+"""What training will take, by the arithmetic that a run uses."""
+
+from dataclasses import replace
+
+import pytest
+
+from longmlm.data.size import RowsSize
+from longmlm.model.cost import Cost, Work
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
+from longmlm.training.plan import LIBRARY_BYTES, Machine, evaluations_as_steps, memory_bytes, training_plan
+
+ROWS = RowsSize(num_tokens=90_000, train_rows=900, held_out_rows=100, mean_fill=0.5, is_exact=True)
+COST = Cost(
+    flop_per_token=1e9,
+    attention_flop_per_token=10**8,
+    state_bytes=1600,
+    row_bytes=100,
+    evaluation_row_bytes=10,
+    checkpoint_bytes=1200,
+)
+WORK = Work(200, 0.15, is_half=True, has_gpu=True)
+MACHINE = Machine("one GPU", memory_bytes=4000, num_processes=2, tokens_per_second=1000.0, speed_from="")
+RECIPE = PretrainRecipe(num_steps=90, batch_tokens=5000, learning_rate=1e-3, held_out=HeldOut(max_rows=75))
+RUNTIME = PretrainRuntime(evaluate_every_steps=30)
+
+
+def test_a_plan_with_numbers():
+    plan = training_plan(ROWS, COST, WORK, MACHINE, RECIPE, RUNTIME)
+    assert (plan.rows_per_step, plan.tokens_per_step) == (50, 5000)  # rows hold 100 tokens each
+    assert (plan.num_tokens, plan.epochs) == (90 * 5000, 5.0)
+    assert plan.rows_per_micro_batch == 18  # 85 % of 4,000 bytes hold the state and 18 rows; a rank has 25
+    assert plan.memory_bytes == 1600 + 18 * 100
+    assert plan.checkpoints_bytes == 4 * 1200
+    steps = 90 + 5 * (75 / 50) / 3  # 3 evaluations and 2 more, of 75 rows, forward only
+    assert plan.hours == pytest.approx(steps * 50 * 200 / 1000 / 3600)
+    assert evaluations_as_steps(90, RUNTIME, 75 / 50) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(4, 4), (64, 25)])
+def test_a_micro_batch_that_is_set_is_kept_up_to_the_share_of_a_rank(setting, expected):
+    plan = training_plan(ROWS, COST, WORK, MACHINE, RECIPE, replace(RUNTIME, rows_per_micro_batch=setting))
+    assert plan.rows_per_micro_batch == expected
+    assert plan.memory_bytes == 1600 + expected * 100
+
+
+def test_a_cpu_holds_libraries_and_the_copy_of_a_checkpoint_as_well():
+    work = replace(WORK, has_gpu=False)
+    few, many = (memory_bytes(COST, work, num_rows) for num_rows in (1, 20))
+    assert few == LIBRARY_BYTES + 1600 + 1200
+    assert many == LIBRARY_BYTES + 1600 + 2000
+    assert memory_bytes(COST, WORK, 1) == 1700
+
+
+def test_no_row_fits_into_too_little_memory():
+    plan = training_plan(ROWS, COST, WORK, replace(MACHINE, memory_bytes=1900), RECIPE, RUNTIME)
+    assert plan.rows_per_micro_batch == 0
+    assert plan.memory_bytes == 1700
