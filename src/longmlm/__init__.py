@@ -1,0 +1,23 @@
+"""Extends masked language models to longer inputs: the functions `extend`, `pack`, `mask`, `evaluate` and `export`.
+
+They are imported on first use, so that `import longmlm` takes no time and changes nothing. docs/api.md describes them.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from longmlm.api import evaluate, export, extend, mask, pack
+
+__all__ = ["evaluate", "export", "extend", "mask", "pack"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from longmlm import api
+
+        return getattr(api, name)
+
+    def __dir__() -> list[str]:
+        return sorted([*globals(), *__all__])

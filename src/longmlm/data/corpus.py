@@ -72,10 +72,11 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
     for span in spans:
         with readable(span.path):
             for offset, text in records_of(span, sources[span.source]):
-                yield _document_of(text, f"{span.path}:{offset}", span.source)
+                yield document_of(text, f"{span.path}:{offset}", span.source)
 
 
-def _document_of(text: Text | Unreadable, origin: str, source: int) -> Document | SetAside:
+def document_of(text: Text | Unreadable, origin: str, source: int) -> Document | SetAside:
+    """Returns the record as a document, or with the reason why it is not one."""
     if isinstance(text, Unreadable):
         return SetAside(origin=origin, reason=text.reason, source=source)
     if not any(piece.strip() for piece in pieces_of(text)):

@@ -54,6 +54,24 @@ class Row:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LooseRows:
+    """Rows in memory that belong to no folder; their number in the tuple identifies them."""
+
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row_id: int) -> Row:
+        return self.rows[row_id]
+
+    @property
+    def row_length(self) -> int:
+        """Tokens of the longest row."""
+        return max(map(len, self.rows))
+
+
 COLUMNS = [column.name for column in fields(Row)]
 
 

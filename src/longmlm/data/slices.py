@@ -154,8 +154,9 @@ def pack_slice(job: SliceJob, number: int) -> None:
     open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
     hashes: list[int] = []
     set_aside: Counter[str] = Counter()
+    languages = [source.language for source in job.recipe.sources]
     with ExitStack() as shards:
-        for document, sentences in _tokenized(job, _documents(job, number, set_aside)):
+        for document, sentences in tokenized(job.vocabulary, languages, _documents(job, number, set_aside)):
             hashes.append(text_hash(document.text))
             split = job.split_of(hashes[-1])
             if split not in open_rows:
@@ -187,11 +188,16 @@ def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Do
     partial.replace(path)
 
 
-def _tokenized(job: SliceJob, documents: Iterable[Document]) -> Iterator[tuple[Document, Iterable[Tokens]]]:
-    """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together."""
-    tokenizer, sources = job.vocabulary.tokenizer, job.recipe.sources
+def tokenized(
+    vocabulary: Vocabulary, languages: Sequence[str], documents: Iterable[Document]
+) -> Iterator[tuple[Document, Iterable[Tokens]]]:
+    """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
+
+    `languages` are those of the sources, by number.
+    """
+    tokenizer = vocabulary.tokenizer
     for batch in _batches(documents):
-        starts = [sentence_starts(document.text, sources[document.source].language) for document in batch]
+        starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
         if len(batch) == 1:
             yield batch[0], encode(tokenizer, batch[0].text, starts[0])
         else:

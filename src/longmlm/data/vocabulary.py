@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,17 @@ def vocabulary_of_pretrained(pretrained: Any, name: str) -> Vocabulary:
         ) from error
     named = {role: getattr(pretrained, role, None) for roles in ROLES.values() for role in roles[:2]}
     return vocabulary_of(tokenizer, name, {role: token for role, token in named.items() if token})
+
+
+def cached_vocabulary(pretrained: Any) -> tuple[Vocabulary, Maskable]:
+    """Returns what vocabulary_of_pretrained does, and what is maskable; computing it takes longer than a batch."""
+    return _cached_vocabulary(pretrained, (len(pretrained), *pretrained.all_special_ids))
+
+
+@lru_cache(maxsize=4)
+def _cached_vocabulary(pretrained: Any, _state: tuple[int, ...]) -> tuple[Vocabulary, Maskable]:  # of a tokenizer
+    vocabulary = vocabulary_of_pretrained(pretrained, pretrained.name_or_path or type(pretrained).__name__)
+    return vocabulary, vocabulary.maskable
 
 
 def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None = None) -> Vocabulary:

@@ -7,13 +7,14 @@ tokens 1 to 3, 4 to 6 and 7 to 8, each between both special tokens.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple, assert_never
 
 import numpy as np
 from jaxtyping import Int64
 
 from longmlm.batches.masking import MaskedRow, mask_row
-from longmlm.data.rows import Rows
+from longmlm.data.rows import LooseRows, Rows
 from longmlm.data.vocabulary import Maskable, SpecialTokens
 from longmlm.settings.held_out import HeldOut
 
@@ -22,7 +23,7 @@ from longmlm.settings.held_out import HeldOut
 class FrozenRows:
     """Held-out rows, each with one mask that is the same for every model."""
 
-    rows: Rows
+    rows: Rows | LooseRows
     settings: HeldOut
     vocabulary: Maskable
     special: SpecialTokens
@@ -47,6 +48,20 @@ class View(NamedTuple):
 
 
 Viewer = Callable[[MaskedRow], list[View]]
+RowView = Literal["whole", "cut", "windows"]
+
+
+def viewer_of(view: RowView, base_positions: int, special: SpecialTokens) -> Viewer:
+    """Returns the function that makes this view of a row for a base model of `base_positions`."""
+    match view:
+        case "whole":
+            return whole
+        case "cut":
+            return partial(cut, base_positions=base_positions, special=special)
+        case "windows":
+            return partial(windows, base_positions=base_positions, special=special)
+        case _:
+            assert_never(view)
 
 
 def whole(masked: MaskedRow) -> list[View]:

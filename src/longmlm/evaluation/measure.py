@@ -36,25 +36,28 @@ def measure(
     frozen: FrozenRows,
     view: Viewer,
     base_positions: int,
-    accelerator: Accelerator,
+    accelerator: Accelerator | None,
     name: str = "",
 ) -> Measured:
     """Returns the accuracy with which the model predicts the selected tokens; with a `name` it shows progress.
 
     The ranks share the rows and add up their sums. Every rank gets equally many rows, as collectives inside the model
-    require: some rows are repeated, and not counted.
+    require: some rows are repeated, and not counted. Without an accelerator, this process measures alone, on the
+    model's device.
     """
     row_ids, bins = frozen.row_ids, bins_per_block(base_positions)
-    num_indices = math.ceil(len(row_ids) / accelerator.num_processes) * accelerator.num_processes
+    rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
+    device = accelerator.device if accelerator else objective.model.device
+    num_indices = math.ceil(len(row_ids) / num_processes) * num_processes
     num_blocks = math.ceil(frozen.rows.row_length / base_positions)
     sums = np.zeros((3, num_indices, num_blocks * bins))
-    share = range(accelerator.process_index, num_indices, accelerator.num_processes)
-    progress = Progress(name, len(share), "row", is_shown=bool(name) and accelerator.is_main_process)
+    share = range(rank, num_indices, num_processes)
+    progress = Progress(name, len(share), "row", is_shown=bool(name) and rank == 0)
     masked_rows = ((index, frozen.masked(row_ids[index % len(row_ids)])) for index in progress.over(share))
     views = ((index, shown) for index, masked in masked_rows for shown in view(masked) if len(shown.positions))
     with progress, inference(objective):
         while chunk := list(islice(views, frozen.rows_per_batch)):
-            batch = collate([shown.masked for _, shown in chunk], frozen.special.pad).to(accelerator.device)
+            batch = collate([shown.masked for _, shown in chunk], frozen.special.pad).to(device)
             heartbeat()
             losses, is_correct = objective.predict(batch)
             row_index = np.repeat([index for index, _ in chunk], [len(shown.positions) for _, shown in chunk])
@@ -62,7 +65,9 @@ def measure(
             values = torch.stack([torch.ones_like(losses), is_correct.to(losses), losses]).double().cpu().numpy()
             for total, value in zip(sums, values, strict=True):
                 np.add.at(total, (row_index, bin_index), value)
-    sums = accelerator.reduce(torch.from_numpy(sums).to(accelerator.device), "sum").cpu().numpy()[:, : len(row_ids)]
+    if accelerator:
+        sums = accelerator.reduce(torch.from_numpy(sums).to(device), "sum").cpu().numpy()
+    sums = sums[:, : len(row_ids)]
     blocks = sums.reshape(3, len(row_ids), num_blocks, bins).sum(-1)
     num_bins = len(bin_starts(base_positions, frozen.rows.row_length))
     per_block, per_bin = (
@@ -73,14 +78,15 @@ def measure(
 
 @contextmanager
 def inference(objective: nn.Module) -> Iterator[None]:
-    """Turns gradients and dropout off, and restores the training mode, also when an evaluation is abandoned."""
-    was_training = objective.training
+    """Turns gradients and dropout off, and restores each module's mode, also when an evaluation is abandoned."""
+    modes = [(module, module.training) for module in objective.modules()]
     objective.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        objective.train(was_training)
+        for module, is_training in modes:
+            module.training = is_training
 
 
 def _accuracy(

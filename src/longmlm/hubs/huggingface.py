@@ -2,14 +2,15 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, constants, errors, get_token, set_client_factory, snapshot_download
-from huggingface_hub.utils import disable_progress_bars, logging, parse_ratelimit_headers
-from huggingface_hub.utils._http import default_client_factory
+from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_ratelimit_headers
+from huggingface_hub.utils.tqdm import progress_bar_states
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
@@ -21,6 +22,37 @@ LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache is used
 Result = TypeVar("Result")
 
 
+@contextmanager
+def _bounded_client() -> Iterator[None]:
+    """Bounds the client's waits, unlimited by default, and silences its warnings, which contain signed URLs.
+
+    Afterwards the client is what it was, since it also belongs to the program that calls longmlm.
+    """
+    factory = _http._GLOBAL_CLIENT_FACTORY  # noqa: SLF001 - no public function returns it
+    verbosity, bars = logging.get_verbosity(), dict(progress_bar_states)
+
+    def bounded() -> httpx2.Client:
+        client = factory()
+        hooks = client.event_hooks
+        client.event_hooks = {
+            "request": [*hooks["request"], _limit],
+            "response": [*hooks["response"], _refuse_long_wait],
+        }
+        return client
+
+    set_client_factory(bounded)
+    logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        set_client_factory(factory)
+        logging.set_verbosity(verbosity)
+        progress_bar_states.clear()
+        progress_bar_states.update(bars)
+
+
 def check_ready(target: Target) -> None:
     """Raises ReleaseError if the client is set to stay offline, or has no token to publish with."""
     if constants.HF_HUB_OFFLINE or get_token() is None:
@@ -30,8 +62,8 @@ def check_ready(target: Target) -> None:
 
 def retry_download(target: Target, attempt: Callable[[], Result]) -> Result:
     """Returns the result of an attempt, which may use the client; raises as `retry` does."""
-    _set_up_client()
-    return retry(attempt, "download", target, translate)
+    with _bounded_client():
+        return retry(attempt, "download", target, translate)
 
 
 def resolve(target: Target) -> tuple[str, str | None]:
@@ -59,9 +91,9 @@ def download(target: Target, commit: str, patterns: Sequence[str], ignored: Sequ
     return Path(snapshot_download(target.name, repo_type=target.kind, revision=commit, **options))
 
 
+@_bounded_client()
 def upload(folder: Path, target: Target, message: str) -> str:
     """Uploads to a branch or a pull request in one commit, and tags that commit once its files are verified."""
-    _set_up_client()
     api = HfApi()
     _open_repository(api, target)
     revision = target.revision or "main"
@@ -148,20 +180,6 @@ def translate(error: Exception) -> TransferError:
     if isinstance(error, errors.LocalEntryNotFoundError):
         return TransferError(unreachable, "the cache does not hold all its files")
     return TransferError(Cause.UNUSABLE, said)
-
-
-def _set_up_client() -> None:
-    """Bounds the client's waits, unlimited by default, and silences its warnings, which contain signed URLs."""
-    set_client_factory(_client)
-    logging.set_verbosity_error()
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-
-
-def _client() -> httpx2.Client:
-    client = default_client_factory()
-    client.event_hooks = {"request": [*client.event_hooks["request"], _limit], "response": [_refuse_long_wait]}
-    return client
 
 
 def _limit(request: httpx2.Request) -> None:

@@ -48,6 +48,13 @@ def check_extendable(provenance: Provenance, name: str) -> None:
     )
 
 
+def check_finite(model: PreTrainedModel, name: str) -> None:
+    """Raises ModelError for a weight that is NaN or infinite."""
+    for key, weight in model.state_dict().items():
+        if not weight.isfinite().all():
+            raise ModelError(f"{name}: {key} holds NaN or infinite values: take an intact checkpoint")
+
+
 def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
     """Returns a copy of the model and its tokenizer whose usable position rows are `table`."""
     model, tokenizer = copy.deepcopy(loaded.model), copy.deepcopy(loaded.tokenizer)
@@ -83,9 +90,7 @@ def write_extension(
     rounding. Raises ModelError if they do not, or if the base has NaNs; then nothing is left on disk.
     """
     source = (extension or cast(Terms, terms).record).base
-    for key, weight in base.model.state_dict().items():
-        if not weight.isfinite().all():
-            raise ModelError(f"{source.name}: {key} holds NaN or infinite values: take an intact checkpoint")
+    check_finite(base.model, source.name)
     long = with_tokens(base, terms.tokens) if terms else base
     trained = table = torch.zeros(0)
     if extension:

@@ -43,6 +43,12 @@ class Source:
             raise ValueError("delimiter needs `files`, but the source has a `dataset`")
 
 
+def check_row_length(row_length: int) -> None:
+    """Raises ValueError for rows that have no room for text."""
+    if row_length < 3:
+        raise ValueError("row_length must be at least 3: two special tokens and one token of text")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRecipe:
     """What the rows contain; changing it makes different rows."""
@@ -61,8 +67,7 @@ class PrepareRecipe:
     """Bytes of text in a slice, the unit of work; no row spans two slices."""
 
     def __post_init__(self) -> None:
-        if self.row_length < 3:
-            raise ValueError("row_length must be at least 3: two special tokens and one token of text")
+        check_row_length(self.row_length)
         if not 0 < self.held_out_fraction < 1:
             raise ValueError("held_out_fraction must be above 0 and below 1")
         if not self.sources:

@@ -1,0 +1,289 @@
+"""The Python API: extend a model, pack texts into rows, mask rows, measure accuracy, export a stock model.
+
+The functions leave their arguments and the process (random numbers, log levels, progress bars) as they were. Each
+example continues the previous one, with the model that longmlm ships; FacebookAI/roberta-base works as well.
+
+>>> import json
+>>> from importlib.resources import files
+>>> import longmlm
+>>> from transformers import AutoModelForMaskedLM, AutoTokenizer
+>>> bundled = files("longmlm") / "bundled"
+>>> base = AutoModelForMaskedLM.from_pretrained(bundled / "roberta-mini", dtype="float32")
+>>> tokenizer = AutoTokenizer.from_pretrained(bundled / "roberta-mini")
+>>> texts = [json.loads(line)["text"] for line in (bundled / "text/demo.jsonl").read_text("utf-8").splitlines()[:3]]
+"""
+
+import copy
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.accuracy import Measured
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
+from longmlm.batches.collate import collate
+from longmlm.batches.masking import mask_row
+from longmlm.data.corpus import Document, document_of
+from longmlm.data.packing import TokenizedDocument
+from longmlm.data.packing import pack as packed
+from longmlm.data.rows import LooseRows, Row
+from longmlm.data.sentences import check_language
+from longmlm.data.slices import tokenized
+from longmlm.data.vocabulary import cached_vocabulary
+from longmlm.errors import DataError, ModelError
+from longmlm.evaluation.frozen import FrozenRows, RowView, viewer_of
+from longmlm.evaluation.measure import measure
+from longmlm.folders import new_folder
+from longmlm.model.architecture import architecture_of
+from longmlm.model.carried import Carried
+from longmlm.model.extension import check_extendable, check_finite
+from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.mlm import MlmObjective
+from longmlm.model.position_table import position_table_of, replace_positions
+from longmlm.model.positions import extended_table
+from longmlm.release.export import export as write_stock
+from longmlm.runtime.precision import resolved_precision
+from longmlm.settings.evaluate import EvaluateRecipe
+from longmlm.settings.extend import ExtendRecipe, Initialisation
+from longmlm.settings.masking import Masking
+from longmlm.settings.prepare import PackingMode, check_row_length
+from longmlm.settings.release import WeightType
+
+IGNORED = -100  # the label of a token that transformers' loss leaves out
+ORIGIN = "longmlm_origin"  # the attribute of an extended model that holds its Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a model does not know itself: its history, and what its checkpoint has besides encoder and MLM head."""
+
+    provenance: Provenance
+    carried: Carried = field(default_factory=Carried)
+
+
+def extend(
+    model: str | Path | PreTrainedModel,
+    num_positions: int,
+    *,
+    initialisation: Initialisation = "hierarchical",
+    alpha: float = 0.4,
+    revision: str | None = None,
+) -> PreTrainedModel:
+    """Returns a masked language model that reads `num_positions` tokens, special tokens included.
+
+    `model` is one that transformers has loaded, of which a copy is extended (load it with dtype="float32" to train it),
+    or a folder or hub name (at `revision`), loaded in fp32. Only from a name are pooler, NSP head and the modules of
+    sentence-transformers carried over, untrained, into what `export` writes; a warning lists them.
+
+    The n trained position embeddings p come first, unchanged: texts of up to n tokens get the same logits as before.
+    That of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]), a start for training. The other
+    initialisations are "tile", "random" and "interpolate", of which the last changes the trained embeddings too.
+
+    Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be
+    reached or a long model that was not trained at its length, ValueError for an alpha that is not allowed.
+
+    >>> model = longmlm.extend(base, 3 * 128)
+    >>> [one.config.max_position_embeddings for one in (base, model)]  # RoBERTa reserves two
+    [130, 386]
+    """
+    recipe = ExtendRecipe(num_positions=num_positions, initialisation=initialisation, alpha=alpha)
+    base, source, origin = _base(model, revision)
+    positions = position_table_of(base, source.name)
+    check_extendable(origin.provenance, source.name)
+    check_finite(base, source.name)
+    extension = Extension(
+        base=source,
+        base_positions=len(positions.usable_rows),
+        num_positions=num_positions,
+        initialisation=recipe.initialisation,
+        alpha=recipe.alpha,
+        seed=recipe.seed,
+    )
+    table = extended_table(positions.usable_rows.cpu(), extension)
+    long = copy.deepcopy(base) if base is model else base
+    with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table
+        replace_positions(long, table)
+    provenance = Provenance(extension=extension, added_tokens=origin.provenance.added_tokens)
+    setattr(long, ORIGIN, Origin(provenance, origin.carried.with_length(num_positions)))
+    return long
+
+
+def pack(
+    texts: Iterable[str],
+    tokenizer: PreTrainedTokenizerBase,
+    row_length: int,
+    *,
+    language: str = "en",
+    packing: PackingMode = "full-sentences",
+) -> list[Row]:
+    """Returns the texts as rows of at most `row_length` tokens, special tokens included: those of the prepare stage.
+
+    Rows hold whole sentences, in order; only a sentence longer than a row is cut. `language` is the ISO 639-1 code of
+    the texts, by whose rules they are split. A row goes on with the next text after a separator; with "doc-sentences",
+    each text begins a new row. A text of white space gives nothing.
+
+    Raises DataError for a tokenizer or a language that cannot be used, ValueError for a `row_length` below 3.
+
+    >>> rows = longmlm.pack(["One sentence. And another.", "A second text."], tokenizer, 16)
+    >>> [tokenizer.decode(row.input_ids) for row in rows]
+    ['<s>One sentence. And another.</s>A second text.</s>']
+    """
+    if isinstance(texts, str):
+        raise DataError("texts is one string: pass a list of texts")
+    check_row_length(row_length)
+    check_language(language)
+    vocabulary, _ = cached_vocabulary(tokenizer)
+    records = (document_of(text, f"text {number}", 0) for number, text in enumerate(texts))
+    documents = (record for record in records if isinstance(record, Document))
+    sentences = (TokenizedDocument(tokens, 0) for _, tokens in tokenized(vocabulary, [language], documents))
+    return list(packed(sentences, row_length, vocabulary.special, packing))
+
+
+def mask(
+    rows: Sequence[Row],
+    row_ids: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+    masking: Masking | None = None,
+) -> BatchEncoding:
+    """Returns the rows with these numbers, masked, as a batch for a model of transformers: `model(**batch).loss`.
+
+    The batch has `input_ids`, `attention_mask` and `labels`, padded on the right; labels are -100 except at selected
+    tokens. A row's mask depends on seed, epoch and row id only: pass the epoch, for a new mask in each. By default 15 %
+    of a row's tokens are selected; of these, 80 % become the mask token, 10 % a random one, and 10 % stay as they are.
+    `masking`, a longmlm.settings.masking.Masking, changes that.
+
+    Raises DataError for a tokenizer that cannot be used, IndexError for a row id that does not exist.
+
+    >>> batch = longmlm.mask(rows, [0], tokenizer, epoch=1)
+    >>> tokenizer.decode(batch["input_ids"][0])
+    '<s>One sentence. And another.</s>A<mask><mask>.</s>'
+    >>> tokenizer.decode(batch["labels"][batch["labels"] != -100])
+    ' second text'
+    """
+    vocabulary, maskable = cached_vocabulary(tokenizer)
+    settings = masking or Masking()
+    batch = collate(
+        [mask_row(rows[row_id], maskable, settings, seed, epoch, row_id) for row_id in row_ids], vocabulary.special.pad
+    )
+    is_token = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.long()
+    labels = torch.full_like(batch.input_ids, IGNORED)
+    labels.view(-1)[batch.selected] = batch.labels
+    return BatchEncoding({"input_ids": batch.input_ids, "attention_mask": is_token, "labels": labels})
+
+
+def evaluate(
+    model: PreTrainedModel,
+    rows: Iterable[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    view: RowView = "whole",
+    base_positions: int | None = None,
+    recipe: EvaluateRecipe | None = None,
+) -> Measured:
+    """Returns the model's masked-token accuracy on held-out rows, computed on its device.
+
+    `whole` is over all selected tokens; `blocks` are over consecutive blocks of `base_positions` positions, by default
+    as many as the model had before it was extended. Each has `accuracy` and `standard_error` in percent, `loss` in nats
+    and `num_selected`. A row has the same mask in every evaluation, so models can be compared. A model that reads less
+    than a row needs a view: "cut" shows it the first `base_positions` tokens, "windows" all of them, piece by piece.
+    What the base model reaches with "cut" is the accuracy to recover. `recipe`, a
+    longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
+
+    Raises DataError without rows or for rows longer than the model reads, ModelError for a model without an MLM head.
+
+    >>> held_out = longmlm.pack(texts, tokenizer, 3 * 128)
+    >>> base_cut = longmlm.evaluate(base, held_out, tokenizer, view="cut").whole
+    >>> before = longmlm.evaluate(model, held_out, tokenizer)
+    >>> print(f"to recover: {base_cut.accuracy:.0f} %, now: {before.whole.accuracy:.0f} %")
+    to recover: 33 %, now: 18 %
+    >>> [block.num_selected for block in before.blocks]
+    [645, 598, 515]
+    """
+    _check_masked_lm(model)
+    settings, held_out = recipe or EvaluateRecipe(), LooseRows(tuple(rows))
+    if not len(held_out):
+        raise DataError("there are no rows to evaluate on")
+    num_positions, extension = architecture_of(model).num_positions, _origin(model).provenance.extension
+    block = base_positions or (extension.base_positions if extension else num_positions)
+    shown = held_out.row_length if view == "whole" else min(block, held_out.row_length)
+    if shown > num_positions:
+        raise DataError(
+            f"the model reads {num_positions} tokens, and the rows show it up to {shown}: extend it, or pass "
+            f"view='cut' or 'windows' and at most {num_positions} base_positions"
+        )
+    vocabulary, maskable = cached_vocabulary(tokenizer)
+    frozen = FrozenRows(held_out, settings.held_out, maskable, vocabulary.special)
+    objective = MlmObjective(model, resolved_precision(settings.precision))
+    return measure(objective, frozen, viewer_of(view, block, vocabulary.special), block, accelerator=None)
+
+
+def export(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    *,
+    weights: WeightType = "fp32",
+    max_shard_size: str | None = None,
+) -> None:
+    """Writes a stock folder with model and tokenizer, which transformers loads without longmlm and without remote code.
+
+    `weights` is the type they are stored in, `max_shard_size` the largest file, such as "5GB". The tokenizer's
+    model_max_length is the number of positions. longmlm.json records the extension, as the extend stage does; it does
+    not know of training by your own loop, so that the folder is not extended again.
+
+    Raises FolderError if `folder` exists, ModelError for a model without an MLM head.
+
+    >>> longmlm.export(model, tokenizer, "long-model")
+    >>> AutoTokenizer.from_pretrained("long-model").model_max_length
+    384
+    """
+    _check_masked_lm(model)
+    origin = _origin(model)
+    loaded = LoadedModel(model, copy.deepcopy(tokenizer), carried=origin.carried)
+    with new_folder(Path(folder)) as partial_folder, torch.random.fork_rng(devices=()):
+        write_stock(loaded, weights, partial_folder, max_shard_size)
+        if origin.provenance != Provenance():
+            artifact.write(partial_folder / Provenance.FILE, origin.provenance)
+
+
+def _base(model: str | Path | PreTrainedModel, revision: str | None) -> tuple[PreTrainedModel, ModelSource, Origin]:
+    """Returns the model, loaded if it is a name, and where it comes from."""
+    if isinstance(model, str | Path):
+        with torch.random.fork_rng(devices=()):
+            loaded = load_model(str(model), revision)
+        for note in (*loaded.notes, *loaded.carried.lines):
+            warnings.warn(f"{model}: {note}", stacklevel=3)
+        return (
+            loaded.model,
+            ModelSource(name=str(model), revision=loaded.revision),
+            Origin(loaded.provenance, loaded.carried),
+        )
+    if revision is not None:
+        raise ModelError("revision needs the name of a model: pass it to from_pretrained for a model that you load")
+    _check_masked_lm(model)
+    source = ModelSource(name=_name(model), revision=getattr(model.config, "_commit_hash", None))
+    return model, source, _origin(model)
+
+
+def _name(model: PreTrainedModel) -> str:
+    return model.name_or_path or type(model).__name__
+
+
+def _origin(model: PreTrainedModel) -> Origin:
+    """Returns what `extend` knew of the model, else what the folder says that it was loaded from."""
+    if isinstance(origin := getattr(model, ORIGIN, None), Origin):
+        return origin
+    return Origin(read_provenance(model.name_or_path) if model.name_or_path else Provenance())
+
+
+def _check_masked_lm(model: PreTrainedModel) -> None:
+    if not {kind.__name__ for kind in type(model).__mro__} & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()):
+        raise ModelError(f"{_name(model)} is a {type(model).__name__}: load it with AutoModelForMaskedLM")

@@ -1,0 +1,80 @@
+"""What people read of the Python API is true: docstrings, the page about it, types, and an import that is light."""
+
+import doctest
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+import longmlm
+from longmlm import api
+
+FUNCTIONS = ("extend", "pack", "mask", "evaluate", "export")
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+def test_the_examples_in_the_docstrings_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names, failures = {}, []
+    runner = doctest.DocTestRunner()
+    for documented in (api, *(getattr(longmlm, name) for name in FUNCTIONS)):
+        example = doctest.DocTestParser().get_doctest(inspect.getdoc(documented), names, documented.__name__, None, 0)
+        assert example.examples
+        runner.run(example, out=failures.append, clear_globs=False)
+        names = example.globs
+    assert failures == []
+    assert (tmp_path / "long-model" / "config.json").is_file()
+
+
+def test_the_page_lists_each_function_with_what_it_returns() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for name in FUNCTIONS:
+        function = getattr(longmlm, name)
+        assert inspect.getdoc(function).splitlines()[0] in page
+        assert all(f"`{parameter}`" in page for parameter in inspect.signature(function).parameters), name
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = PAGE.read_text(encoding="utf-8")
+    (code,) = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    names: dict[str, object] = {}
+    exec(code.replace("60, 16", "12, 4").replace("texts[4:]", "texts[4:8]"), names)
+    measured = [names[name].whole.accuracy for name in ("base_cut", "before", "after")]
+    assert measured[1] < measured[2] and measured[1] < measured[0]
+    assert AutoTokenizer.from_pretrained(tmp_path / "long-model").model_max_length == 384
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import longmlm; assert set(longmlm.__all__) < set(dir(longmlm));"
+        "loaded = {name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names;"
+        "assert loaded == {'longmlm'}, loaded; print(*longmlm.__all__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == sorted(FUNCTIONS)
+    with pytest.raises(AttributeError, match="has no attribute 'train'"):
+        _ = longmlm.train
+
+
+def test_type_checkers_see_the_functions(tmp_path: Path) -> None:
+    """A call that is right has no error; a misspelt name, a wrong type and an unknown function have one each."""
+    for name, line, problem in (
+        ("right", "rows: list[Row] = longmlm.pack(['a'], tokenizer, 16)", None),
+        ("type", "longmlm.extend('x', '1536')", "bad-argument-type"),
+        ("choice", "longmlm.extend('x', 1536, initialisation='hierarchic')", "bad-argument-type"),
+        ("name", "longmlm.extent('x', 1536)", "missing-attribute"),
+    ):
+        script = tmp_path / f"{name}.py"
+        script.write_text(
+            f"import longmlm\nfrom longmlm.data.rows import Row\nfrom transformers import PreTrainedTokenizerBase\n"
+            f"tokenizer = PreTrainedTokenizerBase()\n{line}\n"
+        )
+        source = Path(longmlm.__file__).parents[1]
+        command = ["pyrefly", "check", "--preset", "default", "--search-path", str(source), str(script)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (problem is None), done.stdout
+        assert problem is None or problem in done.stdout
