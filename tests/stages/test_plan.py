@@ -108,6 +108,10 @@ def test_a_model_from_scratch_is_planned_from_its_architecture(monkeypatch, caps
 def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
     with pytest.raises(PositionsError, match="already has"):
         planned("--length", str(NUM_POSITIONS))
+    with pytest.raises(
+        PositionsError, match=f"the rows have {LONG_POSITIONS} tokens and the model reads {NUM_POSITIONS}"
+    ):
+        planned("--no-extension")
     with pytest.raises(ModelError):
         planned("--model", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="no such file"):

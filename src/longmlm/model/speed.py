@@ -43,6 +43,9 @@ def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) 
 def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float) -> Callable[[], object]:
     config = copy.deepcopy(config)
     config.num_hidden_layers = num_layers
+    config.max_position_embeddings = max(config.max_position_embeddings, SHORT_LENGTH + 2)  # MPNet reserves 2
+    if kinds := getattr(config, "layer_types", None):  # ModernBERT's, one per layer
+        config.layer_types = [kinds[number % len(kinds)] for number in range(num_layers)]
     model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
     if has_position_table(model):
         replace_positions(model, torch.zeros(SHORT_LENGTH, position_table_of(model).rows.embedding_dim))

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from longmlm.artifacts.rows import RowsManifest
 from longmlm.data.rows import read_rows_manifest
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
-from longmlm.errors import ConfigError, DataError
+from longmlm.errors import ConfigError, DataError, PositionsError
 from longmlm.folders import free_bytes
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
@@ -78,12 +78,12 @@ def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
 def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
     """Returns the usable positions of the base model, and the model to train, without weights.
 
-    Raises PositionsError when the base model cannot be extended to that length.
+    Raises PositionsError when the base model cannot be extended to that length, or reads less without an extension.
     """
     start, dropout = config.pretrain.start, config.pretrain.recipe.dropout
     if config.extend is None:
         model = weightless_model(start.checkpoint, start.revision, start.architecture)
-        base_positions = architecture_of(model).num_positions
+        base_positions = num_positions = architecture_of(model).num_positions
     else:
         model = weightless_model(config.extend.base, config.extend.revision)
         base_positions = architecture_of(model).num_positions
@@ -93,6 +93,8 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
         if config.extend.recipe.mode == "materialized" and num_positions > base_positions:
             width = position_table_of(model, config.extend.base).rows.embedding_dim
             replace_positions(model, torch.empty(num_positions, width, device="meta"))
+    if (row_length := config.prepare.recipe.row_length) > num_positions:
+        raise PositionsError(f"the rows have {row_length} tokens and the model reads {num_positions}: lower length")
     if dropout is not None:
         set_dropout(model, dropout)
     return base_positions, model
