@@ -79,7 +79,9 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     """
     identity = asdict(source.identity) if source.identity else None
     evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
-    content = [asdict(settings.recipe), asdict(settings.card), identity, evaluation_sha256]
+    later = {"sentence_transformer"} if settings.recipe.sentence_transformer is None else {}  # than the first version
+    recipe = {name: value for name, value in asdict(settings.recipe).items() if name not in later}
+    content = [recipe, asdict(settings.card), identity, evaluation_sha256]
     released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     if settings.output.exists():
         if verify(settings.output).get("released_from") == released_from:
