@@ -19,7 +19,7 @@ def test_the_costs_in_a_pipeline_file_are_those_of_the_cost_model(name):
     text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
     assert text == with_comment(name)
     assert text.count("# Estimates for one GPU") == 1
-    assert "Untested: the weights could not be downloaded" in text
+    assert "Untested: the weights were not available" in text
 
 
 def test_the_table_of_the_page_is_that_of_the_cost_model():

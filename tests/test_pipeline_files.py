@@ -77,7 +77,7 @@ def test_pipelines_lists_every_shipped_file_in_a_line(capsys: pytest.CaptureFixt
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert sorted(names) == sorted(path.stem for path in SHIPPED.glob("*.toml"))
     assert {"demo", "minilm-512", "minilm-1536", "roberta-mini", "roberta-base"} <= set(names)
-    assert "RoBERTa of 128 positions" in shipped_pipelines()
+    assert "from 128 to 384 positions" in shipped_pipelines()
 
 
 def test_a_shipped_pipeline_is_known_by_its_name_unless_a_file_has_that_name(tmp_path: Path, monkeypatch) -> None:

@@ -65,8 +65,8 @@ def longmlm(folder: Path, *arguments: str) -> tuple[int, list[str]]:
 
 
 def labels(lines: list[str]) -> list[str]:
-    """Returns which stages were started and which were done before."""
-    words = (line.split() for line in lines if line.startswith("[") and ("started" in line or "done before" in line))
+    """Returns which stages were started and which were already done."""
+    words = (line.split() for line in lines if line.startswith("[") and ("started" in line or "already done" in line))
     return [f"{word[1]} {word[2].rstrip(',')}" for word in words]
 
 
@@ -107,7 +107,7 @@ def assert_changes_are_refused_or_followed(folder: Path) -> None:
         assert (code, line.startswith(f"error: {stage} was made with other settings: {key}")) == (2, True), line
     (folder / "out" / "long").rename(folder / "aside")
     code, [line] = longmlm(folder, "run", "mine.toml")
-    assert code == 2 and "extend has to run again, but out/release is of an earlier result" in line
+    assert code == 2 and "extend has to run again, but out/release has its earlier result" in line
     (folder / "aside").rename(folder / "out" / "long")
     code, lines = longmlm(folder, "run", "mine.toml", "--evaluate.recipe.held-out.max-rows", "12")
     assert labels(lines)[3:] == ["evaluate: started", "release: started"]
@@ -132,7 +132,7 @@ def test_a_signal_is_passed_on_and_the_same_command_resumes(folder: Path, number
     code, output = finish(process, folder, 60)
     last = training_lines(run)[-1].step
     assert code == 128 + number, output[-2000:]
-    assert f"[3/5] pretrain: stopped by {number.name}: the same command goes on from there" in output.splitlines()
+    assert f"[3/5] pretrain: stopped by {number.name}: the same command resumes from there" in output.splitlines()
     assert newest_verified(run).folder == checkpoint_folder(run, last)
     process = start(folder, "run", "mine.toml", *ENDLESS, *launch)
     wait_until(lambda: has_steps(run, last + 1), process, folder)
@@ -152,5 +152,5 @@ def test_a_failing_stage_is_named_and_keeps_its_exit_code(folder: Path) -> None:
     assert lines == [
         "[1/5] prepare: started, 0:00:00 so far",
         "error: text.jsonl: no such file; relative paths start from the current folder",
-        "[1/5] prepare: failed (exit code 2): the same command goes on from this stage",
+        "[1/5] prepare: failed (exit code 2): the same command resumes from this stage",
     ]

@@ -87,7 +87,7 @@ def test_a_gpu_is_planned_for_by_its_name(planned):
         for options in (["--gpu", "A100"], ["--gpu", "A100", "--pretrain.runtime.num-processes", "4"])
     ]
     assert speeds[1] == pytest.approx(4 * speeds[0], rel=1e-3)
-    with pytest.raises(ConfigError, match="K80 is not a GPU whose data sheet is known: set gpu to one of B200, "):
+    with pytest.raises(ConfigError, match="K80 is not a known GPU: set gpu to one of B200, "):
         planned("--gpu", "K80")
 
 
@@ -116,7 +116,7 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
         planned("--model", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="no such file"):
         planned("--corpus", str(tmp_path / "none.jsonl"))
-    with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, those of the pipeline have"):
+    with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, but the pipeline has"):
         planned("--pretrain.rows", str(world.rows), "--length", str(LONG_POSITIONS + 8))
 
 

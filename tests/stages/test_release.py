@@ -222,7 +222,7 @@ def test_release_as_a_sentence_transformer_is_one_and_its_card_runs(
     assert (code, warned) == (0, "")
     files = {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"}
     assert files <= verify(output)["files"].keys()
-    assert said.splitlines()[0] == f"files beside the model: {', '.join(sorted(files))}"
+    assert said.splitlines()[0] == f"files carried over: {', '.join(sorted(files))}"
     assert "SentenceTransformer(" in (output / "README.md").read_text()
     assert json.loads((output / "sentence_bert_config.json").read_text())["max_seq_length"] == LONG_POSITIONS
     (output / "modules.json").write_text("[]")

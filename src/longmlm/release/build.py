@@ -97,7 +97,7 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
 def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Proof:
     """Writes a stock model with its card into `folder`, and returns what was exported and verified.
 
-    Raises ReleaseError, and FolderError, as the checks of a release do.
+    Raises ReleaseError or FolderError if a check fails.
     """
     recipe, rows = settings.recipe, source.rows
     licence = licence_of(settings.card.license, source.provenance)
@@ -137,11 +137,11 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
 
 
 def with_sentence_modules(trained: LoadedModel, pooling: SentencePooling) -> LoadedModel:
-    """Returns the model as a sentence-transformers model; raises ReleaseError if it is one already."""
+    """Returns the model as a sentence-transformers model; raises ReleaseError if it already is one."""
     if trained.carried.modules:
         raise ReleaseError(
-            f"the model has sentence-transformers modules already ({', '.join(trained.carried.modules)}): leave "
-            "recipe.sentence_transformer out"
+            f"the model already has sentence-transformers modules ({', '.join(trained.carried.modules)}): remove "
+            "recipe.sentence_transformer"
         )
     width, num_positions = trained.model.config.hidden_size, architecture_of(trained.model).num_positions
     return replace(trained, carried=trained.carried.with_pooling(pooling, width, num_positions))

@@ -201,7 +201,7 @@ def training_record(config: PretrainConfig, rows: Rows, precision: ComputePrecis
 
 
 def step_batches(run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary) -> StepBatches:
-    """Returns this rank's training batches: of as many rows per step as hold batch_tokens at their mean fill.
+    """Returns this rank's training batches; a step has as many rows as hold batch_tokens at their mean fill.
 
     Prints a line when whole rows make a global batch of quite a different size. Raises TrainingError when not even one
     row fits into memory.

@@ -1,8 +1,8 @@
-"""The run command: the stages of a pipeline, each in a process of its own, skipped if done and resumed if interrupted.
+"""The run command: runs each stage of a pipeline as a process, skips finished ones and resumes interrupted ones.
 
 OUTPUT/
     pipeline.toml               the resolved settings, from which every stage is started
-    done/STAGE.toml             the settings from which a stage's result was made, written when the stage has finished
+    done/STAGE.toml             the settings that a stage's result was made with, written when the stage has finished
     rows/ long/ run/ evaluation/ release/
 """
 
@@ -45,7 +45,7 @@ from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.tables import leaves
 
 PIPELINE, DONE = "pipeline.toml", "done"
-FREE = ("runtime", "tracking", "dry_run", "pull_request", "checkpoints", "follow")  # they change no result
+NOT_COMPARED = ("runtime", "tracking", "dry_run", "pull_request", "checkpoints", "follow")  # they change no result
 MAX_LISTED = 3
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
 
@@ -64,7 +64,7 @@ def run_pipeline(config: ResolvedPipeline) -> None:
         (output / PIPELINE).write_text(f"# longmlm run pipeline.toml\n{to_toml(config)}", encoding="utf-8")
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
-            ended = "done before"
+            ended = "already done"
             if not is_done(config, name):
                 if not result_of(stage).exists():
                     forget_stages_after(config, name)
@@ -96,7 +96,7 @@ def search_path() -> str:
 
 
 def check_results(config: ResolvedPipeline) -> None:
-    """Raises FolderError when a finished stage has other settings now, or a release would be of an earlier model."""
+    """Raises FolderError when settings of a finished stage have changed, or the release is of an earlier model."""
     for name, stage in config.stages.items():
         changed, made = changed_settings(config, name) or [], [result_of(stage)]
         if name in ("prepare", "extend"):
@@ -111,7 +111,7 @@ def check_results(config: ResolvedPipeline) -> None:
     if changed_settings(config, "release") is not None and released.exists():
         for name in [name for name in config.stages if name not in ("evaluate", "release")]:
             if not is_done(config, name):
-                raise FolderError(f"{name} has to run again, but {released} is of an earlier result: remove it first")
+                raise FolderError(f"{name} has to run again, but {released} has its earlier result: remove that first")
 
 
 def check_inputs(config: ResolvedPipeline) -> None:
@@ -146,7 +146,8 @@ def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
     if not record.is_file():
         return None
     stage = config.stages[name]
-    before, now = (dict(leaves(_deciding(one))) for one in (read(type(stage), [record]), stage))
+    recorded = read(type(stage), [record])
+    before, now = dict(leaves(_result_settings(recorded))), dict(leaves(_result_settings(stage)))
     return [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
 
 
@@ -156,9 +157,9 @@ def result_of(stage: StageConfig) -> Path:
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
-    """Returns whether the stage has nothing to do: its result is complete and of its settings.
+    """Returns whether the stage has nothing to do: its result is complete and was made with its settings.
 
-    A result that this command did not make counts only if it can be seen to be of these settings.
+    A result of a single command, which leaves no done/STAGE.toml, counts only if it records these settings itself.
     """
     stage = config.stages[name]
     result, is_recorded = result_of(stage), changed_settings(config, name) == []
@@ -215,18 +216,18 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
     ):
         code = wait(child, stop, time_left_lines(config, name, label))
     if stop:
-        print(f"{label} stopped by {stop.signal_name}: the same command goes on from there", file=sys.stderr)
+        print(f"{label} stopped by {stop.signal_name}: the same command resumes from there", file=sys.stderr)
         sys.exit(128 + signal.Signals[stop.signal_name])
     if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
-        print(f"{label} ended before its last step: the same command goes on from there", file=sys.stderr)
+        print(f"{label} ended before its last step: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)
     if code:
-        print(f"{label} failed (exit code {code}): the same command goes on from this stage", file=sys.stderr)
+        print(f"{label} failed (exit code {code}): the same command resumes from this stage", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
 
 
 def wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
-    """Returns the exit code; passes a stop signal on to the child, and prints the lines that become known meanwhile.
+    """Returns the exit code; passes a stop signal on to the child, and prints `lines` as they become available.
 
     After a signal it also waits for the child's children: a launcher may exit before training has saved.
     """
@@ -247,7 +248,7 @@ def wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
 
 
 def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator[str]:
-    """Yields an estimate of the time that training will still take once its speed is known, and nothing before."""
+    """Yields an estimate of the training time left once the speed is known, and empty lines before that."""
     if name != "pretrain":
         return
     num_steps, run = config.pretrain.recipe.num_steps, Path(config.pretrain.run)
@@ -260,7 +261,7 @@ def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator
 
 
 def summary(config: ResolvedPipeline) -> str:
-    """Returns the accuracies reached, and where page and release are."""
+    """Returns the accuracies reached, and the paths of the page and the release."""
     lines = []
     if config.evaluate:
         folder = result_of(config.evaluate)
@@ -274,11 +275,11 @@ def summary(config: ResolvedPipeline) -> str:
     return "\n".join([*lines, f"released: {result_of(config.release)}"])
 
 
-def _deciding(stage: StageConfig) -> dict[str, object]:
+def _result_settings(stage: StageConfig) -> dict[str, object]:
     """Returns the settings on which the stage's result depends."""
-    free = {*FREE, *(item.name for item in fields(Publishing) if isinstance(stage, Publishing))}
-    free |= {"card"} if isinstance(stage, PrepareConfig) else set()
-    return {key: value for key, value in asdict(stage).items() if key not in free}
+    ignored = {*NOT_COMPARED, *(item.name for item in fields(Publishing) if isinstance(stage, Publishing))}
+    ignored |= {"card"} if isinstance(stage, PrepareConfig) else set()
+    return {key: value for key, value in asdict(stage).items() if key not in ignored}
 
 
 def _training_lines(run: Path) -> list[TrainingMetrics]:
