@@ -19,10 +19,7 @@ def pipeline_file(arguments: Sequence[str]) -> str:
 
     The comments are the docstrings of the settings. Raises ConfigError for options that describe no pipeline.
     """
-    options = list(arguments)
-    if not any(option.split("=")[0] in ("--output", "-h", "--help") for option in options):
-        options += ["--output", "out/mine"]
-    base = parse(Pipeline, options, "longmlm init")
+    base = parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"})
     lines = [f"# {Pipeline.__doc__}", "# Run it with: longmlm run FILE"]
     for name, text in explanations(Pipeline).items():
         value = getattr(base, name)
