@@ -169,6 +169,15 @@ def test_bundled_names_files_of_the_package(tmp_path: Path) -> None:
     assert pipeline.release.card.title == "roberta-mini-384"
 
 
+def test_bundled_names_files_of_the_package_where_a_stage_runs_alone(tmp_path: Path) -> None:
+    options = ["--base", "bundled:roberta-mini", "--output", "o", "--recipe.num-positions", "256"]
+    alone = parse(ExtendConfig, options)
+    assert alone.base == str(PACKAGE / "bundled" / "roberta-mini")
+    text = 'base = "bundled:roberta-mini"\noutput = "o"\n[recipe]\nnum_positions = 256\n'
+    path = written(tmp_path, "extend.toml", text)
+    assert parse(ExtendConfig, [path]) == alone
+
+
 def test_without_extension_the_model_itself_is_trained(mine: str) -> None:
     pipeline = resolved(mine, "--no-extension")
     assert list(pipeline.stages) == ["prepare", "pretrain", "evaluate", "release"]

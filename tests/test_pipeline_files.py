@@ -62,6 +62,7 @@ def test_help_of_init_explains_the_base_keys(capsys: pytest.CaptureFixture[str],
     output = capsys.readouterr().out
     assert stop.value.code == 0
     assert all(f"--{item.name.replace('_', '-')}" in output for item in fields(Pipeline))
+    assert "(default: out/mine)" in output
 
 
 def test_pipelines_takes_no_arguments(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
@@ -85,5 +86,5 @@ def test_a_shipped_pipeline_is_known_by_its_name_unless_a_file_has_that_name(tmp
     assert parse(ExtendConfig, ["demo"]).recipe.num_positions == 384
     written(tmp_path, "demo", "model = 'm'\ncorpus = ['a']\nlength = 1536\noutput = 'o'\n")
     assert parse(ExtendConfig, ["demo"]).recipe.num_positions == 1536
-    with pytest.raises(ConfigError, match="dmeo: no such TOML file"):
+    with pytest.raises(ConfigError, match="dmeo: no such TOML file .*longmlm pipelines lists them"):
         resolved("dmeo")

@@ -19,7 +19,14 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, absent_stages, stage_tables
+from longmlm.settings.pipeline import (
+    SHIPPED,
+    Pipeline,
+    ResolvedPipeline,
+    absent_stages,
+    bundled_resolved,
+    stage_tables,
+)
 from longmlm.settings.tables import Table, merged, with_arrays
 
 Config = TypeVar("Config")
@@ -55,15 +62,18 @@ def fail(message: str) -> None:
     sys.exit(2)
 
 
-def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm") -> Config:
+def parse(
+    kind: type[Config], arguments: Sequence[str], program: str = "longmlm", defaults: Mapping[str, Any] | None = None
+) -> Config:
     """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
     The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's either
-    way. Raises ConfigError with the file or option, the key, and the key that was probably meant.
+    way. Both override `defaults`. Raises ConfigError with the file or option, the key, and the key that was probably
+    meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     paths, options = [_path(name) for name in arguments[:split_at]], arguments[split_at:]
-    content = functools.reduce(merged, map(_toml, paths), {})
+    content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
     given = given_options(kind, _help_values(kind, content), options, f"{program} [FILE.toml ...]")
     if _is_pipeline(kind, content):
         given = {STAGES.get(kind, CHECKPOINTS): given} if given else {}
@@ -121,7 +131,8 @@ def _toml(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: no such TOML file ({error.strerror})") from None
+        reason = error.strerror if path.suffix else "nor a pipeline of that name: longmlm pipelines lists them"
+        raise ConfigError(f"{path}: no such TOML file ({reason})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
@@ -137,7 +148,7 @@ def _resolved(kind: Any, content: Table) -> Any:
     """Returns the settings of this kind, validated; raises ConfigError with all errors in one line."""
     is_pipeline_command = issubclass(kind, ResolvedPipeline)
     if not (_is_pipeline(kind, content) or is_pipeline_command):
-        return _validated(kind, content, [])
+        return _validated(kind, bundled_resolved(content) if kind in STAGES else content, [])
     problems: list[Any] = []  # in pydantic's form
     checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
     pipeline = _validated(kind if is_pipeline_command else ResolvedPipeline, _derived(content, problems), problems)

@@ -97,4 +97,5 @@ def _unboxed(text: str, kind: type) -> str:
     lines = [line.strip("│╭╮╰╯─ ") for line in text.splitlines() if not line.startswith("│ ──")]
     words = (line for line in lines[1:] if any(char.isalnum() for char in line))
     message = " ".join(line for line in words if not line.startswith("For full helptext"))
+    message = message.partition(" Argument helptext:")[0]
     return message.removeprefix("Error parsing ").removeprefix(f"{kind.__name__}: ")

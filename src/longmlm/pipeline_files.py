@@ -21,10 +21,7 @@ def pipeline_file(arguments: Sequence[str]) -> str:
 
     The docstring of each setting stands above it. Raises ConfigError for invalid options.
     """
-    options = list(arguments)
-    if not any(option.split("=")[0] in ("--output", "-h", "--help") for option in options):
-        options += ["--output", "out/mine"]
-    base = parse(Pipeline, options, "longmlm init")
+    base = parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"})
     lines = [f"# {Pipeline.__doc__}", "# Run it with: longmlm run FILE"]
     for name, text in explanations(Pipeline).items():
         value = getattr(base, name)

@@ -116,6 +116,9 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
         planned("--model", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="no such file"):
         planned("--corpus", str(tmp_path / "none.jsonl"))
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(DataError, match="the sources hold no text"):
+        planned("--corpus", str(tmp_path / "empty.jsonl"))
     with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, but the pipeline has"):
         planned("--pretrain.rows", str(world.rows), "--length", str(LONG_POSITIONS + 8))
 

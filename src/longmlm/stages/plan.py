@@ -63,6 +63,8 @@ def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
     recipe, folder = config.prepare.recipe, Path(config.pretrain.rows)
     corpus = corpus_size(recipe.sources)
     if not (folder / RowsManifest.FILE).is_file():
+        if not (corpus.num_tokens or corpus.not_counted):
+            raise DataError("the sources hold no text: check the files and text_field")
         if not corpus.num_tokens:
             raise DataError(f"the size of {', '.join(corpus.not_counted)} is not known yet: run longmlm prepare first")
         return corpus, estimated_rows(corpus.num_tokens, recipe)
