@@ -1,0 +1,199 @@
+"""The wheel alone, in a fresh environment without the clone, has every command and file, and runs a pipeline."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.run import RunSummary
+from longmlm.cli import STAGES
+from longmlm.folders import verify
+from longmlm.settings.pipeline import SHIPPED
+from tests.support.launching import ROOT
+from tests.support.tiny import demo_texts, tiny_folder
+
+LARGEST_BYTES = 18_000_000  # of the wheel; 15 MB are the demo's model and texts
+EXTRAS = re.compile(r"longmlm\[([\w,-]+)\]")
+BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
+NO_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.py[cod]")
+PIPELINE_OPTIONS = (
+    "--prepare.recipe.held-out-fraction=0.25",
+    "--pretrain.recipe.num-steps=4",
+    "--pretrain.recipe.batch-tokens=320",
+    "--pretrain.recipe.held-out.max-rows=8",
+    "--pretrain.runtime.num-threads=1",
+    "--evaluate.recipe.held-out.max-rows=8",
+    "--release.recipe.allow-unrecovered",
+    "--release.card.license=mit",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The wheel, the source distribution, and an environment in which only the wheel and the dependencies are."""
+
+    wheel: Path
+    sdist: Path
+    python: Path
+
+    def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command of the environment in a folder; nothing else of this process is inherited."""
+        hidden = ("PYTHONPATH", "VIRTUAL_ENV", "LONGMLM", "TRANSFORMERS_VERBOSITY")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        environment |= {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+        command = [str(self.python.parent / words[0]), *words[1:]]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def build(hook: str, source: Path, output: Path) -> Path:
+    """Returns what setuptools builds of the source, without a network."""
+    output.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", BUILD, hook, str(output)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return output / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the repository holds, since a build writes into its source."""
+    tree = tmp_path_factory.mktemp("build") / "tree"
+    kept = (path for path in ROOT.iterdir() if path.name not in (".git", ".venv", "out", "site", "build", "dist"))
+    for path in (path for path in kept if not path.name.endswith(("cache", ".hypothesis"))):
+        if path.is_dir():
+            shutil.copytree(path, tree / path.name, ignore=NO_SOURCE)
+        else:
+            tree.mkdir(exist_ok=True)
+            shutil.copy(path, tree)
+    return tree
+
+
+@pytest.fixture(scope="session")
+def installed(tree: Path) -> Installed:
+    folder = tree.parent
+    sdist, wheel = build("build_sdist", tree, folder / "sdist"), build("build_wheel", tree, folder / "wheel")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    python = folder / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(wheel)], check=True, env={**os.environ, "PYTHONPATH": ""})
+    site = subprocess.run(
+        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    (Path(site) / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    return Installed(wheel, sdist, python)
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: Installed) -> None:
+    package = ROOT / "src" / "longmlm"
+    files = {path.relative_to(package.parent).as_posix(): path for path in package.rglob("*") if path.is_file()}
+    files = {name: path for name, path in files.items() if "__pycache__" not in name}
+    with zipfile.ZipFile(installed.wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        assert packed == set(files)
+        assert all(archive.read(name) == path.read_bytes() for name, path in files.items())
+    for needed in ("py.typed", "bundled/roberta-mini/model.safetensors", "pipelines/demo.toml"):
+        assert f"longmlm/{needed}" in packed
+    assert installed.wheel.stat().st_size < LARGEST_BYTES
+
+
+def test_the_metadata_is_complete(installed: Installed) -> None:
+    about, project = metadata_of(installed.wheel), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert about["Requires-Python"] == "<3.14,>=3.11" and about["License-Expression"] == "Apache-2.0"
+    assert about["Description-Content-Type"] == "text/markdown"
+    assert about.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "Operating System :: POSIX :: Linux" in about.get_all("Classifier")
+    assert set(about.get_all("Provides-Extra")) == set(project["optional-dependencies"])
+    assert about["Summary"] and about["Keywords"] and about["License-File"] == "LICENSE"
+
+
+def test_every_extra_that_a_message_names_exists(installed: Installed) -> None:
+    extras = set(metadata_of(installed.wheel).get_all("Provides-Extra"))
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*")]
+    texts = [path.read_text(encoding="utf-8") for path in (*ROOT.glob("src/**/*.py"), *pages) if path.is_file()]
+    named = {extra for text in texts for words in EXTRAS.findall(text) for extra in words.split(",")}
+    assert {"deepspeed", "modelscope", "onnx", "wandb"} <= named <= extras
+
+
+def test_the_source_distribution_is_the_repository_and_gives_the_same_wheel(
+    installed: Installed, tree: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(installed.sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    shipped = {path.relative_to(unpacked) for path in unpacked.rglob("*") if path.is_file()}
+    files = {path.relative_to(tree) for path in tree.rglob("*") if path.is_file() and ".egg-info" not in str(path)}
+    left_out = {path.parts[0] for path in files - shipped}
+    assert left_out == {".github", ".gitattributes", ".gitignore", "build"}  # the last is setuptools' own
+    again = build("build_wheel", unpacked, tmp_path / "wheel")
+    first, second = (_content(wheel) for wheel in (installed.wheel, again))
+    assert first == second and len(first) > 100
+
+
+def _content(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    record = next(name for name in content if name.endswith("RECORD"))
+    return {**content, record: b"\n".join(sorted(content[record].splitlines()))}
+
+
+def test_the_command_offers_every_stage_and_pipeline_in_an_empty_folder(installed: Installed, tmp_path: Path) -> None:
+    usage = installed.run(tmp_path, "longmlm", "--help")
+    assert usage.returncode == 0, usage.stderr
+    assert {*STAGES, "init", "pipelines"} <= {line.split()[0] for line in usage.stdout.splitlines() if line[:2] == "  "}
+    listed = installed.run(tmp_path, "longmlm", "pipelines")
+    assert all(path.stem in listed.stdout for path in SHIPPED.glob("*.toml")) and listed.returncode == 0
+    where = "import longmlm.api, longmlm, sys; print(longmlm.__file__, longmlm.extend.__doc__[:7])"
+    imported = installed.run(tmp_path, "python", "-c", where)
+    assert imported.stdout.split() == [str(_site(installed) / "longmlm" / "__init__.py"), "Returns"], imported.stderr
+    about = installed.run(tmp_path, "python", "-c", "from importlib.metadata import version as v; print(v('longmlm'))")
+    assert about.stdout.strip() == metadata_of(installed.wheel)["Version"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def _site(installed: Installed) -> Path:
+    return next(installed.python.parents[1].glob("lib/python*/site-packages"))
+
+
+def test_a_new_user_gets_from_init_to_a_release(installed: Installed, tmp_path: Path) -> None:
+    """As the README says, with a tiny model; then Accelerate starts training from the file that the run wrote."""
+    tiny_folder(tmp_path / "base")
+    (tmp_path / "docs").mkdir()
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
+    (tmp_path / "docs" / "text.jsonl").write_text(lines, encoding="utf-8")
+    options = ("--model", "base", "--corpus", "docs/*.jsonl", "--length", "40", "--output", "out")
+    printed = installed.run(tmp_path, "longmlm", "init", *options)
+    assert printed.returncode == 0, printed.stderr
+    (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
+    done = installed.run(tmp_path, "longmlm", "run", "mine.toml", *PIPELINE_OPTIONS)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "whole row" in done.stdout and done.stdout.splitlines()[-1] == "released: out/release"
+    assert verify(tmp_path / "out" / "release") and (tmp_path / "out" / "rows" / "index.html").is_file()
+    assert read_evaluation(tmp_path / "out" / "evaluation" / Evaluation.FILE).row_length == 40
+    launch = ("-m", "accelerate.commands.launch", "--num_processes", "1", "--num_machines", "1")
+    more = ("--mixed_precision", "no", "--dynamo_backend", "no", "-m", "longmlm.stages.pretrain", "out/pipeline.toml")
+    trained = installed.run(tmp_path, "python", *launch, *more, "--run", "another", "--recipe.num-steps", "2")
+    assert trained.returncode == 0, trained.stdout[-2000:] + trained.stderr[-2000:]
+    assert artifact.read(RunSummary, tmp_path / "another" / RunSummary.FILE).state.step == 2
