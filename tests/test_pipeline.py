@@ -52,7 +52,7 @@ def refusal(*arguments: str, kind: type = ResolvedPipeline) -> str:
 
 def test_every_stage_follows_from_four_keys(mine: str) -> None:
     pipeline = resolved(mine)
-    assert list(pipeline.stages) == ["prepare", "extend", "pretrain", "evaluate", "release"]
+    assert list(pipeline.stages) == ["extend", "prepare", "pretrain", "evaluate", "release"]
     prepare, extend, pretrain = pipeline.prepare, pipeline.extend, pipeline.pretrain
     assert prepare.recipe.sources == (Source(files=("docs/*.jsonl", "more.txt")),)
     assert (prepare.output, prepare.recipe.tokenizer, prepare.recipe.row_length) == (

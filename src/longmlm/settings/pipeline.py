@@ -72,12 +72,14 @@ class ResolvedPipeline(Pipeline):
 
     @property
     def stages(self) -> dict[str, StageConfig]:
-        """The settings of the stages in running order; extend comes before prepare if it adds tokens."""
-        first = {"prepare": self.prepare, "extend": self.extend}
-        if self.extend and self.extend.recipe.add_tokens is not None:
-            first = {"extend": self.extend, "prepare": self.prepare}
+        """The settings of the stages in running order.
+
+        extend comes first: it takes seconds, may add tokens, and refuses a model or a length that cannot work before
+        prepare spends hours on the corpus.
+        """
         stages = {
-            **first,
+            "extend": self.extend,
+            "prepare": self.prepare,
             "pretrain": self.pretrain,
             "evaluate": self.evaluate,
             "release": self.release,
