@@ -87,6 +87,10 @@ def test_a_gpu_is_planned_for_by_its_name(planned):
         for options in (["--gpu", "A100"], ["--gpu", "A100", "--pretrain.runtime.num-processes", "4"])
     ]
     assert speeds[1] == pytest.approx(4 * speeds[0], rel=1e-3)
+    for gpu, precision, remedy in (("T4", "auto", "fp16, since it has no bf16"), ("A100", "no", "bf16")):
+        with pytest.raises(ConfigError, match=f"fp32 on {gpu}.* set pretrain.recipe.precision to {remedy}"):
+            planned("--gpu", gpu, "--pretrain.recipe.precision", precision)
+    assert "65 TFLOP/s" in planned("--gpu", "T4", "--pretrain.recipe.precision", "fp16")["time"][1]
     with pytest.raises(ConfigError, match="K80 is not a known GPU: set gpu to one of B200, "):
         planned("--gpu", "K80")
 

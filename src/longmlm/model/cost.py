@@ -16,6 +16,7 @@ class Gpu(NamedTuple):
 
     peak_flops: float
     memory_gib: int
+    has_bf16: bool = True
 
 
 # from NVIDIA's data sheets; the first matching pattern wins
@@ -34,9 +35,9 @@ GPUS = {
     "L4": Gpu(121e12, 24),
     "RTX 5090": Gpu(209e12, 32),
     "RTX 3090": Gpu(71e12, 24),
-    "V100-SXM2": Gpu(125e12, 16),
-    "V100-PCIE": Gpu(112e12, 16),
-    "T4": Gpu(65e12, 16),
+    "V100-SXM2": Gpu(125e12, 16, has_bf16=False),
+    "V100-PCIE": Gpu(112e12, 16, has_bf16=False),
+    "T4": Gpu(65e12, 16, has_bf16=False),
 }
 GATED = ("modernbert", "nomic_bert", "eurobert")  # families with a gated feed-forward layer, of two input matrices
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments

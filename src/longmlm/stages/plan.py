@@ -29,7 +29,9 @@ def plan(config: PlanConfig) -> None:
     recipe, runtime = config.pretrain.recipe, config.pretrain.runtime
     corpus, rows = planned_rows(config)
     base_positions, model = planned_model(config)
-    precision = "bf16" if config.gpu and recipe.precision == "auto" else resolved_precision(recipe.precision)
+    precision = resolved_precision(recipe.precision)
+    if config.gpu and recipe.precision == "auto":
+        precision = "bf16" if (gpu := gpu_of(config.gpu)) is None or gpu.has_bf16 else "no"
     work = Work(
         row_length=config.prepare.recipe.row_length,
         selected_fraction=recipe.masking.selected_fraction,
@@ -103,7 +105,7 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
 
 
 def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work: Work) -> Machine:
-    """Returns the GPU to plan for, or this machine; raises ConfigError for an unknown GPU."""
+    """Returns the GPU to plan for, or this machine; raises ConfigError for an unknown GPU, or one in fp32."""
     num_processes = config.pretrain.runtime.num_processes or 1
     if not work.has_gpu:
         speed = cpu_tokens_per_second(model.config, work, dropout_of(model))
@@ -113,6 +115,11 @@ def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work
     if (gpu := gpu_of(name)) is None:
         known = ", ".join(GPUS).replace("|", ", ")
         raise ConfigError(f"{name} is not a known GPU: set gpu to one of {known}")
+    if not work.is_half:
+        raise ConfigError(
+            f"the run would compute in fp32 on {name}, whose speed in fp32 is not known: set pretrain.recipe.precision "
+            f"to {'bf16' if gpu.has_bf16 else 'fp16, since it has no bf16'}"
+        )
     speed = num_processes * gpu_tokens_per_second(gpu, cost, work)
     memory_bytes = gpu.memory_gib << 30 if config.gpu else free_memory_bytes()
     share = f"{ASSUMED_MFU:.0%} of the data sheet's {gpu.peak_flops / 1e12:.0f} TFLOP/s"
