@@ -20,12 +20,13 @@ from transformers import (
 
 import longmlm
 from longmlm.data.rows import Row
-from tests.support.tiny import LONG_POSITIONS, World, demo_texts
+from tests.support.tiny import LONG_POSITIONS, World, demo_texts, with_fresh_process_state
 
 
 def test_the_process_stays_as_it_was(
     world: World, rows: list[Row], base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
+    with_fresh_process_state()  # tests before this one may have made an Accelerator
     base.train()
     base.base_model.embeddings.eval()
     process, modes, config, tokens = _process_state(), _modes(base), base.config.to_dict(), tokenizer.init_kwargs.copy()
