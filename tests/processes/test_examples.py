@@ -1,4 +1,4 @@
-"""The examples run in an empty folder, at a small size, on the bundled model."""
+"""The examples run as they are, at a small size and offline, and what they leave is right."""
 
 import json
 import os
@@ -7,58 +7,144 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
 
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.provenance import read_provenance
+from longmlm.folders import verify
 from tests.support.launching import ROOT
+from tests.support.tiny import LONG_POSITIONS, demo_texts, tiny_folder
 
 EXAMPLES = ROOT / "examples"
-MODEL = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
-SMALL = {"EXAMPLE_MODEL": str(MODEL), "EXAMPLE_LENGTH": "200", "EXAMPLE_STEPS": "6", "EXAMPLE_ROWS": "4"}
+NOTEBOOK = EXAMPLES / "bert_at_1536_tokens.ipynb"
+BUNDLED = ROOT / "src" / "longmlm" / "bundled"
+RUN_CELLS = """
+import json, sys
+names = {"__name__": "__main__"}
+for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+"""
+SMALL = {
+    "MODEL": str(BUNDLED / "roberta-mini"),
+    "LENGTH": "384",
+    "NUM_STEPS": "30",
+    "ROWS_PER_STEP": "4",
+    "LEARNING_RATE": "1e-3",
+    "NUM_DOCUMENTS": "8",
+    "HELD_OUT_ROWS": "12",
+    "OUTPUT": "long",
+}
+SETTINGS = """
+[prepare.recipe]
+held_out_fraction = 0.25
+[pretrain.recipe]
+num_steps = 4
+batch_tokens = 320
+held_out.max_rows = 8
+[pretrain.runtime]
+num_threads = 1
+[evaluate.recipe]
+held_out.max_rows = 8
+[release.recipe]
+allow_unrecovered = true
+[release.card]
+license = "mit"
+"""
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> str:
-    environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "2"}
-    command = [sys.executable, *arguments]
-    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr[-2000:]
-    return process.stdout
+def run(folder: Path, *words: str, **variables: str) -> str:
+    """Runs Python in a folder with the environment of a user who works on 2 threads; returns what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "2", **variables}
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
 
 
-@pytest.fixture
-def documents(tmp_path: Path) -> list[str]:
-    lines = (ROOT / "src/longmlm/bundled/text/demo.jsonl").read_text(encoding="utf-8").splitlines()[:24]
-    (tmp_path / "corpus").mkdir()
-    texts = [json.loads(line)["text"][:6000] for line in lines]
-    (tmp_path / "corpus" / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    for number, text in enumerate(texts[:3]):
-        (tmp_path / f"{number}.txt").write_text(text, encoding="utf-8")
-    return [f"{number}.txt" for number in range(3)]
+def test_the_notebook_is_stored_without_results() -> None:
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    cells, keys = notebook["cells"], {"code": {"execution_count", "outputs"}, "markdown": set()}
+    assert all(cell.keys() == {"cell_type", "id", "metadata", "source"} | keys[cell["cell_type"]] for cell in cells)
+    assert all(re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", cell["id"]) for cell in cells)
+    assert len({cell["id"] for cell in cells}) == len(cells) > 10
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [(cell["execution_count"], cell["outputs"]) for cell in code] == [(None, [])] * len(code)
+    assert set(re.findall(r'size\("(\w+)"', "".join(map(str, code)))) == {*SMALL, "MINUTES"}
 
 
-def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path: Path) -> None:
-    notebook = json.loads((EXAMPLES / "bert_at_1536_tokens.ipynb").read_text(encoding="utf-8"))
-    assert (notebook["nbformat"], len({cell["id"] for cell in notebook["cells"]})) == (4, len(notebook["cells"]))
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert [cell["outputs"] for cell in cells] == [[]] * len(cells)
-    (tmp_path / "notebook.py").write_text("\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8")
-    output = run(tmp_path, "notebook.py", **SMALL)
-    accuracies = {name: float(value) for name, value in re.findall(r"^(.+?)\s+([\d.]+) % ±", output, re.MULTILINE)}
-    assert list(accuracies) == ["base model, cut", "long, before", "long, after"]
-    assert 25 < accuracies["base model, cut"] < 45
-    assert accuracies["long, before"] < accuracies["base model, cut"] - 3
-    assert "step 6/6" in output
-    assert json.loads((tmp_path / "long-bert" / "config.json").read_text())["max_position_embeddings"] == 202
+def test_the_notebook_recovers_some_accuracy_and_saves_a_stock_model(tmp_path: Path) -> None:
+    printed = run(
+        tmp_path, "-c", RUN_CELLS, str(NOTEBOOK), **{f"LONGMLM_{name}": value for name, value in SMALL.items()}
+    )
+    (whole,) = re.findall(
+        r"^whole row +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+$", printed, re.MULTILINE
+    )
+    base_cut, before, after = map(float, whole)
+    assert before < after - 3 and before < base_cut - 5
+    assert len(re.findall(r"^block \d", printed, re.MULTILINE)) == 3
+    (num_tokens,) = re.findall(r"in a text of (\d+) tokens: \[", printed)
+    assert 128 < int(num_tokens) <= 384
+    assert AutoTokenizer.from_pretrained(tmp_path / "long").model_max_length == 384
+    model, info = AutoModel.from_pretrained(tmp_path / "long", output_loading_info=True)
+    assert model.config.max_position_embeddings == 386
+    assert all("pooler" in key for key in info["missing_keys"])
 
 
-def test_a_domain_corpus_becomes_a_model_that_gives_embeddings(tmp_path: Path, documents: list[str]) -> None:
-    overrides = ("--prepare.recipe.held-out-fraction", "0.3", "--pretrain.recipe.num-steps", "2")
-    overrides += ("--pretrain.recipe.batch-tokens", "800", "--release.recipe.allow-unrecovered")
-    overrides += ("--evaluate.recipe.held-out.max-rows", "8", "--pretrain.recipe.held-out.max-rows", "8")
-    arguments = (str(MODEL), "corpus/*.jsonl", "--length", "200", "--output", "out/domain", "--", *overrides)
-    output = run(tmp_path, str(EXAMPLES / "domain_corpus.py"), *arguments)
-    assert "released: out/domain/release" in output
-    assert (tmp_path / "out" / "domain" / "evaluation" / "index.html").is_file()
-    table = run(tmp_path, str(EXAMPLES / "embeddings.py"), "out/domain/release", *documents).splitlines()
-    numbers = [[float(value) for value in line.split()[1:]] for line in table]
-    assert [numbers[row][row] for row in range(3)] == pytest.approx([1.0] * 3, abs=1e-3)
-    assert all(numbers[row][column] == numbers[column][row] < 1 for row in range(3) for column in range(row))
+def test_the_notebook_trains_for_minutes_where_no_number_of_steps_is_given(tmp_path: Path) -> None:
+    few = {**SMALL, "NUM_STEPS": "0", "MINUTES": "0", "NUM_DOCUMENTS": "2", "HELD_OUT_ROWS": "2", "LENGTH": "256"}
+    printed = run(tmp_path, "-c", RUN_CELLS, str(NOTEBOOK), **{f"LONGMLM_{name}": value for name, value in few.items()})
+    assert "10 steps of 4 rows fit into 0 minutes" in printed and "step 10: loss" in printed
+
+
+@pytest.fixture(scope="module")
+def domain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny base model, a corpus in two files, and settings."""
+    folder = tmp_path_factory.mktemp("domain")
+    tiny_folder(folder / "base")
+    texts = [*demo_texts(), demo_texts()[0], "Too short."]
+    for number, part in enumerate((texts[::2], texts[1::2])):
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in part)
+        (folder / f"part-{number}.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "small.toml").write_text(SETTINGS, encoding="utf-8")
+    return folder
+
+
+def test_a_domain_corpus_becomes_a_release_whose_embeddings_are_means(domain: Path) -> None:
+    options = ("--model", "base", "--length", str(LONG_POSITIONS), "--output", "out/mine", "--settings", "small.toml")
+    command = (str(EXAMPLES / "domain_corpus.py"), "part-*.jsonl", *options)
+    printed = run(domain, *command)
+    assert f"{len(demo_texts())} documents; 2 short ones and copies left out" in printed
+    stages = re.findall(r"^== (\w+): (?!done)", printed, re.MULTILINE)
+    assert stages == ["plan", "prepare", "extend", "pretrain", "evaluate", "release"]
+    release = domain / "out" / "mine" / "release"
+    assert verify(release) and read_provenance(release).extension.num_positions == LONG_POSITIONS
+    assert read_evaluation(release.parent / "evaluation" / Evaluation.FILE).row_length == LONG_POSITIONS
+    printed = run(domain, *command)
+    assert re.findall(r"^== (\w+): done", printed, re.MULTILINE) == ["extend", "release"]
+    check_embeddings(domain, release)
+
+
+@torch.no_grad()
+def check_embeddings(folder: Path, release: Path) -> None:
+    """Asserts that the script's vectors are those of each document alone, in order, also of cut and short ones."""
+    texts = [*demo_texts()[:9], "A short text."]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
+    script = EXAMPLES / "embeddings.py"
+    assert "import longmlm" not in script.read_text() and "from longmlm" not in script.read_text()
+    printed = run(folder, str(script), str(release), "documents.jsonl", "vectors.npy")
+    assert "9 documents are longer than the model reads" in printed
+    vectors = np.load(folder / "vectors.npy")
+    model, tokenizer = AutoModel.from_pretrained(release).eval(), AutoTokenizer.from_pretrained(release)
+    for text, vector in zip(texts, vectors, strict=True):
+        ids = tokenizer(text, truncation=True, return_tensors="pt")
+        mean = model(**ids).last_hidden_state[0].mean(0)
+        assert vector == pytest.approx((mean / mean.norm()).numpy(), abs=1e-5)
+    similarities = vectors @ vectors.T - 2 * np.eye(len(texts))
+    pair = sorted(np.unravel_index(similarities.argmax(), similarities.shape))
+    assert f"documents {pair[0]} and {pair[1]}" in printed
