@@ -31,10 +31,11 @@ def compare(name: str, dropout: float) -> None:
         intermediate_size=4 * width,
         max_position_embeddings=length + 2,
     )
-    work = Work(length, 0.15, is_bf16=resolved_precision("auto") == "bf16")
+    precision = resolved_precision("auto")
+    work = Work(length, 0.15, is_half=precision != "no")
     model = AutoModelForMaskedLM.from_config(config).train()
     set_dropout(model, dropout)
-    objective, optimizer = MlmObjective(model, work.is_bf16), torch.optim.AdamW(model.parameters(), fused=True)
+    objective, optimizer = MlmObjective(model, precision), torch.optim.AdamW(model.parameters(), fused=True)
     num_rows = max(1, CPU_TOKENS // length)
     input_ids = torch.randint(5, VOCABULARY, (num_rows, length))
     selected = torch.randperm(num_rows * length)[: round(0.15 * num_rows * length)].sort().values

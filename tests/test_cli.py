@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts.artifact import version
 from longmlm.cli import COMMANDS, main
 from longmlm.config import parse, user_errors
 from longmlm.errors import DataError
@@ -47,6 +48,16 @@ def test_command_line_lists_the_stages(monkeypatch, capsys) -> None:
     assert (code, output) == (2, "")
     assert errors.startswith("error: ") and errors.count("\n") == 1
     assert all(command in errors for command in ("nonsense", *COMMANDS))
+
+
+def test_version_is_printed(monkeypatch, capsys) -> None:
+    assert longmlm(monkeypatch, capsys, "--version") == (0, f"longmlm {version()}\n", "")
+
+
+def test_an_option_of_the_wrong_type_is_named_without_its_help(monkeypatch, capsys) -> None:
+    code, _, errors = longmlm(monkeypatch, capsys, "run", "demo", "--length", "abc")
+    assert code == 2
+    assert errors.startswith("error: --length: ") and errors.endswith("'abc'\n")
 
 
 @pytest.mark.parametrize("stage", COMMANDS)

@@ -52,7 +52,7 @@ def refusal(*arguments: str, kind: type = ResolvedPipeline) -> str:
 
 def test_every_stage_follows_from_four_keys(mine: str) -> None:
     pipeline = resolved(mine)
-    assert list(pipeline.stages) == ["prepare", "extend", "pretrain", "evaluate", "release"]
+    assert list(pipeline.stages) == ["extend", "prepare", "pretrain", "evaluate", "release"]
     prepare, extend, pretrain = pipeline.prepare, pipeline.extend, pipeline.pretrain
     assert prepare.recipe.sources == (Source(files=("docs/*.jsonl", "more.txt")),)
     assert (prepare.output, prepare.recipe.tokenizer, prepare.recipe.row_length) == (
@@ -167,6 +167,15 @@ def test_bundled_names_files_of_the_package(tmp_path: Path) -> None:
     assert pipeline.extend.base == pipeline.prepare.recipe.tokenizer == pipeline.evaluate.base
     assert Path(pipeline.extend.base, "config.json").is_file()
     assert pipeline.release.card.title == "roberta-mini-384"
+
+
+def test_bundled_names_files_of_the_package_where_a_stage_runs_alone(tmp_path: Path) -> None:
+    options = ["--base", "bundled:roberta-mini", "--output", "o", "--recipe.num-positions", "256"]
+    alone = parse(ExtendConfig, options)
+    assert alone.base == str(PACKAGE / "bundled" / "roberta-mini")
+    text = 'base = "bundled:roberta-mini"\noutput = "o"\n[recipe]\nnum_positions = 256\n'
+    path = written(tmp_path, "extend.toml", text)
+    assert parse(ExtendConfig, [path]) == alone
 
 
 def test_without_extension_the_model_itself_is_trained(mine: str) -> None:

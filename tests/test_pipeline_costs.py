@@ -8,6 +8,7 @@ import pytest
 from benchmarks.pipeline_costs import LENGTHS, MODELS, PAGE, base_of, estimate, extended, with_comment, with_table
 from longmlm.config import parse
 from longmlm.model.architecture import architecture_of
+from longmlm.model.position_table import position_table_of
 from longmlm.settings.pipeline import SHIPPED, ResolvedPipeline
 
 RESERVED = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "bert": 0}  # rows that no position uses
@@ -18,7 +19,7 @@ def test_the_costs_in_a_pipeline_file_are_those_of_the_cost_model(name):
     text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
     assert text == with_comment(name)
     assert text.count("# Estimates for one GPU") == 1
-    assert "Untested: the weights could not be downloaded" in text
+    assert "Untested: the weights were not available" in text
 
 
 def test_the_table_of_the_page_is_that_of_the_cost_model():
@@ -41,7 +42,7 @@ def test_a_pipeline_extends_its_model_to_the_length_of_every_overlay(name, lengt
     reserved, width = RESERVED[base.config.model_type], base.config.hidden_size
     assert architecture_of(base).num_positions == 512 == base.config.max_position_embeddings - reserved
     assert architecture_of(model).num_positions == length == model.config.max_position_embeddings - reserved
-    assert architecture_of(model).position_table.weight.shape == (length + reserved, width)
+    assert position_table_of(model).rows.weight.shape == (length + reserved, width)
     assert model.num_parameters() - base.num_parameters() == (length - 512) * width
 
 

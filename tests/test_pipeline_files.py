@@ -62,6 +62,7 @@ def test_help_of_init_explains_the_base_keys(capsys: pytest.CaptureFixture[str],
     output = capsys.readouterr().out
     assert stop.value.code == 0
     assert all(f"--{item.name.replace('_', '-')}" in output for item in fields(Pipeline))
+    assert "(default: out/mine)" in output
 
 
 def test_pipelines_takes_no_arguments(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
@@ -77,7 +78,7 @@ def test_pipelines_lists_every_shipped_file_in_a_line(capsys: pytest.CaptureFixt
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert sorted(names) == sorted(path.stem for path in SHIPPED.glob("*.toml"))
     assert {"demo", "minilm-512", "minilm-1536", "roberta-mini", "roberta-base"} <= set(names)
-    assert "RoBERTa of 128 positions" in shipped_pipelines()
+    assert "from 128 to 384 positions" in shipped_pipelines()
 
 
 def test_a_shipped_pipeline_is_known_by_its_name_unless_a_file_has_that_name(tmp_path: Path, monkeypatch) -> None:
@@ -85,5 +86,5 @@ def test_a_shipped_pipeline_is_known_by_its_name_unless_a_file_has_that_name(tmp
     assert parse(ExtendConfig, ["demo"]).recipe.num_positions == 384
     written(tmp_path, "demo", "model = 'm'\ncorpus = ['a']\nlength = 1536\noutput = 'o'\n")
     assert parse(ExtendConfig, ["demo"]).recipe.num_positions == 1536
-    with pytest.raises(ConfigError, match="dmeo: no such TOML file"):
+    with pytest.raises(ConfigError, match="dmeo: no such TOML file .*longmlm pipelines lists them"):
         resolved("dmeo")

@@ -1,4 +1,4 @@
-"""Draws the pictures of README.md and docs/method.md from committed numbers: python docs/scripts/pictures.py.
+"""Draw the pictures of README.md and docs/method.md from committed numbers: python docs/scripts/pictures.py.
 
 The pictures have a background of their own, and colours that follow the reader's light or dark scheme.
 """

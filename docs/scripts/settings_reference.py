@@ -1,4 +1,4 @@
-"""Writes docs/settings.md, a table of every setting of every stage: python docs/scripts/settings_reference.py."""
+"""Write docs/settings.md, with a table of every setting of every stage: python docs/scripts/settings_reference.py."""
 
 import json
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ PAGE = Path(__file__).parents[1] / "settings.md"
 HEAD = """\
 # Settings
 
-Every setting, with its type and default. `longmlm STAGE --help` prints the same text. A setting without a default must
-be given; in a pipeline file, those of the stages follow from the base keys.
+Every setting, with its type and default. `longmlm STAGE --help` prints the same text. In a pipeline file, the required
+settings of the stages are derived from the base keys.
 
-Where a setting stands, for `num_steps` in section `[recipe]` of pretrain:
+How to write a setting, for example `num_steps` in section `[recipe]` of pretrain:
 
-| place | name |
+| where | how |
 |---|---|
 | in a pipeline file | `num_steps` in `[pretrain.recipe]` |
 | in a settings file of pretrain alone | `num_steps` in `[recipe]` |

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from longmlm.artifacts.artifact import version
 from longmlm.config import parse, user_errors
 from longmlm.errors import ConfigError
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
@@ -38,7 +39,7 @@ STAGES: dict[str, type] = {
 COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **STAGES}
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
-    "pipelines": "Lists the pipelines and overlays that the package contains; run takes their names",
+    "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
 }
 
 
@@ -62,13 +63,16 @@ def main(stage: str | None = None) -> None:
 
 
 def _command(arguments: list[str]) -> str:
-    """Removes and returns the command; without one, or for --help, prints the commands and exits."""
+    """Removes and returns the command; without one, or for --help, prints the commands and exits; for --version too."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        explained = {**{name: kind.__doc__ for name, kind in COMMANDS.items()}, **OTHERS}
+        descriptions = {**{name: kind.__doc__ for name, kind in COMMANDS.items()}, **OTHERS}
         print("usage: longmlm COMMAND [FILE.toml ...] [--section.field value ...]", "", sep="\n")
-        print(*(f"  {name:12}{text}" for name, text in explained.items()), sep="\n")
+        print(*(f"  {name:12}{text}" for name, text in descriptions.items()), sep="\n")
         print("\nFILE.toml describes a whole pipeline or one stage; longmlm COMMAND --help explains every setting")
         sys.exit(0 if arguments else 2)
+    if arguments[0] == "--version":
+        print(f"longmlm {version()}")
+        sys.exit(0)
     command = arguments.pop(0)
     if command not in COMMANDS and command not in OTHERS:
         raise ConfigError(f"unknown command {command}: choose one of {', '.join([*COMMANDS, *OTHERS])}")
@@ -77,7 +81,7 @@ def _command(arguments: list[str]) -> str:
 
 def _check_no_arguments(arguments: list[str]) -> None:
     if arguments and arguments[0] not in ("-h", "--help"):
-        raise ConfigError(f"longmlm pipelines takes no arguments, but there is {arguments[0]}")
+        raise ConfigError(f"longmlm pipelines takes no arguments: remove {arguments[0]}")
 
 
 @contextmanager

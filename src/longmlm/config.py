@@ -19,7 +19,14 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, absent_stages, stage_tables
+from longmlm.settings.pipeline import (
+    SHIPPED,
+    Pipeline,
+    ResolvedPipeline,
+    absent_stages,
+    bundled_resolved,
+    stage_tables,
+)
 from longmlm.settings.tables import Table, merged, with_arrays
 
 Config = TypeVar("Config")
@@ -28,7 +35,7 @@ UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR,
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
-ANY_BASE = Pipeline(model="model", corpus=("text",), length=512, output="output")  # to find further errors
+PLACEHOLDER = Pipeline(model="model", corpus=("text",), length=512, output="output")  # for base keys with errors
 
 
 @contextlib.contextmanager
@@ -55,16 +62,19 @@ def fail(message: str) -> None:
     sys.exit(2)
 
 
-def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm") -> Config:
-    """Returns the settings from TOML files, merged in order, and `--section.field value` options after them.
+def parse(
+    kind: type[Config], arguments: Sequence[str], program: str = "longmlm", defaults: Mapping[str, Any] | None = None
+) -> Config:
+    """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
-    The files are those of the stage or those of a pipeline, from which the stage's settings follow; the options are the
-    stage's in both cases. Raises ConfigError with the file or option, the key, and the key that was probably meant.
+    The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's either
+    way. Both override `defaults`. Raises ConfigError with the file or option, the key, and the key that was probably
+    meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     paths, options = [_path(name) for name in arguments[:split_at]], arguments[split_at:]
-    content = functools.reduce(merged, map(_toml, paths), {})
-    given = given_options(kind, _shown(kind, content), options, f"{program} [FILE.toml ...]")
+    content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
+    given = given_options(kind, _help_values(kind, content), options, f"{program} [FILE.toml ...]")
     if _is_pipeline(kind, content):
         given = {STAGES.get(kind, CHECKPOINTS): given} if given else {}
     try:
@@ -77,8 +87,8 @@ def parse(kind: type[Config], arguments: Sequence[str], program: str = "longmlm"
         raise ConfigError(options_missing + hint) from None
 
 
-def _shown(kind: type, content: Table) -> Mapping[str, Any]:
-    """Returns the values that --help shows: those of the files, and those that follow from a pipeline's."""
+def _help_values(kind: type, content: Table) -> Mapping[str, Any]:
+    """Returns the values that --help shows: those in the files, or those derived from a pipeline."""
     if not issubclass(kind, ResolvedPipeline) and not _is_pipeline(kind, content):
         return content
     derived = _derived(content, [])  # errors are reported when the settings are resolved
@@ -112,7 +122,7 @@ def _names_of(paths: Sequence[Path]) -> str:
 
 
 def _path(name: str) -> Path:
-    """Returns the path of a file, or of the pipeline or overlay of that name that the package contains."""
+    """Returns the path of a file, or of the shipped pipeline or overlay with that name."""
     shipped = SHIPPED / f"{name}.toml"
     return shipped if shipped.is_file() and not Path(name).is_file() else Path(name)
 
@@ -121,13 +131,14 @@ def _toml(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: no such TOML file ({error.strerror})") from None
+        reason = error.strerror if path.suffix else "nor a pipeline of that name: longmlm pipelines lists them"
+        raise ConfigError(f"{path}: no such TOML file ({reason})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
-    """Returns whether settings for a stage are a pipeline's: whether they have a key that only a pipeline has."""
+    """Returns whether the settings given for a stage are a pipeline: they have a key that only pipelines have."""
     own = {item.name for item in fields(kind)}
     stages = STAGES.keys() | {CheckpointsConfig}
     return kind in stages and bool((BASE_KEYS | set(STAGES.values())) - own & content.keys())
@@ -135,15 +146,15 @@ def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
 
 def _resolved(kind: Any, content: Table) -> Any:
     """Returns the settings of this kind, validated; raises ConfigError with all errors in one line."""
-    is_whole = issubclass(kind, ResolvedPipeline)
-    if not (_is_pipeline(kind, content) or is_whole):
-        return _validated(kind, content, [])
+    is_pipeline_command = issubclass(kind, ResolvedPipeline)
+    if not (_is_pipeline(kind, content) or is_pipeline_command):
+        return _validated(kind, bundled_resolved(content) if kind in STAGES else content, [])
     problems: list[Any] = []  # in pydantic's form
-    of_checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
-    pipeline = _validated(kind if is_whole else ResolvedPipeline, _derived(content, problems), problems)
+    checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
+    pipeline = _validated(kind if is_pipeline_command else ResolvedPipeline, _derived(content, problems), problems)
     if kind is CheckpointsConfig:
-        return _validated(kind, {"run": pipeline.pretrain.run, **of_checkpoints}, [])
-    if is_whole:
+        return _validated(kind, {"run": pipeline.pretrain.run, **checkpoints}, [])
+    if is_pipeline_command:
         return pipeline
     config = getattr(pipeline, STAGES[kind])
     if config is None:
@@ -152,25 +163,25 @@ def _resolved(kind: Any, content: Table) -> Any:
 
 
 def _derived(content: Table, problems: list[Any]) -> Table:
-    """Returns the content of a pipeline file with the tables of all its stages; appends the errors of base keys."""
+    """Returns a pipeline file's content with the tables of all stages; appends errors in base keys to `problems`."""
     import pydantic
 
-    of_base = {key: value for key, value in content.items() if key in BASE_KEYS}
-    base = ANY_BASE
+    base_table = {key: value for key, value in content.items() if key in BASE_KEYS}
+    base = PLACEHOLDER
     try:
-        base = pydantic.TypeAdapter(Pipeline).validate_json(_json(of_base), strict=True)
+        base = pydantic.TypeAdapter(Pipeline).validate_json(_json(base_table), strict=True)
     except pydantic.ValidationError as error:
         problems += error.errors(include_url=False)
-        of_base = asdict(base)
+        base_table = asdict(base)
     given = {key: value for key, value in content.items() if key not in BASE_KEYS}
     for stage, reason in absent_stages(base, given).items():
         if given.pop(stage, None):
             problems.append({"type": "", "loc": (stage,), "msg": f"remove the table of this stage: {reason}"})
-    return {**of_base, **stage_tables(base, given)}
+    return {**base_table, **stage_tables(base, given)}
 
 
 def _validated(kind: Any, content: Table, problems: list[Any]) -> Any:
-    """Returns the settings of this kind; raises ConfigError with all their errors and `problems`."""
+    """Returns the settings of this kind; raises ConfigError with `problems` and every error in the content."""
     import pydantic
 
     required = (item for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)

@@ -38,7 +38,7 @@ def entry_of(path: Path) -> FileEntry:
 
 
 def free_bytes(folder: Path) -> int:
-    """Returns the free space on the disk of a folder, which need not exist yet."""
+    """Returns the free bytes on the disk of a folder, which need not exist yet."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
 

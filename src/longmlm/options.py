@@ -1,4 +1,4 @@
-"""Command-line options of settings: names, types and explanations come from their dataclasses."""
+"""Command-line options, generated from the dataclasses of settings."""
 
 import ast
 import contextlib
@@ -18,9 +18,9 @@ TYPING: Any = typing  # types made at run time have no static form
 
 
 def given_options(kind: type, shown: Mapping[str, Any], arguments: Sequence[str], usage: str) -> Table:
-    """Returns the settings that the options set, and no others, as a TOML table; --help shows the values in `shown`.
+    """Returns only the settings that the options set, as a TOML table; --help shows `shown` as the defaults.
 
-    Raises ConfigError, which names the option.
+    Raises ConfigError with the name of the option.
     """
     import tyro
 
@@ -43,19 +43,19 @@ def sections(item: Field) -> Iterator[type]:
 
 def explanations(kind: type) -> dict[str, str]:
     """Returns the docstring below each field of a dataclass and of its bases."""
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for base in (base for base in reversed(kind.__mro__) if is_dataclass(base)):
         [definition] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(definition, ast.ClassDef)
         for item, text in itertools.pairwise(definition.body):
             match item, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    found[name] = " ".join(words.split())
-    return found
+                    docstrings[name] = " ".join(words.split())
+    return docstrings
 
 
 def _options(kind: type, shown: Mapping[str, Any]) -> Any:
-    """Returns a TypedDict of optional keys, which tyro parses into what was given."""
+    """Returns a TypedDict of optional keys, so that tyro returns only the options that were given."""
     import tyro
 
     texts, options = explanations(kind), {}
@@ -66,17 +66,17 @@ def _options(kind: type, shown: Mapping[str, Any]) -> Any:
             options[item.name] = TYPING.Annotated[item.type, described]
         elif get_origin(item.type) is tuple:
             tables = value if isinstance(value, list) and value else [{}]
-            of_tables = {str(index): _options(section, table) for index, table in enumerate(tables)}
-            options[item.name] = _typed_dict(item.name, of_tables)
+            by_index = {str(index): _options(section, table) for index, table in enumerate(tables)}
+            options[item.name] = _typed_dict(item.name, by_index)
         else:
             options[item.name] = _options(section, value if isinstance(value, Mapping) else {})
     return _typed_dict(kind.__name__, options, kind.__doc__)
 
 
 def _typed_dict(name: str, keys: Table, doc: str | None = None) -> Any:
-    made = TYPING.TypedDict(name, keys, total=False)
-    made.__doc__ = doc
-    return made
+    kind = TYPING.TypedDict(name, keys, total=False)
+    kind.__doc__ = doc
+    return kind
 
 
 def _hint(item: Field, shown: Mapping[str, Any]) -> str:
@@ -97,4 +97,5 @@ def _unboxed(text: str, kind: type) -> str:
     lines = [line.strip("│╭╮╰╯─ ") for line in text.splitlines() if not line.startswith("│ ──")]
     words = (line for line in lines[1:] if any(char.isalnum() for char in line))
     message = " ".join(line for line in words if not line.startswith("For full helptext"))
+    message = message.partition(" Argument helptext:")[0]
     return message.removeprefix("Error parsing ").removeprefix(f"{kind.__name__}: ")

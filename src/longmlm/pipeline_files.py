@@ -1,4 +1,4 @@
-"""Pipeline files: one printed with comments for a user's model and text, and the list of those in the package."""
+"""Pipeline files: print a commented one for a user's model and text, and list the shipped ones."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,18 +11,17 @@ from longmlm.config import parse
 from longmlm.options import explanations, sections
 from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, recommended
 
-NOTE = "# Recommended settings of the stages: remove a # to change one; `longmlm run FILE --help` explains all others."
+NOTE = (
+    "# Recommended settings of the stages: remove the # to change one; `longmlm run FILE --help` explains the others."
+)
 
 
 def pipeline_file(arguments: Sequence[str]) -> str:
-    """Returns a pipeline file with the base keys of the options; the other settings stand in comments.
+    """Returns a pipeline file with the base keys from the options; the recommended settings are commented out.
 
-    The comments are the docstrings of the settings. Raises ConfigError for options that describe no pipeline.
+    The docstring of each setting stands above it. Raises ConfigError for invalid options.
     """
-    options = list(arguments)
-    if not any(option.split("=")[0] in ("--output", "-h", "--help") for option in options):
-        options += ["--output", "out/mine"]
-    base = parse(Pipeline, options, "longmlm init")
+    base = parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"})
     lines = [f"# {Pipeline.__doc__}", "# Run it with: longmlm run FILE"]
     for name, text in explanations(Pipeline).items():
         value = getattr(base, name)
@@ -30,14 +29,14 @@ def pipeline_file(arguments: Sequence[str]) -> str:
         assignment = _assignment(name, "..." if value is None else value)
         lines += ["", f"# {text}", f"#{assignment}" if is_default else assignment]
     lines += ["", NOTE]
-    of_stages = {item.name: part for item in fields(ResolvedPipeline) for part in sections(item)}
+    kinds = {item.name: part for item in fields(ResolvedPipeline) for part in sections(item)}
     for stage, table in recommended(base, {}).items():
-        lines += _tables(stage, of_stages[stage], table)
+        lines += _tables(stage, kinds[stage], table)
     return "\n".join(lines)
 
 
 def _tables(name: str, kind: type, table: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines of a table and of those in it, with every key in a comment."""
+    """Yields the lines of a table and its subtables, with every key commented out."""
     own = {key: value for key, value in table.items() if not isinstance(value, dict)}
     if own:
         yield from ("", f"[{name}]")
@@ -53,7 +52,7 @@ def _assignment(key: str, value: object) -> str:
 
 
 def shipped_pipelines() -> str:
-    """Returns a line for each pipeline and overlay in the package: its name, and the first line of its comment."""
+    """Returns a line for each shipped pipeline and overlay: its name and the first line of its comment."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SHIPPED.glob("*.toml"))}
     lines = {name: f"  {name:20}{text.splitlines()[0].removeprefix('# ')}" for name, text in texts.items()}
     pipelines = [name for name, text in texts.items() if "output" in tomllib.loads(text)]

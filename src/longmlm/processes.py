@@ -18,7 +18,7 @@ def end_with_parent(number: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes Linux attach to this process the children of its children that exit, so that it can wait for them."""
+    """Makes this process the parent of orphaned descendants, so that it can wait for them."""
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 

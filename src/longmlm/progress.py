@@ -25,7 +25,7 @@ def is_terminal() -> bool:
 
 
 def hide_bars_off_terminal() -> None:
-    """Switches off the bars of all libraries unless a terminal shows them; must run before they are imported."""
+    """Disables the progress bars of libraries unless there is a terminal; must run before they are imported."""
     for name in () if is_terminal() else BARS_OF_LIBRARIES:
         os.environ.setdefault(name, "1")
 
@@ -46,7 +46,7 @@ def dated_line(text: str) -> None:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Progress of `name` from `initial` to `total` units; one that is not shown prints nothing."""
+    """Progress of `name` from `initial` to `total` units; prints nothing unless `is_shown`."""
 
     def __init__(self, name: str, total: int, unit: str, initial: int = 0, is_shown: bool = True) -> None:
         from tqdm import tqdm  # reads its environment when it is imported
@@ -65,7 +65,7 @@ class Progress(AbstractContextManager["Progress"]):
         self.bar.close()
 
     def advance(self, amount: int = 1) -> None:
-        """Counts `amount` units as done; prints a line now and then: by share, unless the last is seconds ago."""
+        """Counts `amount` units as done; off a terminal, prints a line every 5 %, at most one in 10 seconds."""
         self.done += amount
         self.bar.update(amount)
         share, now = self.done / max(1, self.total), time.monotonic()
@@ -75,13 +75,13 @@ class Progress(AbstractContextManager["Progress"]):
             dated_line(f"{self.name} {share:.0%} {self._left()}".replace("%", " %"))
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields the items, each of which is a unit, and counts it as done when the next one is asked for."""
+        """Yields the items; each counts as one unit done when the next is requested."""
         for item in items:
             yield item
             self.advance()
 
     def report(self, done: int, text: str) -> None:
-        """Counts `done` units as done, and shows the text: beside the bar, or as a line."""
+        """Sets the number of units done and shows the text: next to the bar, or as a line."""
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.update(done - self.done)
         self.done = done

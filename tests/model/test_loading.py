@@ -140,7 +140,7 @@ def test_missing_head_is_an_error_that_names_the_remedy(copy: Path, kind: tuple[
 def test_a_head_that_deberta_reads_under_another_name_is_named(tmp_path: Path) -> None:
     copy = tiny_folder(tmp_path / "copy", "deberta", 0)
     change_config(copy, legacy=True)
-    with pytest.raises(ModelError, match=r'MLM head under the name lm_predictions, .*"legacy": false.*DeBERTa-v3'):
+    with pytest.raises(ModelError, match=r'calls its MLM head lm_predictions, .*"legacy": false.*DeBERTa-v3'):
         load_model(str(copy))
     assert "new, untrained" in load_model(str(copy), new_head=True).notes[0]
     change_config(copy, legacy=False)

@@ -6,7 +6,7 @@ import torch
 from longmlm.model import speed
 from longmlm.model.cost import GPUS, Work, cost_of, gpu_of
 from longmlm.model.speed import cpu_tokens_per_second, gpu_tokens_per_second
-from tests.support.tiny import tiny_config, tiny_model
+from tests.support.families import NUM_POSITIONS, SPECIAL_OF_OTHERS, tiny_config, tiny_model
 
 LENGTH = 256
 
@@ -36,6 +36,13 @@ def test_layers_and_attention_add_up(kind, measured):
     recomputed = Work(LENGTH, 0.15, is_half=False, is_checkpointed=True)
     assert cpu_tokens_per_second(config, recomputed, 0.1) == pytest.approx(0.75 / seconds)
     assert config.num_hidden_layers == 5
+
+
+@pytest.mark.parametrize(("family", "pad"), SPECIAL_OF_OTHERS)
+def test_a_family_with_computed_positions_is_measured(family, pad, measured):
+    measured(1.0, 3.0, 0.5)
+    work = Work(NUM_POSITIONS, 0.15, is_half=False)
+    assert cpu_tokens_per_second(tiny_config(family, pad), work, 0.1) == pytest.approx(1024 / 2)
 
 
 def test_a_deeper_model_is_slower_when_it_is_measured():

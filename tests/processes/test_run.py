@@ -65,8 +65,8 @@ def longmlm(folder: Path, *arguments: str) -> tuple[int, list[str]]:
 
 
 def labels(lines: list[str]) -> list[str]:
-    """Returns which stages were started and which were done before."""
-    words = (line.split() for line in lines if line.startswith("[") and ("started" in line or "done before" in line))
+    """Returns which stages were started and which were already done."""
+    words = (line.split() for line in lines if line.startswith("[") and ("started" in line or "already done" in line))
     return [f"{word[1]} {word[2].rstrip(',')}" for word in words]
 
 
@@ -75,9 +75,8 @@ def test_a_pipeline_runs_from_text_to_release_and_again_does_nothing(folder: Pat
     code, lines = longmlm(folder, "run", "mine.toml")
     assert code == 0, lines[-20:]
     assert labels(lines) == [
-        "prepare: started",
-        "extend: done",
-        *(f"{x}: started" for x in ("pretrain", "evaluate", "release")),
+        "extend: already",
+        *(f"{x}: started" for x in ("prepare", "pretrain", "evaluate", "release")),
     ]
     assert lines[-2:] == ["page: out/evaluation/index.html", "released: out/release"]
     table = [line for line in lines if line.startswith("whole row")]
@@ -87,7 +86,7 @@ def test_a_pipeline_runs_from_text_to_release_and_again_does_nothing(folder: Pat
     before = {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.json*")}
     code, lines = longmlm(folder, "run", "mine.toml", "--pretrain.runtime.num-threads", "2")
     assert code == 0
-    assert labels(lines) == [f"{name} done" for name in ("prepare:", "extend:", "pretrain:", "evaluate:", "release:")]
+    assert labels(lines) == [f"{name}: already" for name in ("extend", "prepare", "pretrain", "evaluate", "release")]
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert_changes_are_refused_or_followed(folder)
     with (folder / "text.jsonl").open("a", encoding="utf-8") as file:
@@ -98,7 +97,7 @@ def test_a_pipeline_runs_from_text_to_release_and_again_does_nothing(folder: Pat
 
 def assert_changes_are_refused_or_followed(folder: Path) -> None:
     for option, stage, key in (
-        ("--length=36", "prepare: out/rows", "recipe.row_length was 40, is 36"),
+        ("--length=36", "extend: out/long", "recipe.num_positions was 40, is 36"),
         ("--extend.recipe.alpha=0.3", "extend: out/long", "recipe.alpha was 0.4, is 0.3"),
         ("--pretrain.recipe.seed=7", "pretrain: out/run", "recipe.seed was 42, is 7"),
         ("--release.recipe.weights=bf16", "release: out/release", "recipe.weights was fp32, is bf16"),
@@ -107,7 +106,7 @@ def assert_changes_are_refused_or_followed(folder: Path) -> None:
         assert (code, line.startswith(f"error: {stage} was made with other settings: {key}")) == (2, True), line
     (folder / "out" / "long").rename(folder / "aside")
     code, [line] = longmlm(folder, "run", "mine.toml")
-    assert code == 2 and "extend has to run again, but out/release is of an earlier result" in line
+    assert code == 2 and "extend has to run again, but out/release has its earlier result" in line
     (folder / "aside").rename(folder / "out" / "long")
     code, lines = longmlm(folder, "run", "mine.toml", "--evaluate.recipe.held-out.max-rows", "12")
     assert labels(lines)[3:] == ["evaluate: started", "release: started"]
@@ -132,7 +131,7 @@ def test_a_signal_is_passed_on_and_the_same_command_resumes(folder: Path, number
     code, output = finish(process, folder, 60)
     last = training_lines(run)[-1].step
     assert code == 128 + number, output[-2000:]
-    assert f"[3/5] pretrain: stopped by {number.name}: the same command goes on from there" in output.splitlines()
+    assert f"[3/5] pretrain: stopped by {number.name}: the same command resumes from there" in output.splitlines()
     assert newest_verified(run).folder == checkpoint_folder(run, last)
     process = start(folder, "run", "mine.toml", *ENDLESS, *launch)
     wait_until(lambda: has_steps(run, last + 1), process, folder)
@@ -149,8 +148,8 @@ def test_a_failing_stage_is_named_and_keeps_its_exit_code(folder: Path) -> None:
     (folder / "text.jsonl").rename(folder / "later.jsonl")
     code, lines = longmlm(folder, "run", "mine.toml")
     assert code == 2
-    assert lines == [
-        "[1/5] prepare: started, 0:00:00 so far",
+    assert labels(lines) == ["extend: started", "prepare: started"]
+    assert lines[-2:] == [
         "error: text.jsonl: no such file; relative paths start from the current folder",
-        "[1/5] prepare: failed (exit code 2): the same command goes on from this stage",
+        "[2/5] prepare: failed (exit code 2): the same command resumes from this stage",
     ]

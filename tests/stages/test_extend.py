@@ -125,7 +125,7 @@ def test_settings_of_new_positions_are_refused_where_there_are_none(
     recipe = {"add_tokens": str(tmp_path / "terms.txt"), name: value}
     wanted = {"base": str(world.base), "output": str(tmp_path / "long"), "recipe": recipe}
     code, _, warned = run_here(ExtendConfig, extend, wanted)
-    assert (code, warned) == (2, f"error: {name} is for new positions, and the model keeps its 16: remove it\n")
+    assert (code, warned) == (2, f"error: {name} is for new positions, but the model keeps its 16: remove it\n")
 
 
 def test_alpha_above_a_half_is_noted(world: World, tmp_path: Path, run_here: Run) -> None:
@@ -249,6 +249,6 @@ def test_what_is_carried_and_what_is_not_is_said(copy: Path, tmp_path: Path, run
     files = ["1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"]
     assert said.splitlines()[:3] == [
         "carried over untrained: pooler",
-        f"files beside the model: {', '.join(files)}",
+        f"files carried over: {', '.join(files)}",
         "not carried over: own.py",
     ]

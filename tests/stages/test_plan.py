@@ -87,7 +87,7 @@ def test_a_gpu_is_planned_for_by_its_name(planned):
         for options in (["--gpu", "A100"], ["--gpu", "A100", "--pretrain.runtime.num-processes", "4"])
     ]
     assert speeds[1] == pytest.approx(4 * speeds[0], rel=1e-3)
-    with pytest.raises(ConfigError, match="K80 is not a GPU whose data sheet is known: set gpu to one of B200, "):
+    with pytest.raises(ConfigError, match="K80 is not a known GPU: set gpu to one of B200, "):
         planned("--gpu", "K80")
 
 
@@ -108,11 +108,18 @@ def test_a_model_from_scratch_is_planned_from_its_architecture(monkeypatch, caps
 def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
     with pytest.raises(PositionsError, match="already has"):
         planned("--length", str(NUM_POSITIONS))
+    with pytest.raises(
+        PositionsError, match=f"the rows have {LONG_POSITIONS} tokens and the model reads {NUM_POSITIONS}"
+    ):
+        planned("--no-extension")
     with pytest.raises(ModelError):
         planned("--model", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="no such file"):
         planned("--corpus", str(tmp_path / "none.jsonl"))
-    with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, those of the pipeline have"):
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(DataError, match="the sources hold no text"):
+        planned("--corpus", str(tmp_path / "empty.jsonl"))
+    with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, but the pipeline has"):
         planned("--pretrain.rows", str(world.rows), "--length", str(LONG_POSITIONS + 8))
 
 

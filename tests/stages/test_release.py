@@ -1,5 +1,6 @@
 """The release stage as a user runs it: what it writes, prints and refuses."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
-from longmlm.folders import verify
+from longmlm.folders import new_folder, verify
 from longmlm.model.loading import LoadedModel, weights_sha256
 from longmlm.release import build, reload
 from longmlm.settings.release import ReleaseConfig
@@ -23,6 +24,7 @@ from tests.support.tiny import (
     NUM_POSITIONS,
     World,
     accuracy_of,
+    held_out,
     measured_on,
     prove_in_this_process,
     tiny_folder,
@@ -91,6 +93,27 @@ def test_run_folder_stands_for_its_best_checkpoint(
     stored, trained = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", world.trained))
     assert all(torch.equal(stored[name], trained[name].bfloat16()) for name in trained)
     assert "1 steps, 100 tokens" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("later", [{}, {"sentence_transformer": "mean"}])
+def test_release_of_an_earlier_version_is_known_by_its_settings(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, later: dict[str, str]
+) -> None:
+    given = settings(world, evaluation, tmp_path / "released")
+    identity = [weights_sha256(world.trained), held_out(world.rows).sha256, str(world.base), None]
+    content = [
+        {"num_positions": None, "weights": "fp32", "max_shard_size": None, "onnx": False, "allow_unrecovered": True},
+        {"title": "tiny", "license": "apache-2.0", "description": "", "languages": ["en"], "data": ["demo novels"]}
+        | {"hardware": ""},
+        dict(zip(("after_sha256", "rows_sha256", "base", "base_revision"), identity, strict=True)),
+        json.loads((evaluation / "evaluation.json").read_bytes())["sha256"],
+    ]
+    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    with new_folder(tmp_path / "released", {"released_from": released_from}):
+        pass
+    recipe = {"allow_unrecovered": True, **later}
+    code, said, warned = run_here(ReleaseConfig, release, {**given, "recipe": recipe})
+    assert (code, "already holds this release" in said) == ((2, False) if later else (0, True)), warned
 
 
 def test_model_that_did_not_recover_is_released_only_where_allowed_and_the_card_says_so(
@@ -199,7 +222,7 @@ def test_release_as_a_sentence_transformer_is_one_and_its_card_runs(
     assert (code, warned) == (0, "")
     files = {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"}
     assert files <= verify(output)["files"].keys()
-    assert said.splitlines()[0] == f"files beside the model: {', '.join(sorted(files))}"
+    assert said.splitlines()[0] == f"files carried over: {', '.join(sorted(files))}"
     assert "SentenceTransformer(" in (output / "README.md").read_text()
     assert json.loads((output / "sentence_bert_config.json").read_text())["max_seq_length"] == LONG_POSITIONS
     (output / "modules.json").write_text("[]")

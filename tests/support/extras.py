@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.support.tiny import WIDTH, tiny_folder
+from tests.support.families import WIDTH
+from tests.support.tiny import tiny_folder
 
 EXTRAS = {  # by family: padding, and the names and shapes of what its checkpoints have besides the MLM model
     "bert": (0, {

@@ -86,7 +86,7 @@ def test_a_resumed_run_may_choose_another_number(half_trained, chosen, uninterru
 )
 def test_too_little_memory_for_one_row_is_refused_before_training(by_memory, chosen, tmp_path, is_recomputed, remedy):
     config = with_runtime(by_memory, activation_checkpointing=is_recomputed)
-    with pytest.raises(TrainingError, match=rf"to train with one row at a time, 0\.0 GB are free: {remedy}$"):
+    with pytest.raises(TrainingError, match=rf"to train with one row at a time, but only 0\.0 GB are free: {remedy}$"):
         chosen(config, 1_000, "run")
     assert not (tmp_path / "run").exists()
 

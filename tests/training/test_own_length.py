@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM
 
 from longmlm.artifacts.evaluation import read_evaluation
 from longmlm.artifacts.provenance import ModelSource, read_provenance
-from longmlm.errors import DataError, ModelError
+from longmlm.errors import DataError, ModelError, TrainingError
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pretrain import PretrainConfig, Start
@@ -90,6 +90,11 @@ def test_from_base_model_to_release(own, base, rows, train, monkeypatch, tmp_pat
     card = (released / "README.md").read_text(encoding="utf-8")
     assert f"`{base.name}`, pretrained further with longmlm" in card
     assert f"It reads up to {NUM_POSITIONS} tokens." in card
+
+
+def test_there_is_no_recovery_to_stop_at(own, train) -> None:
+    with pytest.raises(TrainingError, match="stop_when_recovered is for a long model, and this was not extended"):
+        train(replace(own, runtime=replace(own.runtime, stop_when_recovered=True)))
 
 
 def test_rows_longer_than_the_model_reads_are_refused(own, base, train, tmp_path) -> None:

@@ -20,7 +20,7 @@ COST = Cost(
     checkpoint_bytes=1200,
 )
 WORK = Work(200, 0.15, is_half=True, has_gpu=True)
-MACHINE = Machine("one GPU", memory_bytes=4000, num_processes=2, tokens_per_second=1000.0, speed_from="")
+MACHINE = Machine("one GPU", memory_bytes=4000, num_processes=2, tokens_per_second=1000.0, speed_source="")
 RECIPE = PretrainRecipe(num_steps=90, batch_tokens=5000, learning_rate=1e-3, held_out=HeldOut(max_rows=75))
 RUNTIME = PretrainRuntime(evaluate_every_steps=30)
 

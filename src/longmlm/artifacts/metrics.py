@@ -17,7 +17,7 @@ METRICS_FILE = "metrics.jsonl"
 class TrainingMetrics(Artifact):
     """Means over the steps since the previous line: loss in nats, accuracy in percent; memory is the peak so far.
 
-    `gradient_norm` is None after an update that was skipped in fp16; `skipped_steps` counts all of these so far.
+    `skipped_steps` counts the updates that fp16 has skipped so far; `gradient_norm` is None if all these steps were.
     """
 
     kind: Literal["training"] = "training"

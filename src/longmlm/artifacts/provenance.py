@@ -49,7 +49,7 @@ class Extension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedTokens:
-    """The terms that a base model got tokens for: the SHA-256 of their file, and how many were added and skipped."""
+    """Tokens added to a base model: the SHA-256 of the file of terms, and how many were added and skipped."""
 
     base: ModelSource
     file_sha256: str
@@ -92,7 +92,7 @@ class Provenance(Artifact):
 
     @property
     def source(self) -> ModelSource | None:
-        """The base model; for a model that extend did not write, the one that its training started from."""
+        """The base model, or the model that training started from if extend did not write this one."""
         extended = self.extension or self.added_tokens
         return extended.base if extended else self.started_from
 

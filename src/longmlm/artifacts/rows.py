@@ -128,7 +128,7 @@ class RowsManifest(Artifact):
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:
-        """Returns content of format 1, whose fingerprint is that of the vocabulary, or of format 2."""
+        """Returns content of format 1, which has the vocabulary's fingerprint, or of format 2."""
         plan, fingerprint = content["plan"], content["plan"]["tokenizer_fingerprint"]
         hashes = {"tokenizer_fingerprint": fingerprint}
         if content["format"] == 1:

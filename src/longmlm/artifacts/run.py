@@ -12,9 +12,9 @@ from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 class TrainState:
     """Progress of a run after `step` updates; accuracies are masked-token accuracies in percent.
 
-    `cursor` counts the rows consumed by all ranks, `tokens` those rows' tokens. In fp16, `skipped_steps` of the
-    steps changed no weight; `skipped_in_a_row` counts those since the last one that did. `accuracy` is that of the
-    latest evaluation, made at `evaluated_at_step`. `base_cut` is None if there is no base model.
+    `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
+    that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
+    evaluation, at `evaluated_at_step`. `base_cut` is None if there is no base model.
     """
 
     step: int = 0
@@ -30,7 +30,7 @@ class TrainState:
     recovered_at_tokens: int | None = None
 
     def after_update(self, num_rows: int, num_tokens: int, seconds: float, is_skipped: bool = False) -> Self:
-        """Returns the state one update later, also if that was skipped."""
+        """Returns the state after one more update, applied or skipped."""
         return replace(
             self,
             step=self.step + 1,
@@ -56,7 +56,7 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState(Artifact):
-    """What a checkpoint holds besides tensors: progress, and all that a resumed run must agree with.
+    """What a checkpoint holds in addition to tensors: progress, and all that a resumed run must agree with.
 
     `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
     commit. Both are None in checkpoints of early versions.

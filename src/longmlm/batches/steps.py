@@ -43,7 +43,7 @@ def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int 
 
 
 def rows_per_step(batch_tokens: int, row_length: int, mean_fill: float, num_processes: int) -> int:
-    """Returns the rows of a global batch of about `batch_tokens`; raises TrainingError if there are more processes."""
+    """Returns how many rows hold about `batch_tokens`; raises TrainingError if that is less than one per process."""
     num_rows = round(batch_tokens / (row_length * mean_fill))
     if num_rows < num_processes:
         raise TrainingError(

@@ -95,7 +95,7 @@ def readable(path: Path | str) -> Iterator[None]:
 
 
 def kind_of(path: Path) -> str:
-    """Returns the file's extension without that of a compression."""
+    """Returns the file's extension, ignoring .gz or .zst."""
     return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix
 
 

@@ -1,4 +1,4 @@
-"""How large a corpus is, and about how many tokens and rows it gives, before anything is encoded."""
+"""The size of a corpus, and an estimate of its tokens and rows before anything is encoded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from longmlm.hubs.datasets import is_local, source_files
 from longmlm.settings.prepare import PrepareRecipe, Source
 
 COMPRESSION = 3  # bytes of text per byte of a .gz or .zst file
-UNUSED_TOKENS = 22  # at the end of a row: of English novels' rows, 81 to 85 % of 128 tokens are filled, 98 % of 1536
-LEAST_FILL = 0.8  # of rows so short that sentences are cut
+UNUSED_TOKENS = 22  # empty at the end of a row: rows of English novels are 81 to 85 % full at 128 tokens, 98 % at 1536
+MIN_FILL = 0.8  # of rows so short that sentences are cut
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusSize:
-    """Files, their bytes on disk, and about how many tokens they give; hub datasets are not counted but named."""
+    """Number of files, their bytes on disk, and an estimate of their tokens; `not_counted` names datasets on a hub."""
 
     num_files: int
     num_bytes: int
@@ -26,7 +26,7 @@ class CorpusSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsSize:
-    """Content tokens and rows of both splits, and the share of a training row that is filled."""
+    """Content tokens and rows of both splits, and the mean fill of a training row."""
 
     num_tokens: int
     train_rows: int
@@ -36,7 +36,7 @@ class RowsSize:
 
 
 def token_bytes(vocabulary_size: int) -> int:
-    """Returns the bytes of a token in packed rows."""
+    """Returns the bytes per token in packed rows."""
     return 2 if vocabulary_size <= 1 << 16 else 4
 
 
@@ -59,8 +59,8 @@ def corpus_size(sources: Sequence[Source]) -> CorpusSize:
 
 
 def estimated_rows(num_tokens: int, recipe: PrepareRecipe) -> RowsSize:
-    """Returns about how many rows so many tokens give: what is left at the end of a row is half a long sentence."""
-    fill = max(LEAST_FILL, 1 - UNUSED_TOKENS / recipe.row_length)
+    """Returns an estimate of the rows: about half a long sentence stays empty at the end of each."""
+    fill = max(MIN_FILL, 1 - UNUSED_TOKENS / recipe.row_length)
     num_rows = num_tokens / max(1.0, fill * recipe.row_length - 2)
     held_out = round(num_rows * recipe.held_out_fraction)
     return RowsSize(
@@ -73,7 +73,7 @@ def estimated_rows(num_tokens: int, recipe: PrepareRecipe) -> RowsSize:
 
 
 def rows_size(manifest: RowsManifest) -> RowsSize:
-    """Returns the size of rows that exist."""
+    """Returns the exact size of packed rows."""
     train, held_out = manifest.report.train, manifest.report.held_out
     return RowsSize(
         num_tokens=train.tokens + held_out.tokens,

@@ -90,9 +90,8 @@ def load_vocabulary(name: str) -> Vocabulary:
             ) from error
         reason = (str(error).splitlines() or ["?"])[0]
         raise DataError(f"{name}: no folder, nor a reachable hub repository, with a tokenizer ({reason})") from error
-    if set(pretrained.get_vocab()) <= set(
-        pretrained.all_special_tokens
-    ):  # transformers makes one up when there are no files
+    # without any files, transformers makes up a tokenizer of special tokens only
+    if set(pretrained.get_vocab()) <= set(pretrained.all_special_tokens):
         raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
     return vocabulary_of_pretrained(pretrained, name)
 
@@ -106,8 +105,8 @@ def vocabulary_of_pretrained(pretrained: Any, name: str) -> Vocabulary:
         tokenizer.to_str()
     except Exception as error:  # tokenizers raises nothing narrower
         raise DataError(
-            f"{name}: its tokenizer, a {type(pretrained).__name__}, splits words with Python code, which has no "
-            "fingerprint: take a model with another tokenizer, such as RoFormer's by characters"
+            f"{name}: its tokenizer ({type(pretrained).__name__}) splits words with Python code, which has no "
+            "fingerprint: take a model with a different tokenizer, such as a character-level RoFormer"
         ) from error
     named = {role: getattr(pretrained, role, None) for roles in ROLES.values() for role in roles[:2]}
     return vocabulary_of(tokenizer, name, {role: token for role, token in named.items() if token})

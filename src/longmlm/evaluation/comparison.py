@@ -58,19 +58,19 @@ def compare(
 ) -> Evaluation:
     """Returns the accuracy of every view of the base model, and of the models before and after training.
 
-    The sources say which of the latter there are. Rows that the base model reads whole have one view per model. The
-    last model fills in the examples.
+    `sources` says which of these two exist. If the base model reads whole rows, each model has a single view. The last
+    model fills in the examples.
     """
     row_length = frozen.rows.row_length
     base_positions = min(architecture_of(models[0].model).num_positions, row_length)
     cut_row = partial(cut, base_positions=base_positions, special=frozen.special)
     row_windows = partial(windows, base_positions=base_positions, special=frozen.special)
-    of_base: dict[ViewName, Viewer] = {"base_cut": cut_row, "base_windows": row_windows}
-    of_before: dict[ViewName, Viewer] = {"long_before": whole}
-    of_after: dict[ViewName, Viewer] = {"long_after": whole, "long_after_cut": cut_row}
+    base: dict[ViewName, Viewer] = {"base_cut": cut_row, "base_windows": row_windows}
+    before: dict[ViewName, Viewer] = {"long_before": whole}
+    after: dict[ViewName, Viewer] = {"long_after": whole, "long_after_cut": cut_row}
     if base_positions == row_length:
-        del of_base["base_windows"], of_after["long_after_cut"]
-    views = [of_base, *([of_before] if sources.before else []), *([of_after] if sources.after else [])]
+        del base["base_windows"], after["long_after_cut"]
+    views = [base, *([before] if sources.before else []), *([after] if sources.after else [])]
     objectives = [MlmObjective(loaded.model.to(accelerator.device), precision) for loaded in models]
     measured: dict[ViewName, Measured] = {}
     for objective, views_of_model in zip(objectives, views, strict=True):

@@ -39,7 +39,7 @@ def measure(
     accelerator: Accelerator | None,
     name: str = "",
 ) -> Measured:
-    """Returns the accuracy with which the model predicts the selected tokens; with a `name` it shows progress.
+    """Returns the model's accuracy on the selected tokens; shows progress under `name`, if there is one.
 
     The ranks share the rows and add up their sums. Every rank gets equally many rows, as collectives inside the model
     require: some rows are repeated, and not counted. Without an accelerator, this process measures alone, on the

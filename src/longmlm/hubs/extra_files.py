@@ -1,7 +1,7 @@
 """Which files of a model are carried over unchanged: licences, tokenizer extras, modules of sentence-transformers.
 
 A sentence-transformers model names the folders of its modules, such as 1_Pooling, in modules.json. A tokenizer may have
-vocab.txt, special_tokens_map.json or additional_chat_templates/tool.jinja beside its tokenizer.json.
+vocab.txt, special_tokens_map.json or additional_chat_templates/tool.jinja next to its tokenizer.json.
 """
 
 import json
@@ -21,16 +21,16 @@ VOCABULARY_FILES = (
 TOKENIZER_FILES = (*VOCABULARY_FILES, "chat_template.*")
 LICENCES = ("LICENSE*", "NOTICE*")
 TEMPLATES = "additional_chat_templates"
-MODULE_WEIGHTS = ("pytorch_model.bin", "model.safetensors")  # the second is read where there are both
+MODULE_WEIGHTS = ("pytorch_model.bin", "model.safetensors")  # if both exist, the second is read
 MODULE_FILES = ("*.json", "*.txt", *MODULE_WEIGHTS)
-WRITTEN_ANEW = ("config.json", "tokenizer.json", "tokenizer_config.json", "README.md")
-OWN_CODE = "sentence_transformers."  # modules of other packages are code, which is never carried
+REWRITTEN_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "README.md")
+KNOWN_MODULES = "sentence_transformers."  # other modules are code of the repository, which is never carried over
 
 
 def module_folders(folder: Path) -> tuple[str, ...] | None:
     """Returns the folders of a sentence-transformers model's modules; None if a module is code of the repository.
 
-    Empty without a modules.json. Raises ModelError if the file is damaged or names a folder outside.
+    There are none without a modules.json. Raises ModelError if that is damaged or names a folder outside the model's.
     """
     path = folder / MODULES
     if not path.is_file():
@@ -42,13 +42,13 @@ def module_folders(folder: Path) -> tuple[str, ...] | None:
     names = tuple(name for name, _ in modules if name)
     if outside := [name for name in names if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]:
         raise ModelError(f"{path} names a folder outside its own, {outside[0]}: do not use this model")
-    return names if all(kind.startswith(OWN_CODE) for _, kind in modules) else None
+    return names if all(kind.startswith(KNOWN_MODULES) for _, kind in modules) else None
 
 
 def extra_files(names: Collection[str], modules: Collection[str] | None) -> list[str]:
-    """Returns which of a model's files, by their paths in its folder, are carried over.
+    """Returns the paths, among the `names` of a model's files, of those that are carried over.
 
-    `modules` is what `module_folders` returns. Other weights, code, and pictures are not carried.
+    `modules` is what `module_folders` returns. Other weights, code and pictures are not carried over.
     """
     folders = {"": (*(() if modules is None else SENTENCE_FILES), *TOKENIZER_FILES, *LICENCES), TEMPLATES: ("*.jinja",)}
     folders |= dict.fromkeys((name.rstrip("/") for name in modules or ()), MODULE_FILES)

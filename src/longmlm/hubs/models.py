@@ -22,7 +22,7 @@ HASHES = {64: sha256_of, 40: huggingface.git_blob_id}  # by the length of a blob
 class HubSnapshot:
     """The folder of a model's files, their commit if they are from the hub, and notes for the user.
 
-    `names` are the paths of all files of the model, also of those that are not read or downloaded.
+    `names` are the paths of all files of the model, including those that are not downloaded.
     """
 
     folder: Path
@@ -32,7 +32,7 @@ class HubSnapshot:
 
 
 def snapshot_of(name: str, revision: str | None = None, with_weights: bool = True) -> HubSnapshot:
-    """Returns a folder as it is, or that of a repository's files, after downloading those that are not in the cache.
+    """Returns a folder as it is, or the folder of a repository's files after downloading what is not in the cache.
 
     The revision is resolved to a commit once; if the hub does not answer, the cache is used. Every file of the
     repository that is read is in the folder. Raises ModelNotFoundError if there is no such folder, repository or
@@ -76,7 +76,7 @@ def weight_files(names: Sequence[str]) -> list[str]:
 def _check_unaltered(folder: Path, patterns: Sequence[str], extra: Sequence[str]) -> None:
     """Raises ModelError if a file in the hub's cache does not have the hash that it is named after.
 
-    Files that match no pattern and are not `extra` ones are not read and not checked.
+    Files that match no pattern and are not in `extra` are never read, so they are not checked.
     """
     read = [path for path in folder.iterdir() if any(path.match(pattern) for pattern in patterns)]
     for path in sorted(path for path in (*read, *(folder / name for name in extra)) if path.is_symlink()):

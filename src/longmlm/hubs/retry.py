@@ -30,7 +30,7 @@ def retry(
     target: Target,
     translate: Callable[[Exception], TransferError],
 ) -> Result:
-    """Returns the attempt's result; `translate` is that of the client that it uses.
+    """Returns the attempt's result; `translate` belongs to the client that it uses.
 
     Raises a UserError with a one-line message for the last failure. A UserError of the attempt, and an OSError of the
     disk that is downloaded to, are passed on.

@@ -1,7 +1,7 @@
 """The parts of a masked language model: the only module that knows where each family keeps its modules.
 
-To add a family, add its `model_type` to LearnedFamily if its positions are a learned table, else to OtherFamily, and a
-case to `_parts`. Then describe a tiny tokenizer and config of the family in tests/support/families.py, and all tests of
+To add a family, add its `model_type` to LearnedFamily if it has a learned position table and to OtherFamily if not, and
+a case to `_parts`. Then describe a tiny tokenizer and config of the family in tests/support/families.py: all tests in
 tests/model run on it.
 """
 
@@ -26,10 +26,10 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 class Architecture:
     """The parts of a masked language model.
 
-    `head` computes logits from hidden states at any positions; `head_matrix` is the linear layer of its transform, if
-    it has one; `decoder_weight` (vocabulary, width) and `decoder_bias` are its last layer, often tied to the word
-    embedding. ALBERT applies each of its `layers` several times. The first `position_offset` of the model's positions
-    are reserved; `num_positions` counts the others: for rotary and relative positions, those that the config names.
+    `head` maps hidden states to logits. `head_matrix` is the dense layer of its transform, if it has one;
+    `decoder_weight` (vocabulary, width) and `decoder_bias` are its last layer, whose weight is often tied to the word
+    embedding. ALBERT applies each of its `layers` several times. The first `position_offset` positions are reserved;
+    `num_positions` counts the others, up to max_position_embeddings of the config.
     """
 
     encoder: nn.Module
@@ -97,7 +97,7 @@ def _parts(model: Any, family: Family) -> Architecture:  # Any: each family has 
 
 
 def _deberta_head(model: Any) -> tuple[Callable[[Tensor], Tensor], nn.Linear, nn.Parameter, nn.Parameter]:
-    """Returns DeBERTa's head; that of a config with legacy = false decodes with the word embedding and a bias."""
+    """Returns DeBERTa's head; with legacy = false in the config, it decodes with the word embedding and a bias."""
     if model.legacy:
         head = model.cls.predictions
         return model.cls, head.transform.dense, head.decoder.weight, head.decoder.bias
@@ -106,7 +106,7 @@ def _deberta_head(model: Any) -> tuple[Callable[[Tensor], Tensor], nn.Linear, nn
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Returns whether a dropout layer in the module, or attention with a probability of its own, drops anything."""
+    """Returns whether the module has active dropout: in a dropout layer, or as an attention module's probability."""
     probabilities = (
         part.p if isinstance(part, nn.Dropout) else getattr(part, "attention_dropout", None)
         for part in module.modules()

@@ -1,4 +1,4 @@
-"""What a checkpoint has besides its encoder and MLM head: weights and files that are carried over, untrained."""
+"""Weights and files of a checkpoint outside its encoder and MLM head, which are carried over untrained."""
 
 import json
 import pickle
@@ -18,9 +18,9 @@ from longmlm.errors import ModelError
 from longmlm.hubs.extra_files import (
     MODULE_WEIGHTS,
     MODULES,
+    REWRITTEN_FILES,
     SENTENCE_CONFIGS,
     VOCABULARY_FILES,
-    WRITTEN_ANEW,
     extra_files,
     module_folders,
 )
@@ -34,7 +34,7 @@ ALL_POOLING_KEYS = (*POOLING_KEYS.values(), "pooling_mode_max_tokens", "pooling_
 
 
 class SentenceEmbedding(NamedTuple):
-    """How one vector is made of the vectors of a text's tokens."""
+    """How the vectors of a text's tokens are pooled into one."""
 
     pooling: SentencePooling
     is_normalized: bool
@@ -42,7 +42,7 @@ class SentenceEmbedding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Weights by their names in a model's files, files by their paths in its folder, and names of what is left out."""
+    """Weights by name, files by path in the model's folder, and the paths of files that are left out."""
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -50,17 +50,17 @@ class Carried:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What the weights are, in words, such as pooler and NSP head."""
+        """The parts that the weights belong to, such as pooler and NSP head."""
         names = (next((PARTS[key] for key in PARTS if key in name), name.split(".")[0]) for name in self.weights)
         return tuple(dict.fromkeys(names))
 
     @property
     def lines(self) -> list[str]:
-        """What is carried over and what is left out, in a line each, for a user to read."""
+        """Lines for the user about what is carried over and what is left out."""
         left_out = (folder + slash for folder, slash, _ in (name.partition("/") for name in self.left_out))
         lines = {
             "carried over untrained": self.parts,
-            "files beside the model": sorted(self.files),
+            "files carried over": sorted(self.files),
             "not carried over": dict.fromkeys(left_out),
         }
         return [f"{what}: {', '.join(names)}" for what, names in lines.items() if names]
@@ -73,9 +73,9 @@ class Carried:
 
     @property
     def embedding(self) -> SentenceEmbedding | None:
-        """What sentence-transformers computes from token vectors: their mean where there are no modules.
+        """How sentence-transformers pools token vectors: by their mean if there are no modules.
 
-        None for other modules than Pooling by mean or first token, and Normalize.
+        None if there are modules other than Pooling (mean or first token) and Normalize.
         """
         if not self.modules:
             return SentenceEmbedding("mean", is_normalized=False)
@@ -88,7 +88,7 @@ class Carried:
         return None
 
     def with_length(self, num_positions: int) -> Self:
-        """Returns the same for a sentence-transformers model that reads up to `num_positions` tokens."""
+        """Returns a copy for a sentence-transformers model that reads up to `num_positions` tokens."""
         configs = [name for name in self.files if fnmatch(name, SENTENCE_CONFIGS)]
         if not configs and MODULES in self.files:
             configs = ["sentence_bert_config.json"]
@@ -97,7 +97,7 @@ class Carried:
         return replace(self, files={**self.files, **after})
 
     def without_vocabulary(self) -> Self:
-        """Returns the same without the files of a vocabulary that has changed; tokenizer.json is written anew."""
+        """Returns a copy without the vocabulary files, which added tokens make stale; tokenizer.json is rewritten."""
         kept = {
             name: content
             for name, content in self.files.items()
@@ -106,7 +106,7 @@ class Carried:
         return replace(self, files=kept)
 
     def with_pooling(self, pooling: SentencePooling, width: int, num_positions: int) -> Self:
-        """Returns the same with the modules of a sentence-transformers model of that pooling."""
+        """Returns a copy with the modules of a sentence-transformers model with this pooling."""
         kinds = {"": "Transformer", "1_Pooling": "Pooling"}
         modules = [
             {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -125,10 +125,11 @@ def _json(content: object) -> bytes:
 
 
 def read_carried(snapshot: HubSnapshot, unexpected: Collection[str], prefix: str) -> Carried:
-    """Returns what the model in a snapshot has besides its MLM model, which does not expect the weights `unexpected`.
+    """Returns what a snapshot has to carry over: the weights that its MLM model does not use, and its extra files.
 
-    Names of weights are those of a model with heads, as it is saved: `prefix` is that of the encoder's. Of a folder
-    that longmlm wrote nothing is left out. Raises ModelError for a module whose weights are damaged or hold code.
+    `unexpected` names these weights. They are returned under their names in a model with a head, where the encoder's
+    begin with `prefix`. Nothing is left out of a folder that longmlm wrote. Raises ModelError if a module's weights are
+    damaged or hold code.
     """
     folder, names = snapshot.folder, snapshot.names
     weights = {_name_with_head(key, prefix): value for key, value in _tensors(folder, unexpected).items()}
@@ -136,18 +137,18 @@ def read_carried(snapshot: HubSnapshot, unexpected: Collection[str], prefix: str
     doubled = {name.replace(*MODULE_WEIGHTS[::-1]) for name in extra if name.endswith(MODULE_WEIGHTS[1])}
     paths = [name for name in extra if name not in doubled]
     files = dict(_module_weights(folder / name, name) or (name, (folder / name).read_bytes()) for name in paths)
-    accounted = {*extra, *weight_files(names), *WRITTEN_ANEW}
-    left_out = [name for name in names if name not in accounted and not name.endswith(".index.json") and name[0] != "."]
+    known = {*extra, *weight_files(names), *REWRITTEN_FILES}
+    left_out = [name for name in names if name not in known and not name.endswith(".index.json") and name[0] != "."]
     return Carried(weights, files, () if Provenance.FILE in names else tuple(left_out))
 
 
 def _name_with_head(key: str, prefix: str) -> str:
-    """Returns a weight's name in a model with a head: an encoder saved by itself has no prefix."""
+    """Returns a weight's name in a model with a head; a bare encoder is saved without the prefix."""
     return f"{prefix}.{key}" if key.startswith("pooler.") else key
 
 
 def _tensors(folder: Path, keys: Collection[str]) -> dict[str, Tensor]:
-    """Returns the weights with these names, in the type that they are stored in."""
+    """Returns the weights with these names, in their stored type."""
     tensors = {}
     for path in (folder / name for name in weight_files([path.name for path in folder.iterdir()]) if keys):
         if path.suffix == ".safetensors":
@@ -160,7 +161,7 @@ def _tensors(folder: Path, keys: Collection[str]) -> dict[str, Tensor]:
 
 
 def _module_weights(path: Path, name: str) -> tuple[str, bytes] | None:
-    """Returns name and content of a module's weights as safetensors; None for a file that is carried as it is."""
+    """Returns the name and content of a module's weights converted to safetensors; None for a file that is kept."""
     if path.name != MODULE_WEIGHTS[0]:
         return None
     try:

@@ -18,7 +18,7 @@ class Gpu(NamedTuple):
     memory_gib: int
 
 
-# from NVIDIA's data sheets; the first pattern that matches counts
+# from NVIDIA's data sheets; the first matching pattern wins
 GPUS = {
     "B200": Gpu(2250e12, 180),
     "H100 PCIe": Gpu(756e12, 80),
@@ -38,19 +38,19 @@ GPUS = {
     "V100-PCIE": Gpu(112e12, 16),
     "T4": Gpu(65e12, 16),
 }
-GATED = ("modernbert", "nomic_bert", "eurobert")  # families with two matrices into the feed-forward layer
+GATED = ("modernbert", "nomic_bert", "eurobert")  # families with a gated feed-forward layer, of two input matrices
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
 BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
 USED_SHARE = 0.85  # of the free memory; the rest is for temporary buffers, weights cast to bf16, and fragmentation
-CPU_TOKENS = 2048  # of a micro-batch
+CPU_TOKENS = 2048  # per micro-batch on a CPU
 GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """FLOP per token, of which attention, and bytes: of weights, gradients and optimizer together, and of a checkpoint.
+    """FLOP per token, in total and of attention; bytes of weights, gradients and optimizer, and of a checkpoint.
 
-    A row takes `row_bytes` in training and `evaluation_row_bytes` where no gradient is computed.
+    A row takes `row_bytes` in training and `evaluation_row_bytes` in evaluation.
     """
 
     flop_per_token: float
@@ -63,7 +63,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a training step computes: `is_half` in bf16 or fp16, `is_checkpointed` with activations recomputed."""
+    """What a training step computes: in bf16 or fp16 if `is_half`, recomputing activations if `is_checkpointed`."""
 
     row_length: int
     selected_fraction: float
@@ -98,29 +98,29 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
 
 
 def fitting_rows(free_bytes: int, state_bytes: int, row_bytes: int) -> int:
-    """Returns how many rows fit into free memory beside the state that is yet to be allocated; 0 if not even one."""
+    """Returns how many rows fit into free memory together with the state still to be allocated; 0 if not even one."""
     return max(0, (int(USED_SHARE * free_bytes) - state_bytes) // row_bytes)
 
 
 def micro_batch_rows(num_fitting: int, num_rows: int, row_length: int, has_gpu: bool) -> int:
-    """Returns the rows of a micro-batch of a rank whose share of the global batch is `num_rows`.
+    """Returns the rows of a micro-batch, for a rank whose share of the global batch is `num_rows`.
 
-    A GPU is fastest with as many as fit. A CPU is not: on 2 cores of an AMD EPYC, bf16, no dropout, a model of 4 x 256
-    trains 7.4, 10.2, 12.4, 13.9 and 13.7 thousand tokens/s with 1, 2, 4, 8 and 16 rows of 384 tokens, one of 6 x 384
-    2.9, 3.5, 4.0 and 3.8 with 1, 2, 4 and 8 rows of 512.
+    A GPU is fastest with as many rows as fit; a CPU gains nothing beyond CPU_TOKENS. On 2 cores of an AMD EPYC, in bf16
+    without dropout, 1, 2, 4, 8 and 16 rows of 384 tokens through 4 layers of 256 train 7.4, 10.2, 12.4, 13.9 and 13.7
+    thousand tokens/s; 1, 2, 4 and 8 rows of 512 tokens through 6 layers of 384 train 2.9, 3.5, 4.0 and 3.8.
     """
     fastest = num_fitting if has_gpu else max(1, CPU_TOKENS // row_length)
     return min(num_fitting, num_rows, fastest)
 
 
 def peak_flops() -> float | None:
-    """Returns the peak half-precision FLOP/s of this GPU; None if it is unknown."""
+    """Returns the peak half-precision FLOP/s of this GPU; None if the GPU is unknown."""
     gpu = gpu_of(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
     return gpu.peak_flops if gpu else None
 
 
 def gpu_of(name: str) -> Gpu | None:
-    """Returns the data of a GPU, with the memory that its name says, as in A100 40GB; None for an unknown one."""
+    """Returns the data of a GPU, with the memory size in its name, if any (A100 40GB); None if the GPU is unknown."""
     if re.search(r"\b(MIG|Laptop|Ti)\b", name):
         return None
     gpu = next((gpu for pattern, gpu in GPUS.items() if re.search(rf"\b({pattern})\b", name)), None)
@@ -129,7 +129,7 @@ def gpu_of(name: str) -> Gpu | None:
 
 
 def _num_weights(module: nn.Module) -> int:
-    """Returns the number of matrix weights that each token passes; DeBERTa's pos_* see relative positions instead."""
+    """Returns the number of matrix weights applied to each token; DeBERTa's pos_* apply to relative positions."""
     return sum(
         part.weight.numel()
         for name, part in module.named_modules()
@@ -138,7 +138,7 @@ def _num_weights(module: nn.Module) -> int:
 
 
 def _num_attended(model: PreTrainedModel, row_length: int) -> int:
-    """Returns how many tokens, or relative positions, a token attends to, added up over the layers."""
+    """Returns how many tokens and relative positions a token attends to, summed over the layers."""
     config = model.config
     match config.model_type:
         case "modernbert":
@@ -158,11 +158,11 @@ def _num_attended(model: PreTrainedModel, row_length: int) -> int:
 
 
 def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
-    """Returns the bytes per token that autograd keeps for the backward pass, of a layer and of the logits.
+    """Returns the bytes per token that autograd saves for the backward pass: of one layer, and of the logits.
 
-    Measured with torch's saved_tensors_hooks: so many per unit of width and per pair of tokens and head, and for each
-    unit of the feed-forward layer, counted twice where it is gated, 4 bytes in half precision and 8 in fp32. With
-    activation checkpointing, each layer keeps its input, and one layer the rest.
+    Measured with torch's saved_tensors_hooks. Each unit of the feed-forward layer, counted twice if it is gated, takes
+    4 bytes in half precision and 8 in fp32; `_saved_bytes_of_attention` gives the rest. With activation checkpointing,
+    every layer saves only its input, and one layer at a time the rest.
     """
     config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
@@ -175,9 +175,9 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
 
 
 def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, int]:
-    """Returns the bytes per unit of width, and per pair of tokens and head.
+    """Returns the saved bytes per unit of width, and per attention score (a pair of tokens in one head).
 
-    The pairs are kept by families that compute attention without a fused kernel and, on the CPU, by dropout.
+    Scores are saved by families without a fused attention kernel and, on the CPU, by dropout.
     """
     dropout = has_dropout(architecture_of(model).layers)
     match model.config.model_type:

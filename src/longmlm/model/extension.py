@@ -21,15 +21,15 @@ from longmlm.model.positions import extended_table
 from longmlm.model.saving import save_model
 from longmlm.model.terms import Terms, with_tokens
 
-MOST_COMPARED = 2048  # positions; the logits of more would take gigabytes
-ROUNDING = 1e-5  # of sums in another order, which a larger decoder may lead to
+MAX_COMPARED = 2048  # positions; the logits of more would take gigabytes
+ROUNDING = 1e-5  # a larger decoder may add in a different order
 
 
 @dataclass(frozen=True, slots=True)
 class ExtensionReport:
     """Root mean squares of trained and new position rows, and the largest difference between logits on short inputs.
 
-    Without an extension, there are no such rows and their root mean squares are NaN.
+    Without new positions, both root mean squares are NaN.
     """
 
     trained_rows_rms: float
@@ -85,9 +85,9 @@ def write_extension(
 ) -> ExtensionReport:
     """Writes the base model with more positions, more tokens or both into `folder`, and returns what changed.
 
-    The written folder is loaded again. Its logits of the base model's tokens on inputs of up to n of them must equal
-    the base model's bit for bit, unless the initialisation changes the trained rows; with more tokens, but for
-    rounding. Raises ModelError if they do not, or if the base has NaNs; then nothing is left on disk.
+    The folder is then loaded again. On inputs of up to n of the base model's tokens, the logits of these tokens must
+    equal the base model's: bit for bit, or up to rounding if tokens were added. Only an initialisation that changes
+    trained rows is exempt. Raises ModelError if they differ, or if the base has NaNs; then nothing is left on disk.
     """
     source = (extension or cast(Terms, terms).record).base
     check_finite(base.model, source.name)
@@ -102,7 +102,7 @@ def write_extension(
         save_model(long.model, long.tokenizer, long.carried, partial)
         artifact.write(partial / Provenance.FILE, provenance)
         num_tokens = base.model.config.vocab_size
-        if terms:  # the first new one may use a row that the embedding had to spare
+        if terms:  # the first new token may use a spare row of the embedding
             num_tokens = min(num_tokens, long.tokenizer.convert_tokens_to_ids(terms.tokens[0].content))
         difference = largest_difference(base.model, load_model(str(partial)).model, num_tokens)
         if not difference <= _largest_allowed(extension, terms):
@@ -123,9 +123,9 @@ def _largest_allowed(extension: Extension | None, terms: Terms | None) -> float:
 def largest_difference(base: PreTrainedModel, long: PreTrainedModel, num_tokens: int) -> float:
     """Returns the largest difference between two models' logits on random inputs of up to n tokens, some padded.
 
-    Only the first `num_tokens` of the vocabulary are given, and their logits compared.
+    Inputs and compared logits are limited to the first `num_tokens` ids of the vocabulary.
     """
-    num_positions = min(architecture_of(base).num_positions, MOST_COMPARED)
+    num_positions = min(architecture_of(base).num_positions, MAX_COMPARED)
     generator = torch.Generator().manual_seed(0)
     pad = base.config.pad_token_id or 0
     largest = torch.zeros(())

@@ -38,7 +38,7 @@ REBUILT_BUFFERS = ("position_ids", "token_type_ids")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in fp32 with its tokenizer, its history, and what its checkpoint has besides.
+    """A model in fp32 with its tokenizer, its history, and what is carried over from its checkpoint.
 
     `revision` is the commit of a model from a hub; `notes` are lines about the loading that a user should see.
     """
@@ -106,7 +106,7 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     special = {name: token_id for name in names if (token_id := getattr(tokenizer, name)) is not None}
     with _library_errors(f"{config_file} does not describe a model"):
-        config = described_config(config_file, **special)
+        config = config_in_file(config_file, **special)
         if config.vocab_size < (needed := _rows_needed(tokenizer)):
             raise ModelError(
                 f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {needed - 1}: set it "
@@ -120,10 +120,10 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     return LoadedModel(model, tokenizer)
 
 
-def described_config(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
-    """Returns the config in a transformers config.json, with special ids that replace its own.
+def config_in_file(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
+    """Returns the config in a transformers config.json, with the `special` token ids in place of its own.
 
-    Raises ModelError for an architecture that cannot be extended, what the libraries raise for an unusable file.
+    Raises ModelError for an unsupported architecture, and the libraries' own errors for an unusable file.
     """
     described = json.loads(Path(config_file).read_text(encoding="utf-8"))
     config = AutoConfig.for_model(**{**described, **special})
@@ -131,15 +131,15 @@ def described_config(config_file: str, **special: Any) -> PretrainedConfig:  # A
     return config
 
 
-def weightless_model(name: str | None, revision: str | None = None, architecture: str | None = None) -> PreTrainedModel:
-    """Returns the model of a folder or on the hub, or of an architecture's config.json, on the meta device.
+def meta_model(name: str | None, revision: str | None = None, architecture: str | None = None) -> PreTrainedModel:
+    """Returns a model in a folder or on the hub, or one built from an architecture's config.json, on the meta device.
 
-    It has shapes and no weights: only config.json is read, and of a model on the hub no weights are downloaded.
-    Raises ModelError as load_model and new_model do.
+    It has shapes but no weights: only config.json is read, and no weights are downloaded. Raises ModelError as
+    load_model and new_model do.
     """
     with _library_errors(f"{name or architecture} does not describe a model"), torch.device("meta"):
         if name is None:
-            return AutoModelForMaskedLM.from_config(described_config(str(architecture)))
+            return AutoModelForMaskedLM.from_config(config_in_file(str(architecture)))
         config, _ = _load_config(name, snapshot_of(name, revision, with_weights=False).folder)
         return AutoModelForMaskedLM.from_config(config)
 
@@ -231,9 +231,9 @@ def _check_missing(
         raise ModelError(f"{name} is incomplete: weights of its encoder are missing, {encoder[0]} first")
     if missing and not new_head and any(key.startswith("lm_predictions.lm_head.") for key in info["unexpected_keys"]):
         raise ModelError(
-            f"{name} has its MLM head under the name lm_predictions, which transformers reads if config.json has "
-            '"legacy": false: set it in a copy of the folder (DeBERTa-v3 was not trained to predict masked tokens: '
-            "set new_head = true instead and train the new head first)"
+            f"{name} calls its MLM head lm_predictions, which transformers reads only if config.json has "
+            '"legacy": false: set it in a copy of the folder (or, for DeBERTa-v3, which was not trained to predict '
+            "masked tokens, set new_head = true and train the new head first)"
         )
     if missing and not new_head:
         raise ModelError(

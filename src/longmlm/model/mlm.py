@@ -30,7 +30,7 @@ class MlmOutput(NamedTuple):
 
 
 class MlmObjective(nn.Module):
-    """A masked language model whose head runs at the selected positions only; parameters are fp32 in any precision."""
+    """A masked language model whose head runs at the selected positions only; parameters stay fp32 in any precision."""
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class MlmObjective(nn.Module):
 
 
 def _attend_in_fp32(layers: nn.ModuleList) -> None:
-    """Takes DeBERTa's attention out of autocast: it fills masked scores with the fp32 minimum, which bf16 overflows."""
+    """Excludes DeBERTa's attention from autocast: it masks scores with the minimum of fp32, which half cannot hold."""
     for layer in layers:
         attention = cast(Any, layer).attention.self
         attention.forward = partial(_run_in_fp32, attention.forward)
@@ -80,7 +80,7 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
 
 
 def dropout_of(model: nn.Module) -> float:
-    """Returns the highest probability of a dropout layer, 0 if there is none."""
+    """Returns the highest probability of a dropout layer; 0 without dropout layers."""
     return max((module.p for module in model.modules() if isinstance(module, nn.Dropout)), default=0.0)
 
 

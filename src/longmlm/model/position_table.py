@@ -1,4 +1,4 @@
-"""The learned position table of a model that can be extended, and its replacement by another one."""
+"""The learned position table of a model: find it, or replace it."""
 
 from dataclasses import dataclass
 from typing import assert_never, cast
@@ -13,7 +13,7 @@ from longmlm.model.architecture import LEARNED_FAMILIES, OtherFamily, architectu
 
 @dataclass(frozen=True, slots=True)
 class PositionTable:
-    """The module with a model's embeddings, their position table, and how many of its first rows no position uses."""
+    """A model's embeddings, their position table, and its offset: the number of reserved rows before position 0."""
 
     embeddings: nn.Module
     rows: nn.Embedding
@@ -26,7 +26,7 @@ class PositionTable:
 
 
 def position_table_of(model: PreTrainedModel, name: str | None = None) -> PositionTable:
-    """Returns the position table; raises ModelError, with the reason, for a model whose positions are computed."""
+    """Returns the position table; raises ModelError, with the reason, for a model that has no learned one."""
     parts, family = architecture_of(model), model.config.model_type
     if reason := _reason_against(model):
         name = name or model.name_or_path or type(model).__name__
@@ -39,7 +39,7 @@ def position_table_of(model: PreTrainedModel, name: str | None = None) -> Positi
 
 
 def has_position_table(model: PreTrainedModel) -> bool:
-    """Returns whether the model's positions are a learned table, which can be extended."""
+    """Returns whether the model has a learned position table, which can be extended."""
     return _reason_against(model) is None
 
 

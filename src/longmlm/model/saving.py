@@ -1,4 +1,4 @@
-"""Saving of a model with its tokenizer and what it carries, as a folder that transformers loads."""
+"""Save a model, its tokenizer and what it carries as a folder that transformers loads."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,9 +20,9 @@ def save_model(
     weights: Mapping[str, Tensor] | None = None,
     max_shard_size: str | None = None,
 ) -> None:
-    """Writes the model, or `weights` in place of its own, with the carried weights in the same files.
+    """Writes the model, or `weights` in place of its own, and the carried weights into the same files.
 
-    Of the carried files those are written that model and tokenizer have not written anew.
+    A carried file is skipped if the model or the tokenizer has already written one with its name.
     """
     state = {**(model.state_dict() if weights is None else weights), **carried.weights}
     with quiet_transformers():

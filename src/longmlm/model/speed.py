@@ -1,4 +1,4 @@
-"""How fast a model trains: measured on this machine's CPU, or a share of the peak on a GPU's data sheet."""
+"""Training speed: measured on this machine's CPU, or estimated from the peak on a GPU's data sheet."""
 
 import copy
 import statistics
@@ -14,7 +14,7 @@ from longmlm.model.cost import Cost, Gpu, Work
 from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 
-GPU_SHARE = 0.25  # of a data sheet's peak: between published runs of this size and this code's first ones
+ASSUMED_MFU = 0.25  # between published runs of this size and this code's first ones
 SHORT_LENGTH = 128
 NUM_ROWS = 8
 MIN_SECONDS = 0.5
@@ -22,15 +22,15 @@ MIN_TIMES = 3
 
 
 def gpu_tokens_per_second(gpu: Gpu, cost: Cost, work: Work) -> float:
-    """Returns the tokens per second of one GPU at 25 % of its peak; recomputed activations cost a forward pass more."""
-    return GPU_SHARE * gpu.peak_flops / (cost.flop_per_token * (4 / 3 if work.is_checkpointed else 1))
+    """Returns the tokens per second of one GPU at ASSUMED_MFU; recomputing activations costs one more forward pass."""
+    return ASSUMED_MFU * gpu.peak_flops / (cost.flop_per_token * (4 / 3 if work.is_checkpointed else 1))
 
 
 def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) -> float:
-    """Returns the tokens per second of this CPU, from some seconds of measurements.
+    """Returns the tokens per second of this CPU, measured in a few seconds.
 
-    Short rows through the model with one layer and with three layers give the time of a layer, and that of embeddings
-    and head. Attention, whose time per token grows with the row, is measured by itself at the row's length, up to 1024.
+    Training with one and with three layers on short rows gives the time of a layer, and of embeddings and head.
+    Attention, whose time per token grows with the row length, is measured separately at that length, up to 1024.
     """
     shallow, deep = _seconds_of(_step(config, 1, work, dropout), _step(config, 3, work, dropout))
     per_token = (shallow + (config.num_hidden_layers - 1) * (deep - shallow) / 2) / (NUM_ROWS * SHORT_LENGTH)
@@ -43,6 +43,9 @@ def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) 
 def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float) -> Callable[[], object]:
     config = copy.deepcopy(config)
     config.num_hidden_layers = num_layers
+    config.max_position_embeddings = max(config.max_position_embeddings, SHORT_LENGTH + 2)  # MPNet reserves 2
+    if kinds := getattr(config, "layer_types", None):  # ModernBERT's, one per layer
+        config.layer_types = [kinds[number % len(kinds)] for number in range(num_layers)]
     model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
     if has_position_table(model):
         replace_positions(model, torch.zeros(SHORT_LENGTH, position_table_of(model).rows.embedding_dim))
@@ -72,7 +75,7 @@ def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int
 
 
 def _seconds_of(*steps: Callable[[], object]) -> tuple[float, ...]:
-    """Returns the median time of each step; they alternate, because the load of a machine changes."""
+    """Returns the median seconds of each step; the steps alternate because the machine's load changes."""
     times: list[list[float]] = [[] for _ in steps]
     deadline = time.monotonic() + MIN_SECONDS * len(steps)
     while time.monotonic() < deadline or len(times[-1]) < MIN_TIMES:

@@ -1,8 +1,8 @@
 """Domain vocabulary: terms that get a token of their own, whose embedding starts as the mean of their former pieces.
 
-For example, if a tokenizer splits myocarditis into m, yo, card and itis, the new token's row in the embedding is the
-mean of their four rows, and so are its row and its bias in the decoder. Its logit is then the mean of their four
-logits, never the largest of all, so no prediction changes before training.
+For example, a tokenizer splits myocarditis into m, yo, card and itis. The new token's row in the embedding is the mean
+of their four rows, and its row and bias in the decoder are such means too. Its logit is then the mean of their four
+logits, which is never the largest of all, so no prediction changes before training.
 """
 
 import copy
@@ -28,7 +28,7 @@ WORD_STARTS = "Ġ▁ "
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms that a tokenizer does not have yet, in the order of their file, and what longmlm.json says of them."""
+    """The new tokens for the terms of a file, in its order, and what longmlm.json records of them."""
 
     tokens: tuple[AddedToken, ...]
     record: AddedTokens
@@ -37,9 +37,9 @@ class Terms:
 def read_terms(path: str, tokenizer: PreTrainedTokenizerBase, base: ModelSource) -> Terms:
     """Returns the terms in a file, one per line, that get a new token.
 
-    White space around a term does not count, and within it any counts as one space. Skipped are terms that are one
-    token already, repeated ones (in any case, if the tokenizer lowercases), and those that it could not decode. Raises
-    ModelError if the file cannot be read or no term is left.
+    White space around a term is ignored; white space within it becomes one space. A term is skipped if it is a single
+    token already, if it repeats another one (in any case, if the tokenizer lowercases), or if the tokenizer could not
+    decode it. Raises ModelError if the file cannot be read or no term is left.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -65,7 +65,7 @@ def read_terms(path: str, tokenizer: PreTrainedTokenizerBase, base: ModelSource)
 
 
 def with_tokens(loaded: LoadedModel, tokens: Sequence[AddedToken]) -> LoadedModel:
-    """Returns a copy of the model whose tokenizer has the tokens as well, each initialised from its former pieces.
+    """Returns a copy of the model with the tokens added to its tokenizer, each initialised from its former pieces.
 
     Raises ModelError if the tokenizer would give a new token an id that is in use.
     """
@@ -74,14 +74,14 @@ def with_tokens(loaded: LoadedModel, tokens: Sequence[AddedToken]) -> LoadedMode
     tokenizer.add_tokens(list(tokens))
     ids: list[int] = [tokenizer.convert_tokens_to_ids(token.content) for token in tokens]
     if len(set(ids) - used) < len(tokens):
-        raise ModelError("add_tokens: the tokenizer's ids have gaps, so that a new token would get one that is in use")
+        raise ModelError("add_tokens: the tokenizer's ids have gaps, so a new token would get an id that is in use")
     pieces = {token_id: _pieces(token, loaded.tokenizer) for token_id, token in zip(ids, tokens, strict=True)}
     model, carried = _with_rows(loaded.model, pieces), loaded.carried.without_vocabulary()
     return replace(loaded, model=model, tokenizer=tokenizer, carried=carried)
 
 
 def with_tokens_of(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
-    """Returns the model with the tokens that were added to `tokenizer`: the base model of one with more vocabulary."""
+    """Returns the base model with the tokens that were added to the long model's `tokenizer`."""
     known = loaded.tokenizer.get_vocab()
     decoder: dict[int, AddedToken] = tokenizer.added_tokens_decoder
     added = [token for _, token in sorted(decoder.items()) if token.content not in known and not token.special]
@@ -89,22 +89,22 @@ def with_tokens_of(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> L
 
 
 def _token(term: str) -> AddedToken:
-    """Returns the token of a term: a whole word with the white space before it, where words are separated by spaces."""
+    """Returns the token of a term; in scripts with spaces, it matches a whole word with the space before it."""
     is_word = not WITHOUT_SPACES.search(term)
     return AddedToken(term, single_word=is_word, lstrip=is_word, normalized=True)
 
 
 def _pieces(token: AddedToken, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Returns the tokens of a term within a text, without a piece of white space alone."""
+    """Returns the ids of a term's pieces within a text, without pieces that are only white space."""
     text = f" {token.content}" if token.lstrip else token.content
     ids: list[int] = tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"]
-    return [one for one in ids if str(tokenizer.convert_ids_to_tokens(one)).strip(WORD_STARTS)] or ids
+    return [piece for piece in ids if str(tokenizer.convert_ids_to_tokens(piece)).strip(WORD_STARTS)] or ids
 
 
 def _is_new(token: AddedToken, tokenizer: PreTrainedTokenizerBase) -> bool:
     pieces = _pieces(token, tokenizer)
-    is_one = len(pieces) == 1 and pieces[0] != tokenizer.unk_token_id
-    return bool(pieces) and not is_one and token.content not in tokenizer.get_vocab()
+    is_single_token = len(pieces) == 1 and pieces[0] != tokenizer.unk_token_id
+    return bool(pieces) and not is_single_token and token.content not in tokenizer.get_vocab()
 
 
 def _is_decoded(token: AddedToken, normalized: str, trial: Any) -> bool:
@@ -119,21 +119,21 @@ def _without_spaces(text: str) -> str:
 
 @torch.no_grad()
 def _with_rows(model: PreTrainedModel, pieces: dict[int, list[int]]) -> PreTrainedModel:
-    """Returns a copy of the model with a row for each new id, the mean of the rows of its pieces."""
+    """Returns a copy of the model with a row for each new id: the mean of its pieces' rows."""
     parts, config = architecture_of(model), copy.deepcopy(model.config)
     by_token = [model.get_input_embeddings().weight, parts.decoder_weight, parts.decoder_bias]
     config.vocab_size = max(config.vocab_size, max(pieces) + 1)
 
     def grown(weight: Tensor) -> Tensor:
         rows = torch.cat([weight, weight.new_zeros(config.vocab_size - len(weight), *weight.shape[1:])])
-        for token_id, of_token in pieces.items():
-            rows[token_id] = weight[of_token].double().mean(0)
+        for token_id, piece_ids in pieces.items():
+            rows[token_id] = weight[piece_ids].double().mean(0)
         return rows
 
     state = model.state_dict(keep_vars=True)
-    more = AutoModelForMaskedLM.from_config(config)
-    more.load_state_dict(
-        {name: grown(weight) if any(weight is one for one in by_token) else weight for name, weight in state.items()}
+    larger = AutoModelForMaskedLM.from_config(config)
+    larger.load_state_dict(
+        {name: grown(weight) if any(weight is rows for rows in by_token) else weight for name, weight in state.items()}
     )
-    more.tie_weights()
-    return more.train(model.training)
+    larger.tie_weights()
+    return larger.train(model.training)

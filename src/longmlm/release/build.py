@@ -79,7 +79,9 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     """
     identity = asdict(source.identity) if source.identity else None
     evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
-    content = [asdict(settings.recipe), asdict(settings.card), identity, evaluation_sha256]
+    later = {"sentence_transformer"} if settings.recipe.sentence_transformer is None else {}  # than the first version
+    recipe = {name: value for name, value in asdict(settings.recipe).items() if name not in later}
+    content = [recipe, asdict(settings.card), identity, evaluation_sha256]
     released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     if settings.output.exists():
         if verify(settings.output).get("released_from") == released_from:
@@ -95,7 +97,7 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
 def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Proof:
     """Writes a stock model with its card into `folder`, and returns what was exported and verified.
 
-    Raises ReleaseError, and FolderError, as the checks of a release do.
+    Raises ReleaseError or FolderError if a check fails.
     """
     recipe, rows = settings.recipe, source.rows
     licence = licence_of(settings.card.license, source.provenance)
@@ -135,11 +137,11 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
 
 
 def with_sentence_modules(trained: LoadedModel, pooling: SentencePooling) -> LoadedModel:
-    """Returns the model as a sentence-transformers model; raises ReleaseError if it is one already."""
+    """Returns the model as a sentence-transformers model; raises ReleaseError if it already is one."""
     if trained.carried.modules:
         raise ReleaseError(
-            f"the model has sentence-transformers modules already ({', '.join(trained.carried.modules)}): leave "
-            "recipe.sentence_transformer out"
+            f"the model already has sentence-transformers modules ({', '.join(trained.carried.modules)}): remove "
+            "recipe.sentence_transformer"
         )
     width, num_positions = trained.model.config.hidden_size, architecture_of(trained.model).num_positions
     return replace(trained, carried=trained.carried.with_pooling(pooling, width, num_positions))

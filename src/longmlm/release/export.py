@@ -28,6 +28,6 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_si
 
 
 def rounded(carried: Carried, weights: WeightType) -> Carried:
-    """Returns what a model carries with its weights in the stored type."""
+    """Returns what a model carries, with its weights cast to the stored type."""
     stored = {name: value.to(TYPES[weights]) for name, value in carried.weights.items() if value.is_floating_point()}
     return replace(carried, weights={**carried.weights, **stored})

@@ -82,12 +82,12 @@ def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_
 
 
 def check_recovered(evaluation: Evaluation, is_allowed: bool) -> None:
-    """Raises ReleaseError, unless allowed, when a long model's accuracy is below that of its base model."""
+    """Raises ReleaseError, unless allowed, when a long model is less accurate than its base model."""
     if evaluation.is_recovered is False and not is_allowed:
         raise ReleaseError(
             f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
-            f"{evaluation.accuracy('base_cut'):.2f} %: train longer, or set recipe.allow_unrecovered = true, and the "
-            "card will say so"
+            f"{evaluation.accuracy('base_cut'):.2f} %: train longer in a new run, or set "
+            "recipe.allow_unrecovered = true, and the card will say so"
         )
 
 
@@ -120,7 +120,7 @@ def exported_accuracy(
 
 
 def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, rows: Rows) -> ReportedAccuracy | None:
-    """Returns the accuracy that the card will state: long_after, or, without an evaluation, that of the run.
+    """Returns the accuracy that the card will state: long_after or, without an evaluation, the run's accuracy.
 
     None where there is neither. Raises ReleaseError when it was measured on other rows or in an unknown way.
     """

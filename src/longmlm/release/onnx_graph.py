@@ -33,12 +33,12 @@ class Logits(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Returns them for every token."""
+        """Returns the logits of every token."""
         return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
 
 
 class Embeddings(nn.Module):
-    """An encoder's vectors of the tokens and, unless `embedding` is None, of the whole text."""
+    """An encoder's token vectors and, unless `embedding` is None, one vector for the whole text."""
 
     def __init__(self, encoder: nn.Module, embedding: SentenceEmbedding | None) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Embeddings(nn.Module):
         self.outputs = ("last_hidden_state", "sentence_embedding") if embedding else ("last_hidden_state",)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Returns one tensor for each of the outputs."""
+        """Returns one tensor per output."""
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         if self.embedding is None:
             return (hidden,)

@@ -30,7 +30,7 @@ from longmlm.settings.release import WeightType
 
 TOLERANCE = 1e-4
 ONNX_TOLERANCE = 1e-3  # a different runtime adds in a different order
-INT8_LOSS = 0.01  # of the selected tokens; trained models lost at most 0.2 % and won up to 1.2 %
+INT8_LOSS = 0.01  # of the selected tokens; trained models lost at most 0.2 % and gained up to 1.2 %
 INT8_DEVIATIONS = 3.0
 INT8_SIMILARITY = 0.95  # of trained models: 0.989 to 0.9997
 INT8_SELECTED = 2048  # tokens that int8 is measured on, if there are as many
@@ -41,23 +41,23 @@ MIN_CONTENT = 4
 
 @dataclass(frozen=True, slots=True)
 class OnnxProof:
-    """Largest differences of the fp32 files, and what int8 changes.
+    """Largest differences between the fp32 files and PyTorch, and what int8 changes.
 
-    Of `int8_selected` tokens, int8 predicts `int8_lost` wrong that fp32 predicts correctly, and `int8_won` the other
-    way round; `int8_similarity` is the mean cosine similarity of token vectors.
+    Of `int8_selected` tokens, only fp32 predicts `int8_lost` correctly, and only int8 predicts `int8_gained` correctly;
+    `int8_similarity` is the mean cosine similarity of token vectors.
     """
 
     logits_difference: float
     encoder_difference: float
     int8_selected: int
     int8_lost: int
-    int8_won: int
+    int8_gained: int
     int8_similarity: float
 
     @property
     def summary(self) -> list[str]:
         """What was verified, in two lines."""
-        change = 100 * (self.int8_won - self.int8_lost) / max(1, self.int8_selected)
+        change = 100 * (self.int8_gained - self.int8_lost) / max(1, self.int8_selected)
         files = f"logits differ by at most {self.logits_difference:.1e}, vectors by {self.encoder_difference:.1e}"
         accuracy = f"accuracy on {self.int8_selected:,} masked tokens changes by {change:+.2f} points"
         similarity = f"cosine similarity of token vectors {self.int8_similarity:.4f}"
@@ -65,31 +65,33 @@ class OnnxProof:
 
     @property
     def problems(self) -> list[str]:
-        """What is not faithful. Int8 may lose 1 % of the selected tokens, beyond three standard deviations of chance.
+        """What differs too much. Int8 may lose 1 % of the selected tokens, plus three standard deviations of chance.
 
-        A token that changes is lost or won with the same probability if int8 is as good as fp32.
+        If int8 is as good as fp32, a token that changes is lost or gained with the same probability.
         """
         differences = {MLM: self.logits_difference, ENCODER: self.encoder_difference}
-        found = [
+        problems = [
             f"outputs of {name} differ by {difference:.2e}"
             for name, difference in differences.items()
             if not difference <= ONNX_TOLERANCE
         ]
-        chance = INT8_DEVIATIONS * math.sqrt(self.int8_lost + self.int8_won)
-        if self.int8_lost - self.int8_won > INT8_LOSS * self.int8_selected + chance:
-            lost = f"{self.int8_lost:,} of {self.int8_selected:,} tokens and predicts {self.int8_won:,} more"
-            found.append(f"{MLM_INT8} no longer predicts {lost}")
+        chance = INT8_DEVIATIONS * math.sqrt(self.int8_lost + self.int8_gained)
+        if self.int8_lost - self.int8_gained > INT8_LOSS * self.int8_selected + chance:
+            gained = f"and gains only {self.int8_gained:,}"
+            problems.append(
+                f"{MLM_INT8} loses {self.int8_lost:,} correct predictions on {self.int8_selected:,} tokens {gained}"
+            )
         if not self.int8_similarity >= INT8_SIMILARITY:
-            found.append(f"the cosine similarity of token vectors of {ENCODER_INT8} is {self.int8_similarity:.4f}")
-        return found
+            problems.append(f"the cosine similarity of token vectors of {ENCODER_INT8} is {self.int8_similarity:.4f}")
+        return problems
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What that process reports; `answer` is what fill-mask predicts in a text of `text_tokens` tokens.
 
-    `missing`, `unexpected` and `not_carried` are names of weights; `onnx` is absent without ONNX files; `notes` are
-    lines about what was exported.
+    `missing`, `unexpected` and `not_carried` are names of weights; `onnx` is None without ONNX files; `notes` are lines
+    about what was exported.
     """
 
     largest_difference: float
@@ -189,7 +191,7 @@ def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -
 def _onnx_reference(
     model: PreTrainedModel, reference: Mapping[str, torch.Tensor], trained: LoadedModel, rows: Rows
 ) -> dict[str, torch.Tensor]:
-    """Returns outputs of the encoder for the inputs of the reference, and rows under the masks of an evaluation."""
+    """Returns the encoder's outputs for the inputs of the reference, and held-out rows masked as in an evaluation."""
     encode, tensors = Embeddings(architecture_of(model).encoder, trained.carried.embedding), {}
     for name in [key.removesuffix(".logits") for key in reference if key.endswith(".logits")]:
         mask = reference[f"{name}.attention_mask"]

@@ -20,7 +20,7 @@ LOADING = re.compile(r'(model=|from_pretrained\(|cached_file\(|SentenceTransform
 ENCODER, ENCODER_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 MLM, MLM_INT8 = "onnx/mlm.onnx", "onnx/mlm_int8.onnx"
 SENTENCES = "sentence_transformers"
-CARRIED, MASKED = "carried.", "masked."  # what names of the reference begin with
+CARRIED, MASKED = "carried.", "masked."  # prefixes of names in the reference
 Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -61,10 +61,10 @@ def is_tied(model: Any) -> bool:
 
 
 def is_stored(folder: Path, key: str, value: torch.Tensor) -> bool:
-    """Returns whether the folder's weights hold this one, bit for bit."""
+    """Returns whether the folder stores this weight, bit for bit."""
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            if key in file.keys():  # noqa: SIM118 - it is no mapping
+            if key in file.keys():  # noqa: SIM118 - it is not a mapping
                 stored = file.get_tensor(key)
                 return stored.dtype == value.dtype and torch.equal(stored, value)
     return False
@@ -82,42 +82,42 @@ def largest_difference(compute: Compute, tensors: Mapping[str, torch.Tensor], ou
 def results(
     compute: Compute, tensors: Mapping[str, torch.Tensor], output: str
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yields name and attention mask of each input of the reference that has the output, and what is computed."""
+    """Yields name, attention mask and computed output for each input whose output is in the reference."""
     for name in sorted(key.removesuffix(f".{output}") for key in tensors if key.endswith(f".{output}")):
         mask = tensors[f"{name}.attention_mask"]
         yield name, mask, compute(tensors[f"{name}.input_ids"], mask)
 
 
 def compare_onnx(folder: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Returns differences of the ONNX files' outputs; those of int8 in predicted tokens and in cosine similarity."""
+    """Returns how ONNX outputs differ: in value for fp32, in predicted tokens and cosine similarity for int8."""
     mlm, encoder = run_onnx(folder / MLM, "logits"), run_onnx(folder / ENCODER, "last_hidden_state")
     encoder_difference = largest_difference(encoder, tensors, "last_hidden_state")
     if any(key.endswith(".sentence_embedding") for key in tensors):
         embedding = run_onnx(folder / ENCODER, "sentence_embedding")
         encoder_difference = max(encoder_difference, largest_difference(embedding, tensors, "sentence_embedding"))
-    is_right = {file: predictions(run_onnx(folder / file, "logits"), tensors) for file in (MLM, MLM_INT8)}
+    is_correct = {file: predictions(run_onnx(folder / file, "logits"), tensors) for file in (MLM, MLM_INT8)}
     return {
         "logits_difference": largest_difference(mlm, tensors, "logits"),
         "encoder_difference": encoder_difference,
-        "int8_selected": len(is_right[MLM]),
-        "int8_lost": int((is_right[MLM] & ~is_right[MLM_INT8]).sum()),
-        "int8_won": int((~is_right[MLM] & is_right[MLM_INT8]).sum()),
+        "int8_selected": len(is_correct[MLM]),
+        "int8_lost": int((is_correct[MLM] & ~is_correct[MLM_INT8]).sum()),
+        "int8_gained": int((~is_correct[MLM] & is_correct[MLM_INT8]).sum()),
         "int8_similarity": similarity(run_onnx(folder / ENCODER_INT8, "last_hidden_state"), tensors),
     }
 
 
 def predictions(compute: Compute, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Returns for each selected token of the reference's masked rows whether it is predicted correctly."""
-    is_right = []
+    """Returns, for each selected token of the reference's masked rows, whether it is predicted correctly."""
+    is_correct = []
     for name in sorted(key.removesuffix(".labels") for key in tensors if key.startswith(MASKED) and "labels" in key):
         input_ids = tensors[f"{name}.input_ids"]
         logits = compute(input_ids, torch.ones_like(input_ids))[0, tensors[f"{name}.selected"]]
-        is_right.append(logits.argmax(-1) == tensors[f"{name}.labels"])
-    return torch.cat(is_right)
+        is_correct.append(logits.argmax(-1) == tensors[f"{name}.labels"])
+    return torch.cat(is_correct)
 
 
 def similarity(compute: Compute, tensors: Mapping[str, torch.Tensor]) -> float:
-    """Returns the mean cosine similarity of token vectors to those of the reference."""
+    """Returns the mean cosine similarity between token vectors and the reference."""
     similarities = [
         torch.cosine_similarity(actual[mask == 1], tensors[f"{name}.last_hidden_state"], dim=-1)
         for name, mask, actual in results(compute, tensors, "last_hidden_state")
@@ -141,7 +141,7 @@ def run_onnx(graph: Path, output: str) -> Compute:
 def run_card(folder: Path) -> None:
     """Runs the Python code in the folder's card, if it has one, with the folder itself in place of the model's name.
 
-    Code that needs sentence-transformers is left out where that is not installed.
+    Code that needs sentence-transformers is skipped if that is not installed.
     """
     card = folder / "README.md"
     if card.is_file():

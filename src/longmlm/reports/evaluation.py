@@ -168,7 +168,7 @@ def _finding(evaluation: Evaluation) -> str:
         return "Not trained yet: this is the accuracy right after extension."
     if _is_at_own_length(evaluation):
         verdict = "Better than the base model" if after > base else "Not better than the base model"
-        return f"{verdict}: {after:.2f} % of the masked tokens are predicted correctly, before training {base:.2f} %."
+        return f"{verdict}: {after:.2f} % of the masked tokens are predicted correctly, {base:.2f} % before training."
     numbers = (
         f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
         f"{evaluation.row_length:,} tokens, the base model {base:.2f} % on their first {evaluation.base_positions:,}"

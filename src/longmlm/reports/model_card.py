@@ -44,9 +44,9 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a model card states beyond its author's text; `name` is that of the released folder.
+    """What a model card states beyond its author's text; `name` is the released folder's.
 
-    `carried` are parts of the base model that were not trained; `modules` are those of sentence-transformers.
+    `carried` names parts of the base model that were not trained, `modules` the sentence-transformers modules.
     """
 
     name: str
@@ -145,7 +145,7 @@ def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
     source = provenance.source
     data = _card_metadata(source) if source else {}
     if not isinstance(data.get("license"), str):
-        reason = f"that of the base model {source.name} is not known" if source else "there is no base model"
+        reason = f"the licence of the base model {source.name} is not known" if source else "there is no base model"
         raise ReleaseError(f'the licence is missing, and {reason}: set card.license, such as license = "apache-2.0"')
     return Licence(data["license"], data.get("license_name"), data.get("license_link"), is_of_base=True)
 

@@ -23,8 +23,8 @@ def any_rank(accelerator: Accelerator, *flags: bool) -> list[bool]:
     return [count > 0 for count in counts.tolist()]
 
 
-def smallest(accelerator: Accelerator, value: int) -> int:
-    """Returns on every rank the smallest of the ranks' values."""
+def min_over_ranks(accelerator: Accelerator, value: int) -> int:
+    """Returns the smallest value of any rank, on every rank."""
     return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).min())
 
 

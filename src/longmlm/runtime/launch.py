@@ -33,7 +33,7 @@ def launch(
     """Returns the Accelerator of this launch; without a GPU it uses `num_threads`, or an equal share of the cores.
 
     Raises TrainingError when the launch sets what a run in this precision would not follow, when the processes are not
-    connected, when the launcher started fewer than it was to start, or when they are not `num_processes`.
+    connected, when the launcher started fewer than requested, or when there are not `num_processes`.
     """
     check_launch_settings(precision)
     is_cpu = not torch.cuda.is_available()
@@ -99,7 +99,7 @@ def _join_new_store(seconds: float = 600) -> None:
 
 
 def _requested_processes() -> int:
-    """Returns how many processes `accelerate launch` was to start; it may start only one without saying so."""
+    """Returns how many processes `accelerate launch` was asked for; it may start only one without saying so."""
     if "WORLD_SIZE" in os.environ:
         return 1
     return next((int(setting.value) for setting in launcher_settings() if setting.name == "num_processes"), 1)

@@ -1,7 +1,7 @@
-"""What `accelerate launch` and its environment variables set; what a run would not follow is refused.
+"""Read what `accelerate launch` and environment variables set, and refuse what a run would not follow.
 
-Accelerate passes a setting on in three ways: a flag, a key of its YAML file, an environment variable. All have the same
-name, but for a prefix: `--mixed_precision`, `mixed_precision:`, `ACCELERATE_MIXED_PRECISION`.
+Accelerate takes a setting from a flag, a key of its YAML file or an environment variable. All three have the same name
+except for a prefix: `--mixed_precision`, `mixed_precision:`, `ACCELERATE_MIXED_PRECISION`.
 """
 
 import os
@@ -22,7 +22,7 @@ LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
 PREFIXED = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}  # as accelerate launch does
 VARIABLES = ("FSDP_*", "MEGATRON_LM_*", "PARALLELISM_CONFIG_*", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 OFF = ("", "0", "no", "none", "false", "auto", "all", "default", "[]", "{}")
-PROCESSES = (  # what starts processes, names their devices and shows their output
+PROCESSES = (  # settings that start processes, choose their devices and show their output
     "compute_environment", "config_file", "debug", "enable_cpu_affinity", "gpu_ids", "log_dir", "machine_rank",
     "main_process_ip", "main_process_port", "main_training_function", "max_restarts", "module", "monitor_interval",
     "multi_gpu", "no_python", "num_machines", "num_processes", "quiet", "rdzv_*", "role", "same_network", "tee",
@@ -36,7 +36,7 @@ REMOVE = "remove it"
 
 @dataclass(frozen=True, slots=True)
 class LaunchSetting:
-    """A setting of the launch: its name without prefix, its value, and both as the user wrote them, with the place."""
+    """A setting of the launch: its name without prefix, its value, and where and how the user wrote it."""
 
     name: str
     value: str
@@ -45,7 +45,7 @@ class LaunchSetting:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What settings whose name matches `pattern` may be, besides switched off; None allows everything."""
+    """The allowed values of settings whose name matches `pattern`; None allows all. Switched off is always allowed."""
 
     pattern: str
     allowed: tuple[str, ...] | None = ()
@@ -53,7 +53,7 @@ class Rule:
 
 
 def check_launch_settings(precision: ComputePrecision) -> None:
-    """Raises TrainingError for a setting that a run in this precision would ignore, or obey against its recipe.
+    """Raises TrainingError for a setting that a run in this precision would ignore, or that contradicts its recipe.
 
     The error names the setting, where it was set, and the remedy.
     """
@@ -64,32 +64,32 @@ def check_launch_settings(precision: ComputePrecision) -> None:
         rule = next((rule for rule in rules if fnmatch(setting.name, rule.pattern)), None)
         if setting.value in OFF or (rule and (rule.allowed is None or setting.value in rule.allowed)):
             continue
-        if rule or "environment" not in setting.origin:  # Accelerate's other variables change nothing of a run
+        if rule or "environment" not in setting.origin:  # Accelerate's other variables do not affect a run
             raise TrainingError(f"{setting.origin} is not supported: {rule.remedy if rule else REMOVE}")
 
 
 def _rules(precision: ComputePrecision, has_gpu: bool, has_deepspeed: bool) -> tuple[Rule, ...]:
-    """Returns the rules, of which the first that matches counts."""
-    zero = "only a launch with DeepSpeed follows it: use a configs/accelerate/zero-*.yaml, or remove it"
-    accumulation = "remove it, recipe.batch_tokens and runtime.rows_per_micro_batch decide it"
-    to_cpu = "there is a GPU: to train on the CPU, set CUDA_VISIBLE_DEVICES= as well"
-    clipping = "remove it, recipe.max_gradient_norm decides it"
+    """Returns the rules; the first that matches applies."""
+    zero = "launch with DeepSpeed (one of configs/accelerate/zero-*.yaml), or remove it"
+    accumulation = "remove it; recipe.batch_tokens and runtime.rows_per_micro_batch decide it"
+    to_cpu = "to train on the CPU of a machine with a GPU, set CUDA_VISIBLE_DEVICES= as well"
+    clipping = "remove it and set recipe.max_gradient_norm"
     return (
         Rule("distributed_type", ("multi_gpu", "deepspeed", "multi_cpu"), f"{ZERO_3}, or ddp.yaml there"),
         Rule("use_fsdp", (), ZERO_3),
         Rule("fsdp_*", (), ZERO_3),
-        Rule("mixed_precision", (precision,), "remove it, recipe.precision decides it"),
-        Rule("fp8_*", (), "remove it, recipe.precision decides it"),
-        Rule("dynamo_*", (), "remove it, models are not compiled"),
-        Rule("*zero3_init*", (), "remove it, models are loaded in full and partitioned later"),
+        Rule("mixed_precision", (precision,), "remove it and set recipe.precision"),
+        Rule("fp8_*", (), "remove it and set recipe.precision"),
+        Rule("dynamo_*", (), "remove it; models are not compiled"),
+        Rule("*zero3_init*", (), "remove it; models are loaded in full and partitioned later"),
         Rule("deepspeed_moe_layer_cls_names"),
         *(Rule(pattern, None) for pattern in DEEPSPEED if has_deepspeed),  # checked where DeepSpeed is set up
         Rule("gradient_accumulation_steps", ("1",), accumulation),
         Rule("gradient_clipping", (), clipping),
         *(Rule(pattern, (), zero) for pattern in DEEPSPEED),
         *(Rule(name, () if has_gpu else None, to_cpu) for name in ("cpu", "use_cpu")),
-        Rule("num_cpu_threads_per_process", None if has_gpu else (), "remove it, set runtime.num_threads"),
-        Rule("torch_allow_tf32_*", () if has_gpu and precision == "no" else None, "unset it, recipe.precision is no"),
+        Rule("num_cpu_threads_per_process", None if has_gpu else (), "remove it and set runtime.num_threads"),
+        Rule("torch_allow_tf32_*", () if has_gpu and precision == "no" else None, "unset it; recipe.precision is no"),
         Rule("torch_device", (), "unset it, and choose GPUs with CUDA_VISIBLE_DEVICES"),
         *(Rule(f"{kind}_*") for kind in ("downcast", "megatron_lm", "mpirun", "parallelism_config", "tpu")),
         *(Rule(f"use_{kind}") for kind in ("megatron_lm", "parallelism_config", "sagemaker")),
@@ -98,9 +98,9 @@ def _rules(precision: ComputePrecision, has_gpu: bool, has_deepspeed: bool) -> t
 
 
 def launcher_settings() -> tuple[LaunchSetting, ...]:
-    """Returns the flags of the `accelerate launch` that started this process, and the keys of its file that they leave.
+    """Returns the flags of the `accelerate launch` that started this process, and keys of its file that no flag sets.
 
-    They are read from its command line, for it passes few of them on. There are none under another launcher.
+    They are read from its command line, because it passes few of them on. Under another launcher there are none.
     """
     try:
         command = psutil.Process(os.getppid()).cmdline()

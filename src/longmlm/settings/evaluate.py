@@ -38,7 +38,7 @@ class EvaluateConfig:
     base: str
     """Base model, evaluated at its own length."""
     long_before: str | None = None
-    """Model before training: the output of the extend stage; a model trained at its own length needs none."""
+    """Model before training: the output of the extend stage; not needed for a model trained at its own length."""
     long_after: str | None = None
     """Model after training: an export, a checkpoint, or a run folder, whose best checkpoint is used."""
     run: str | None = None

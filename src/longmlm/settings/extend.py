@@ -12,10 +12,10 @@ class ExtendRecipe:
     """How the long model is made; changing it makes a different model."""
 
     num_positions: int | None = None
-    """Usable positions of the long model, counting special tokens but not the table's reserved rows; by default as many
-    as the base model has, which needs add_tokens."""
+    """Usable positions of the long model, counting special tokens but not the table's reserved rows. May be left out if
+    add_tokens is set: the model then keeps its positions."""
     add_tokens: str | None = None
-    """Text file of terms, one per line, that get a token of their own, initialised as the mean of their pieces."""
+    """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "hierarchical"
     """How the new rows of the position table are computed; only interpolate changes the trained rows."""
     alpha: float = 0.4

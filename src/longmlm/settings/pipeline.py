@@ -25,9 +25,9 @@ class Pipeline:
     """From text and a model to a released long model: the settings of every stage follow from a few keys."""
 
     model: str | None = None
-    """Folder or hub name of the base model; left out, [pretrain.start] names the architecture of an untrained one."""
+    """Folder or hub name of the base model; leave it out to train a new one, described in [pretrain.start]."""
     corpus: tuple[str, ...] = ()
-    """Paths or globs of the text; datasets and texts in several languages are [[prepare.recipe.sources]] instead."""
+    """Paths or globs of the text; for datasets or several languages, set [[prepare.recipe.sources]] instead."""
     length: int
     """Positions of the long model, and tokens per row."""
     output: str
@@ -39,8 +39,8 @@ class Pipeline:
     text_field: str = "text"
     """Field or column of the corpus that holds the text."""
     extension: bool = True
-    """Extend the model before training; false: continue pretraining at a length that the model has, after an extend
-    stage only where [extend.recipe] names add_tokens."""
+    """Extend the model before training. If false, pretraining continues at a length that the model already has, and the
+    extend stage runs only to add tokens (add_tokens in [extend.recipe])."""
     launch: str | None = None
     """Command that starts training in several processes, such as accelerate launch --config_file ddp.yaml."""
 
@@ -50,7 +50,7 @@ class Pipeline:
         if self.extension and self.model is None:
             raise ValueError("model is missing: name the model to extend, or set extension = false to train a new one")
         if self.revision is not None and self.model is None:
-            raise ValueError("revision needs model")
+            raise ValueError("revision needs model: name the model, or remove revision")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +72,14 @@ class ResolvedPipeline(Pipeline):
 
     @property
     def stages(self) -> dict[str, StageConfig]:
-        """The settings of the stages, in the order in which they run: added tokens come before the text is encoded."""
-        first = {"prepare": self.prepare, "extend": self.extend}
-        if self.extend and self.extend.recipe.add_tokens is not None:
-            first = {"extend": self.extend, "prepare": self.prepare}
+        """The settings of the stages in running order.
+
+        extend comes first: it takes seconds, may add tokens, and refuses a model or a length that cannot work before
+        prepare spends hours on the corpus.
+        """
         stages = {
-            **first,
+            "extend": self.extend,
+            "prepare": self.prepare,
             "pretrain": self.pretrain,
             "evaluate": self.evaluate,
             "release": self.release,
@@ -92,7 +94,7 @@ def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
-    """Returns the settings of the stages that nothing but experience decides; intervals follow from num_steps."""
+    """Returns the recommended settings of the stages; warm-up and intervals follow from num_steps."""
     num_steps = table_at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
     num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation
     every = max(1, num_steps // 12)
@@ -164,7 +166,7 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def bundled_resolved(value: Any) -> Any:
-    """Returns a value of a TOML file in which the path of a file of this package replaces each bundled:NAME."""
+    """Returns a value of a TOML file with each bundled:NAME replaced by the path of that file in this package."""
     match value:
         case str() if value.startswith(BUNDLED):
             return str(PACKAGE / "bundled" / value.removeprefix(BUNDLED))

@@ -54,7 +54,7 @@ class PrepareRecipe:
     """What the rows contain; changing it makes different rows."""
 
     tokenizer: str
-    """Folder or hub name (OWNER/NAME[@REVISION]) of the tokenizer: that of the model to train."""
+    """Tokenizer of the model to train: a folder or hub name (OWNER/NAME[@REVISION])."""
     row_length: int
     """Tokens per row, including both special tokens."""
     sources: tuple[Source, ...] = ()

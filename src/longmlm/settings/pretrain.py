@@ -15,7 +15,7 @@ Schedule = Literal["linear", "cosine", "constant-then-decay"]
 
 
 def number_format(precision: ComputePrecision) -> str:
-    """Returns the name of the number format that a precision means."""
+    """Returns the number format of a precision: fp32 for no."""
     return "fp32" if precision == "no" else precision
 
 
@@ -101,8 +101,8 @@ class PretrainRuntime:
     """Speed, memory, logging and checkpoints; may be changed on resume."""
 
     rows_per_micro_batch: int | None = None
-    """Rows per forward and backward pass of one rank; by default as many as fit into free memory, on a CPU 2,048 tokens
-    at most. Losses depend on it by rounding only: set it for a resumed run that equals an uninterrupted one exactly."""
+    """Rows per forward and backward pass of one rank; by default as many as fit into free memory (on a CPU, at most
+    2,048 tokens). It changes losses by rounding only; set it so that a resumed run equals an uninterrupted one."""
     rows_per_evaluation_batch: int | None = None
     """Rows per forward pass of an evaluation; by default as many as fit into the free memory, at most 16."""
     num_processes: int | None = None
@@ -124,7 +124,7 @@ class PretrainRuntime:
     save_every_steps: int = 100
     """Steps between checkpoints."""
     checkpoints_kept: int = 2
-    """Newest checkpoints to keep, at least 2; the best of those saved at an evaluated step is kept as well."""
+    """Newest checkpoints to keep, at least 2; the best one saved at an evaluated step is also kept."""
     stop_when_recovered: bool = False
     """End the run once held-out accuracy at full length reaches the base model's."""
 

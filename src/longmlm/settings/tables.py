@@ -1,4 +1,4 @@
-"""Settings as tables, as they stand in a TOML file before they are validated."""
+"""Settings as nested tables, as read from TOML files and not yet validated."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ Table = dict[str, Any]
 def merged(below: Any, above: Any) -> Any:
     """Returns `above`, or, for two tables, `below` with the keys of `above` merged into it.
 
-    A table of numbers, such as {"0": {...}}, is merged into the items of an array.
+    A table with numbers as keys, such as {"0": {...}}, is merged into the array items with these indices.
     """
     if not isinstance(above, Mapping):
         return above
@@ -22,7 +22,7 @@ def merged(below: Any, above: Any) -> Any:
 
 
 def with_arrays(value: Any) -> Any:
-    """Returns a value in which arrays replace tables of numbers."""
+    """Returns a value with arrays in place of tables with numbers as keys."""
     if isinstance(value, list):
         return [with_arrays(item) for item in value]
     if not isinstance(value, Mapping):
@@ -36,7 +36,7 @@ def _is_numbered(table: Mapping[str, Any]) -> bool:
 
 
 def table_at(table: Mapping[str, Any], *path: str) -> Table:
-    """Returns the table at a path; an empty one where there is none."""
+    """Returns the table at a path; an empty one if there is none."""
     for key in path:
         inner = table.get(key)
         table = inner if isinstance(inner, dict) else {}

@@ -38,7 +38,7 @@ def extend(config: ExtendConfig) -> None:
 def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Extension | None:
     """Returns how the positions are extended; None if only tokens are added.
 
-    Raises PositionsError for settings of new positions where there are none.
+    Raises PositionsError for settings of new positions if there are none.
     """
     if recipe.add_tokens is None or recipe.num_positions not in (None, base_positions):
         return Extension(
@@ -52,7 +52,7 @@ def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -
         )
     for name, default in (("initialisation", "hierarchical"), ("alpha", 0.4), ("mode", "materialized")):
         if getattr(recipe, name) != default:
-            raise PositionsError(f"{name} is for new positions, and the model keeps its {base_positions}: remove it")
+            raise PositionsError(f"{name} is for new positions, but the model keeps its {base_positions}: remove it")
     return None
 
 

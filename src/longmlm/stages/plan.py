@@ -1,4 +1,4 @@
-"""The plan command: what a pipeline will take, before anything runs; nothing is written, no weights are downloaded."""
+"""The plan command: reports what a pipeline will take, without writing anything or downloading weights."""
 
 from pathlib import Path
 
@@ -8,24 +8,24 @@ from transformers import PreTrainedModel
 from longmlm.artifacts.rows import RowsManifest
 from longmlm.data.rows import read_rows_manifest
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
-from longmlm.errors import ConfigError, DataError
+from longmlm.errors import ConfigError, DataError, PositionsError
 from longmlm.folders import free_bytes
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
-from longmlm.model.loading import weightless_model
+from longmlm.model.loading import meta_model
 from longmlm.model.mlm import dropout_of, set_dropout
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
-from longmlm.model.speed import GPU_SHARE, cpu_tokens_per_second, gpu_tokens_per_second
+from longmlm.model.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.runtime.launch import free_memory_bytes
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.plan import PlanConfig
-from longmlm.training.plan import Machine, Planned, training_plan
+from longmlm.training.plan import Machine, PlanFacts, training_plan
 from longmlm.training.plan_report import plan_report
 
 
 def plan(config: PlanConfig) -> None:
-    """Prints what the pipeline will take, each line with the word exact or estimate."""
+    """Prints what the pipeline will take; each line is marked exact or estimate."""
     recipe, runtime = config.pretrain.recipe, config.pretrain.runtime
     corpus, rows = planned_rows(config)
     base_positions, model = planned_model(config)
@@ -39,7 +39,7 @@ def plan(config: PlanConfig) -> None:
     )
     cost = cost_of(model, work)
     machine = planned_machine(config, model, cost, work)
-    planned = Planned(
+    facts = PlanFacts(
         corpus=corpus,
         rows=rows,
         work=work,
@@ -52,40 +52,42 @@ def plan(config: PlanConfig) -> None:
         base_positions=base_positions,
         free_disk_bytes=free_bytes(Path(config.output)),
     )
-    print(plan_report(planned, config))
+    print(plan_report(facts, config))
 
 
 def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
-    """Returns the size of the corpus, and that of its rows, exact if they exist.
+    """Returns the size of the corpus and of its rows, which is exact if the rows exist.
 
     Raises DataError for rows of another length, and for a corpus that is on a hub only.
     """
     recipe, folder = config.prepare.recipe, Path(config.pretrain.rows)
     corpus = corpus_size(recipe.sources)
     if not (folder / RowsManifest.FILE).is_file():
+        if not (corpus.num_tokens or corpus.not_counted):
+            raise DataError("the sources hold no text: check the files and text_field")
         if not corpus.num_tokens:
             raise DataError(f"the size of {', '.join(corpus.not_counted)} is not known yet: run longmlm prepare first")
         return corpus, estimated_rows(corpus.num_tokens, recipe)
     manifest = read_rows_manifest(folder)
     if manifest.plan.row_length != recipe.row_length:
         raise DataError(
-            f"{folder} holds rows of {manifest.plan.row_length} tokens, those of the pipeline have "
+            f"{folder} holds rows of {manifest.plan.row_length} tokens, but the pipeline has rows of "
             f"{recipe.row_length}: remove it or name another output"
         )
     return corpus, rows_size(manifest)
 
 
 def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
-    """Returns the usable positions of the base model, and the model to train, without weights.
+    """Returns the usable positions of the base model, and the model to train, on the meta device.
 
-    Raises PositionsError when the base model cannot be extended to that length.
+    Raises PositionsError when the base model cannot be extended to that length, or reads less without an extension.
     """
     start, dropout = config.pretrain.start, config.pretrain.recipe.dropout
     if config.extend is None:
-        model = weightless_model(start.checkpoint, start.revision, start.architecture)
-        base_positions = architecture_of(model).num_positions
+        model = meta_model(start.checkpoint, start.revision, start.architecture)
+        base_positions = num_positions = architecture_of(model).num_positions
     else:
-        model = weightless_model(config.extend.base, config.extend.revision)
+        model = meta_model(config.extend.base, config.extend.revision)
         base_positions = architecture_of(model).num_positions
         num_positions = config.extend.recipe.num_positions or base_positions
         if config.extend.recipe.num_positions != base_positions or config.extend.recipe.add_tokens is None:
@@ -93,13 +95,15 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
         if config.extend.recipe.mode == "materialized" and num_positions > base_positions:
             width = position_table_of(model, config.extend.base).rows.embedding_dim
             replace_positions(model, torch.empty(num_positions, width, device="meta"))
+    if (row_length := config.prepare.recipe.row_length) > num_positions:
+        raise PositionsError(f"the rows have {row_length} tokens and the model reads {num_positions}: lower length")
     if dropout is not None:
         set_dropout(model, dropout)
     return base_positions, model
 
 
 def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work: Work) -> Machine:
-    """Returns the GPU that is named, or this machine; raises ConfigError for a GPU that is not known."""
+    """Returns the GPU to plan for, or this machine; raises ConfigError for an unknown GPU."""
     num_processes = config.pretrain.runtime.num_processes or 1
     if not work.has_gpu:
         speed = cpu_tokens_per_second(model.config, work, dropout_of(model))
@@ -108,8 +112,8 @@ def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work
     name = config.gpu or torch.cuda.get_device_name()
     if (gpu := gpu_of(name)) is None:
         known = ", ".join(GPUS).replace("|", ", ")
-        raise ConfigError(f"{name} is not a GPU whose data sheet is known: set gpu to one of {known}")
+        raise ConfigError(f"{name} is not a known GPU: set gpu to one of {known}")
     speed = num_processes * gpu_tokens_per_second(gpu, cost, work)
     memory_bytes = gpu.memory_gib << 30 if config.gpu else free_memory_bytes()
-    share = f"{GPU_SHARE:.0%} of the data sheet's {gpu.peak_flops / 1e12:.0f} TFLOP/s"
+    share = f"{ASSUMED_MFU:.0%} of the data sheet's {gpu.peak_flops / 1e12:.0f} TFLOP/s"
     return Machine(f"{num_processes} x {name}", memory_bytes, num_processes, speed, share)

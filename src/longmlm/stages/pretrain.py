@@ -20,6 +20,7 @@ from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, row
 from longmlm.config import to_toml
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
+from longmlm.errors import TrainingError
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST
@@ -103,6 +104,8 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
     extension = provenance.extension
+    if runtime.stop_when_recovered and extension is None:
+        raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
     rebuild_positions(loaded.model, extension)
@@ -198,7 +201,7 @@ def training_record(config: PretrainConfig, rows: Rows, precision: ComputePrecis
 
 
 def step_batches(run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary) -> StepBatches:
-    """Returns this rank's training batches: of as many rows per step as hold batch_tokens at their mean fill.
+    """Returns this rank's training batches; a step has as many rows as hold batch_tokens at their mean fill.
 
     Prints a line when whole rows make a global batch of quite a different size. Raises TrainingError when not even one
     row fits into memory.

@@ -1,13 +1,14 @@
-"""The run command: the stages of a pipeline, each in a process of its own, skipped if done and resumed if interrupted.
+"""The run command: runs each stage of a pipeline as a process, skips finished ones and resumes interrupted ones.
 
 OUTPUT/
     pipeline.toml               the resolved settings, from which every stage is started
-    done/STAGE.toml             the settings from which a stage's result was made, written when the stage has finished
+    done/STAGE.toml             the settings that a stage's result was made with, written when the stage has finished
     rows/ long/ run/ evaluation/ release/
 """
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +28,8 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
 from longmlm.data.engine import plan_rows
 from longmlm.data.rows import read_rows_manifest
-from longmlm.errors import ArtifactError, DataError, FolderError
-from longmlm.folders import MANIFEST
+from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError
+from longmlm.folders import MANIFEST, sha256_of
 from longmlm.processes import adopt_orphans, end_with_parent, exclusive_lock
 from longmlm.reports.evaluation import accuracy_table
 from longmlm.reports.pages import PAGE_FILE
@@ -44,7 +45,7 @@ from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.tables import leaves
 
 PIPELINE, DONE = "pipeline.toml", "done"
-FREE = ("runtime", "tracking", "dry_run", "pull_request", "checkpoints", "follow")  # they change no result
+NOT_COMPARED = ("runtime", "tracking", "dry_run", "pull_request", "checkpoints", "follow")  # they change no result
 MAX_LISTED = 3
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
 
@@ -52,18 +53,21 @@ STOPPED = 143  # exit code of a stage that SIGTERM stopped
 def run_pipeline(config: ResolvedPipeline) -> None:
     """Runs the stages in order and prints the accuracies reached; exits with the code of a stage that fails.
 
-    Raises FolderError when a result was made with other settings, or another process writes to the output folder, and
-    DataError when the corpus has changed.
+    Raises ConfigError for settings that cannot be run, FolderError when a result was made with other settings, or
+    another process writes to the output folder, and DataError when the corpus or the terms have changed.
     """
     output, started = Path(config.output), time.monotonic()
+    check_runnable(config)
     with exclusive_lock(output):
         check_results(config)
-        check_corpus(config)
+        check_inputs(config)
         (output / PIPELINE).write_text(f"# longmlm run pipeline.toml\n{to_toml(config)}", encoding="utf-8")
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
-            ended = "done before"
+            ended = "already done"
             if not is_done(config, name):
+                if not result_of(stage).exists():
+                    forget_stages_after(config, name)
                 since = time.monotonic()
                 print(f"{label} started, {_duration(since - started)} so far", flush=True)
                 run_stage(config, name, label)
@@ -74,33 +78,66 @@ def run_pipeline(config: ResolvedPipeline) -> None:
         print(summary(config))
 
 
+def check_runnable(config: ResolvedPipeline) -> None:
+    """Raises ConfigError for a launch that cannot be started, and for a dry run, after which there is no result."""
+    if config.pretrain.dry_run:
+        raise ConfigError("pretrain.dry_run trains nothing to go on with: use longmlm pretrain FILE --dry-run")
+    try:
+        words = shlex.split(config.launch or "")
+    except ValueError as error:
+        raise ConfigError(f"launch = {config.launch!r} is no command: {error}") from None
+    if words and shutil.which(words[0], path=search_path()) is None:
+        raise ConfigError(f"launch: there is no program {words[0]}: name one, such as accelerate launch")
+
+
+def search_path() -> str:
+    """Returns PATH with the folder of this Python before it, where accelerate is."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
 def check_results(config: ResolvedPipeline) -> None:
-    """Raises FolderError when a finished stage has other settings now, or a release would be of an earlier model."""
+    """Raises FolderError when settings of a finished stage have changed, or the release is of an earlier model."""
     for name, stage in config.stages.items():
-        result, changed = result_of(stage), changed_settings(config, name) or []
-        if changed and name != "evaluate" and result.exists():
+        changed, made = changed_settings(config, name) or [], [result_of(stage)]
+        if name in ("prepare", "extend"):
+            made.append(result_of(config.pretrain))  # which would otherwise go on from the earlier rows or model
+        made = [result for result in made if result.exists()]
+        if changed and name != "evaluate" and made:
             raise FolderError(
-                f"{name}: {result} was made with other settings: {', '.join(changed[:MAX_LISTED])}; set them back, "
-                f"name another output, or remove {result} to make it again"
+                f"{name}: {made[0]} was made with other settings: {', '.join(changed[:MAX_LISTED])}; set them back, "
+                f"name another output, or remove {' and '.join(map(str, made))} to make it again"
             )
     released = result_of(config.release)
     if changed_settings(config, "release") is not None and released.exists():
         for name in [name for name in config.stages if name not in ("evaluate", "release")]:
             if not is_done(config, name):
-                raise FolderError(f"{name} has to run again, but {released} is of an earlier result: remove it first")
+                raise FolderError(f"{name} has to run again, but {released} has its earlier result: remove that first")
 
 
-def check_corpus(config: ResolvedPipeline) -> None:
-    """Raises DataError when finished rows were made from other text than the files hold now."""
+def check_inputs(config: ResolvedPipeline) -> None:
+    """Raises DataError when finished rows, or added tokens, were made from other text than the files hold now."""
+    changed = []
     if is_done(config, "prepare"):
-        rows = result_of(config.prepare)
-        before = read_rows_manifest(rows).plan
-        now, _ = plan_rows(config.prepare.recipe, str(before.tokenizer_fingerprint), rows)
-        if now.plan != before:
-            raise DataError(
-                f"prepare: {rows} was made from other text than the corpus holds now: name another output, or remove "
-                f"{config.output} to start over"
-            )
+        before = read_rows_manifest(result_of(config.prepare)).plan
+        recipe, fingerprint = config.prepare.recipe, str(before.tokenizer_fingerprint)
+        if plan_rows(recipe, fingerprint, result_of(config.prepare))[0].plan != before:
+            changed.append(("prepare", result_of(config.prepare), "the corpus holds"))
+    terms = config.extend.recipe.add_tokens if config.extend and is_done(config, "extend") else None
+    if config.extend and terms and Path(terms).is_file():
+        added = read_provenance(result_of(config.extend)).added_tokens
+        if added and added.file_sha256 != sha256_of(Path(terms)):
+            changed.append(("extend", result_of(config.extend), f"{terms} holds"))
+    for name, result, now in changed:
+        raise DataError(
+            f"{name}: {result} was made from other text than {now} now: name another output, or remove "
+            f"{config.output} to start over"
+        )
+
+
+def forget_stages_after(config: ResolvedPipeline, name: str) -> None:
+    """Removes the records of later stages: each then compares its own result with the one that is made again."""
+    for later in [*config.stages][[*config.stages].index(name) + 1 :]:
+        (Path(config.output) / DONE / f"{later}.toml").unlink(missing_ok=True)
 
 
 def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
@@ -109,7 +146,8 @@ def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
     if not record.is_file():
         return None
     stage = config.stages[name]
-    before, now = (dict(leaves(_deciding(one))) for one in (read(type(stage), [record]), stage))
+    recorded = read(type(stage), [record])
+    before, now = dict(leaves(_result_settings(recorded))), dict(leaves(_result_settings(stage)))
     return [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
 
 
@@ -119,9 +157,9 @@ def result_of(stage: StageConfig) -> Path:
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
-    """Returns whether the stage has nothing to do: its result is complete and of its settings.
+    """Returns whether the stage has nothing to do: its result is complete and was made with its settings.
 
-    A result that this command did not make counts only if it can be seen to be of these settings.
+    A result of a single command, which leaves no done/STAGE.toml, counts only if it records these settings itself.
     """
     stage = config.stages[name]
     result, is_recorded = result_of(stage), changed_settings(config, name) == []
@@ -142,11 +180,14 @@ def is_done(config: ResolvedPipeline, name: str) -> bool:
 
 def is_extended(stage: ExtendConfig) -> bool:
     """Returns whether the long model's longmlm.json names the base model and the recipe of these settings."""
-    extension = read_provenance(result_of(stage)).extension
-    if extension is None or extension.base.name != stage.base or stage.revision not in (None, extension.base.revision):
+    about, recipe = read_provenance(result_of(stage)), asdict(stage.recipe)
+    has_terms = about.added_tokens is not None and about.added_tokens.base.name == stage.base
+    made = about.extension or about.added_tokens
+    if made is None or made.base.name != stage.base or stage.revision not in (None, made.base.revision):
         return False
-    recipe = asdict(stage.recipe)
-    return all(recipe[key] == value for key, value in asdict(extension).items() if key in recipe)
+    extended = {"num_positions": None} if about.extension is None else asdict(about.extension)
+    is_same = all(recipe[key] == value for key, value in extended.items() if key in recipe)
+    return is_same and has_terms == (stage.recipe.add_tokens is not None)
 
 
 def is_trained(stage: PretrainConfig) -> bool:
@@ -163,31 +204,30 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
     command = [sys.executable, "-m", "longmlm", name]
     if name == "pretrain" and config.launch:
         command = [*shlex.split(config.launch), "-m", "longmlm.stages.pretrain"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # where accelerate is
     adopt_orphans()
     with (
         stop_on_signal() as stop,
         subprocess.Popen(
             [*command, str(Path(config.output) / PIPELINE)],
-            env={**os.environ, "PATH": path},
+            env={**os.environ, "PATH": search_path()},
             process_group=0,  # Ctrl-C reaches this process only, which passes it on once
             preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
         ) as child,
     ):
         code = wait(child, stop, time_left_lines(config, name, label))
     if stop:
-        print(f"{label} stopped by {stop.signal_name}: the same command goes on from there", file=sys.stderr)
+        print(f"{label} stopped by {stop.signal_name}: the same command resumes from there", file=sys.stderr)
         sys.exit(128 + signal.Signals[stop.signal_name])
     if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
-        print(f"{label} ended before its last step: the same command goes on from there", file=sys.stderr)
+        print(f"{label} ended before its last step: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)
     if code:
-        print(f"{label} failed (exit code {code}): the same command goes on from this stage", file=sys.stderr)
+        print(f"{label} failed (exit code {code}): the same command resumes from this stage", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
 
 
 def wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
-    """Returns the exit code; passes a stop signal on to the child, and prints the lines that become known meanwhile.
+    """Returns the exit code; passes a stop signal on to the child, and prints `lines` as they become available.
 
     After a signal it also waits for the child's children: a launcher may exit before training has saved.
     """
@@ -208,7 +248,7 @@ def wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
 
 
 def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator[str]:
-    """Yields an estimate of the time that training will still take once its speed is known, and nothing before."""
+    """Yields an estimate of the training time left once the speed is known, and empty lines before that."""
     if name != "pretrain":
         return
     num_steps, run = config.pretrain.recipe.num_steps, Path(config.pretrain.run)
@@ -221,7 +261,7 @@ def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator
 
 
 def summary(config: ResolvedPipeline) -> str:
-    """Returns the accuracies reached, and where page and release are."""
+    """Returns the accuracies reached, and the paths of the page and the release."""
     lines = []
     if config.evaluate:
         folder = result_of(config.evaluate)
@@ -235,11 +275,11 @@ def summary(config: ResolvedPipeline) -> str:
     return "\n".join([*lines, f"released: {result_of(config.release)}"])
 
 
-def _deciding(stage: StageConfig) -> dict[str, object]:
+def _result_settings(stage: StageConfig) -> dict[str, object]:
     """Returns the settings on which the stage's result depends."""
-    free = {*FREE, *(item.name for item in fields(Publishing) if isinstance(stage, Publishing))}
-    free |= {"card"} if isinstance(stage, PrepareConfig) else set()
-    return {key: value for key, value in asdict(stage).items() if key not in free}
+    ignored = {*NOT_COMPARED, *(item.name for item in fields(Publishing) if isinstance(stage, Publishing))}
+    ignored |= {"card"} if isinstance(stage, PrepareConfig) else set()
+    return {key: value for key, value in asdict(stage).items() if key not in ignored}
 
 
 def _training_lines(run: Path) -> list[TrainingMetrics]:

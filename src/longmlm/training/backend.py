@@ -15,7 +15,7 @@ from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.objective import Batch, Objective
 from longmlm.training.optimizer import new_optimizer
 
-OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's; in fp16 with "scaler"
+OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's; in fp16 also "scaler"
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class PlainBackend:
 
     @classmethod
     def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
-        """Returns the backend around an objective, with a new AdamW, and in fp16 a scaler of losses."""
+        """Returns the backend around an objective, with a new AdamW and, in fp16, a loss scaler."""
         optimizer = new_optimizer(objective, recipe)
         scaler = torch.amp.GradScaler(accelerator.device.type, enabled=recipe.precision == "fp16")
         return cls(accelerator, accelerator.prepare_model(objective), optimizer, scaler, recipe.max_gradient_norm)
@@ -103,7 +103,7 @@ class PlainBackend:
     def step(self, learning_rate: float) -> float:
         """Clips, updates unless a gradient is not finite, and returns the norm; in fp16, adapts the loss scale.
 
-        DDP has averaged the gradients, so a number that is not finite on one rank is on all, and all skip the update.
+        DDP averages the gradients, so one that is not finite is so on every rank, and all ranks skip the update.
         """
         self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))

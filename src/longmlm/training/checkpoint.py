@@ -181,11 +181,12 @@ def run_precision(
             f"a run in a new folder with start.checkpoint = {str(folder)!r} and recipe.precision = 'no'"
         )
     before, now = number_format(previous), number_format(available)
-    return previous, (f"{folder} was trained in {before}: the run continues in it, although auto means {now} here",)
+    note = f"{folder} was trained in {before}: the run continues in {before}, although auto means {now} on this machine"
+    return previous, (note,)
 
 
 def check_scaling(precision: ComputePrecision, has_deepspeed: bool) -> None:
-    """Raises TrainingError when the precision needs losses to be scaled, which the backend of DeepSpeed does not do."""
+    """Raises TrainingError for fp16 under DeepSpeed, whose backend does not scale the loss."""
     if precision == "fp16" and has_deepspeed:
         raise TrainingError(
             "recipe.precision is fp16, which DeepSpeed's backend does not support: choose bf16 or no, or launch with "

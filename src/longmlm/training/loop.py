@@ -50,7 +50,7 @@ class EvaluationStoppedError(Exception):
 
 
 def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
-    """Returns the progress in the checkpoint, with optimizer and generators restored, or that of a new run.
+    """Returns the progress in the checkpoint, with optimizer and generators restored, or the start of a new run.
 
     A new run first measures its baseline, the accuracy to recover, and the model as it starts.
     """

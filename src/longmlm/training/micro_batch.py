@@ -6,7 +6,7 @@ import torch
 
 from longmlm.errors import TrainingError
 from longmlm.model.cost import GB, fitting_rows, micro_batch_rows
-from longmlm.runtime.collectives import smallest
+from longmlm.runtime.collectives import min_over_ranks
 from longmlm.runtime.launch import free_memory_bytes
 from longmlm.training.run import Run
 
@@ -14,26 +14,26 @@ MAX_EVALUATION_ROWS = 16
 
 
 def bytes_needed(run: Run, num_rows: int) -> int:
-    """Returns the bytes that a rank has yet to allocate: gradients, moments, the activations of `num_rows` rows."""
+    """Returns the bytes that a rank still has to allocate: gradients, moments, the activations of `num_rows` rows."""
     unallocated = run.backend.unallocated_bytes(run.cost.state_bytes // 4, run.cost.state_bytes // 2)
     return unallocated + num_rows * run.cost.row_bytes
 
 
 def rows_per_micro_batch(run: Run, rows_per_step: int, row_length: int) -> int:
-    """Returns the setting; without one, prints and returns the number of rows that fits on every rank.
+    """Returns the setting or, without one, the number of rows that fit on every rank, which it also prints.
 
     Raises TrainingError on every rank when not even one row fits.
     """
     if run.runtime.rows_per_micro_batch is not None:
         return run.runtime.rows_per_micro_batch
-    free = smallest(run.accelerator, free_memory_bytes())
+    free = min_over_ranks(run.accelerator, free_memory_bytes())
     fitting = fitting_rows(free, bytes_needed(run, 0), run.cost.row_bytes)
     if not fitting:
         is_kept = not run.runtime.activation_checkpointing
         remedy = "set activation_checkpointing = true" if is_kept else "prepare shorter rows, or take more memory"
         raise TrainingError(
             f"a process needs about {bytes_needed(run, 1) / GB:.1f} GB of memory to train with one row at a time, "
-            f"{free / GB:.1f} GB are free: {remedy}"
+            f"but only {free / GB:.1f} GB are free: {remedy}"
         )
     share = math.ceil(rows_per_step / run.accelerator.num_processes)
     num_rows = micro_batch_rows(fitting, share, row_length, torch.cuda.is_available())
@@ -43,8 +43,8 @@ def rows_per_micro_batch(run: Run, rows_per_step: int, row_length: int) -> int:
 
 
 def rows_per_evaluation_batch(run: Run) -> int:
-    """Returns the setting; without one, the number of rows that fits on every rank, at least 1 and at most 16."""
+    """Returns the setting or, without one, the number of rows that fit on every rank, at least 1 and at most 16."""
     if run.runtime.rows_per_evaluation_batch is not None:
         return run.runtime.rows_per_evaluation_batch
-    free = smallest(run.accelerator, free_memory_bytes())
+    free = min_over_ranks(run.accelerator, free_memory_bytes())
     return min(MAX_EVALUATION_ROWS, max(1, fitting_rows(free, bytes_needed(run, 0), run.cost.evaluation_row_bytes)))

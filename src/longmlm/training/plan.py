@@ -13,18 +13,18 @@ LIBRARY_BYTES = 500_000_000  # Python with torch and transformers holds 470 MB
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What trains: each process has the memory; the speed is that of all processes, and where it is from."""
+    """The machine to train on: memory of each process, total speed of all processes, and the source of that speed."""
 
     name: str
     memory_bytes: int
     num_processes: int
     tokens_per_second: float
-    speed_from: str
+    speed_source: str
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a training run takes; `rows_per_micro_batch` is 0 where not even one row fits."""
+    """What a training run takes; `rows_per_micro_batch` is 0 if not even one row fits."""
 
     rows_per_step: int
     tokens_per_step: int
@@ -37,8 +37,8 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """All that the report of a plan is about."""
+class PlanFacts:
+    """What the report of a plan states."""
 
     corpus: CorpusSize
     rows: RowsSize
@@ -58,7 +58,7 @@ def training_plan(
 ) -> TrainingPlan:
     """Returns what training takes on a machine; raises TrainingError if a step has fewer rows than processes.
 
-    Speeds are of tokens including padding; `num_tokens` counts none.
+    Speeds count padding as tokens; `num_tokens` does not.
     """
     row_length, num_processes = work.row_length, machine.num_processes
     num_rows = rows_per_step(recipe.batch_tokens, row_length, rows.mean_fill, num_processes)
@@ -83,7 +83,7 @@ def training_plan(
 
 
 def memory_bytes(cost: Cost, work: Work, num_rows: int) -> int:
-    """Returns the most that a process holds, on a CPU with libraries and the copy from which a checkpoint is saved."""
+    """Returns the peak memory of a process; on a CPU, including libraries and the copy for saving a checkpoint."""
     rows = num_rows * cost.row_bytes
     if work.has_gpu:
         return cost.state_bytes + rows
@@ -93,11 +93,11 @@ def memory_bytes(cost: Cost, work: Work, num_rows: int) -> int:
 def evaluations_as_steps(num_steps: int, runtime: PretrainRuntime, size: float) -> float:
     """Returns how many steps take as long as the evaluations in `num_steps`, each of `size` global batches.
 
-    An evaluation only runs forward, a third of the work per token; a run makes two more than its interval says.
+    An evaluation only runs forward, a third of the work per token; a run makes two more than its interval gives.
     """
     return (math.ceil(num_steps / runtime.evaluate_every_steps) + 2) * size / 3
 
 
 def num_checkpoints(runtime: PretrainRuntime) -> int:
-    """Returns how many checkpoints lie on the disk at most: those kept, the best, and the one being written."""
+    """Returns how many checkpoints are on disk at most: those kept, the best, and the one being written."""
     return runtime.checkpoints_kept + 2

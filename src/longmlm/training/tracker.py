@@ -1,4 +1,4 @@
-"""Shows a run in Weights & Biases or TensorBoard, from a process of its own that `tracked` starts.
+"""Shows a run in Weights & Biases or TensorBoard, from a separate process that `tracked` starts.
 
 That process reads metrics.jsonl as the file grows. So when a tracker fails, hangs or waits for a network, training
 neither fails nor waits, and what it shows is what the file says.

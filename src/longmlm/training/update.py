@@ -25,7 +25,7 @@ from longmlm.training.objective import Batch
 from longmlm.training.optimizer import learning_rate
 from longmlm.training.run import Run, Task
 
-MAX_SKIPPED_IN_A_ROW = 30  # halvings that take the loss scale from 65,536 to 0.00006: it is not too high any more
+MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00006: the scale is not the cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Update:
 def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> Update:
     """Makes one update with this rank's micro-batches of a global batch.
 
-    Raises TrainingError, before the update, when the loss or a gradient is not finite on any rank; in fp16, where the
-    scale of the loss is lowered and the update skipped, when that happens MAX_SKIPPED_IN_A_ROW times in a row.
+    Raises TrainingError, before the update, when the loss or a gradient is not finite on any rank. In fp16, such an
+    update is skipped and the loss scale lowered, and the error comes after MAX_SKIPPED_IN_A_ROW of them in a row.
     """
     accelerator, backend = run.accelerator, run.backend
     own_counts = [sum(batch.num_targets for batch in batches), sum(batch.num_tokens for batch in batches)]
@@ -90,7 +90,7 @@ def _check_finite(value: float, task: Task, run: Run, batches: Sequence[Batch], 
     if task.record.trained_on.precision == "fp16":
         if skipped < MAX_SKIPPED_IN_A_ROW:
             return
-        reason = f", as in the {skipped - 1} updates before, which were skipped"
+        reason = f", as in the {skipped - 1} skipped updates before it"
     name = f"non-finite-step-{state.step + 1:08d}-process-{run.accelerator.process_index}.json"
     row_ids = [row_id for batch in batches for row_id in batch.row_ids]
     write_json(run.folder / name, {"step": state.step + 1, "row_ids": row_ids})

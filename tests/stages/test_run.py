@@ -1,0 +1,112 @@
+"""The run command's checks before a stage starts: what was made from other settings or text is never taken for done."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance
+from longmlm.config import parse, to_toml
+from longmlm.errors import ConfigError, DataError, FolderError
+from longmlm.folders import MANIFEST, sha256_of
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.stages import run
+from tests.support.tiny import tiny_extension
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline's output folder in which every stage has its result and the record of its settings."""
+    monkeypatch.chdir(tmp_path)
+    for name, stage in settings().stages.items():
+        run.result_of(stage).mkdir(parents=True)
+        (tmp_path / "out" / "done").mkdir(exist_ok=True)
+        (tmp_path / "out" / "done" / f"{name}.toml").write_text(to_toml(stage), encoding="utf-8")
+    return tmp_path / "out"
+
+
+def settings(*options: str) -> ResolvedPipeline:
+    base = ("--model", "base", "--corpus", "text.jsonl", "--length", "40", "--output", "out")
+    return parse(ResolvedPipeline, [*base, *options])
+
+
+@pytest.mark.parametrize(
+    ("option", "removed"), [("--extend.recipe.alpha=0.3", "long"), ("--prepare.recipe.held-out-fraction=0.2", "rows")]
+)
+def test_a_run_is_not_taken_for_one_of_the_model_or_rows_that_replace_its_own(
+    folder: Path, option: str, removed: str
+) -> None:
+    for name in (removed, "release"):
+        (folder / name).rmdir()
+    with pytest.raises(FolderError, match=r"out/run was made with other settings: recipe\..*remove out/run to make it"):
+        run.check_results(settings(option))
+    (folder / "run").rmdir()
+    run.check_results(settings(option))
+
+
+def test_stages_after_one_whose_result_is_made_again_check_their_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rows", "release"):
+        (folder / name).rmdir()
+    for name in ("long", "evaluation"):
+        (folder / name / MANIFEST).touch()
+    started = []
+
+    def run_stage(_config: ResolvedPipeline, name: str, _label: str) -> None:
+        started.append(name)
+
+    monkeypatch.setattr(run, "run_stage", run_stage)
+    monkeypatch.setattr(run, "is_trained", lambda _: True)
+    monkeypatch.setattr(run, "is_extended", lambda _: True)
+    monkeypatch.setattr(run, "summary", lambda _: "")
+    run.run_pipeline(settings())
+    assert started == ["prepare", "pretrain", "evaluate", "release"]
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_terms_are_those_of_the_long_model(folder: Path, is_recorded: bool) -> None:
+    terms, config = folder.parent / "terms.txt", settings("--extend.recipe.add-tokens", "terms.txt")
+    terms.write_text("myocarditis\n", encoding="utf-8")
+    record = folder / "done" / "extend.toml"
+    record.unlink()
+    if is_recorded:
+        record.write_text(to_toml(config.extend), encoding="utf-8")
+    (folder / "done" / "prepare.toml").unlink()
+    (folder / "long" / MANIFEST).touch()
+    added = AddedTokens(base=ModelSource(name="base"), file_sha256=sha256_of(terms), num_added=1, num_skipped=0)
+    artifact.write(folder / "long" / Provenance.FILE, Provenance(added_tokens=added))
+    recipe = replace(config.extend.recipe, num_positions=None)
+    config = replace(config, extend=replace(config.extend, recipe=recipe)) if not is_recorded else config
+    assert run.is_done(config, "extend")
+    run.check_inputs(config)
+    terms.write_text("myocarditis\nsarcoidosis\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"out/long was made from other text than terms.txt holds now"):
+        run.check_inputs(config)
+
+
+def test_a_long_model_without_the_terms_is_not_taken_for_one_with_them(folder: Path) -> None:
+    (folder / "done" / "extend.toml").unlink()
+    (folder / "long" / MANIFEST).touch()
+    config = settings()
+    about = Provenance(extension=tiny_extension("base"))
+    artifact.write(folder / "long" / Provenance.FILE, about)
+    assert run.is_done(config, "extend")
+    assert not run.is_done(settings("--extend.recipe.add-tokens", "terms.txt"), "extend")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--launch", "acelerate launch"), "there is no program acelerate"),
+        (("--launch", "accelerate 'launch"), "is no command: No closing quotation"),
+        (("--pretrain.dry-run",), "use longmlm pretrain FILE --dry-run"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_any_stage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.setattr(run, "run_stage", lambda *_: pytest.fail("a stage was started"))
+    with pytest.raises(ConfigError, match=message):
+        run.run_pipeline(settings(*options))
