@@ -5,8 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import _http, enable_progress_bars, logging
+from huggingface_hub.utils.tqdm import progress_bar_states
 
 from longmlm.errors import ModelError, ModelNotFoundError
 from longmlm.hubs import huggingface
@@ -171,3 +174,29 @@ def test_full_disk_is_not_taken_for_a_fault_of_the_hub(repository: Repository, m
     monkeypatch.setattr(huggingface, "snapshot_download", full)
     with pytest.raises(OSError, match="No space left"):
         snapshot_of(NAME)
+
+
+def test_a_download_uses_the_client_of_the_program_and_leaves_it_as_it_was(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[httpx2.Client] = []
+
+    def of_the_program() -> httpx2.Client:
+        made.append(_http.default_client_factory())
+        return made[-1]
+
+    monkeypatch.setattr(_http, "_GLOBAL_CLIENT_FACTORY", of_the_program)
+    logging.set_verbosity_info()
+    enable_progress_bars("huggingface_hub.snapshot_download")
+    bars = dict(progress_bar_states)
+    try:
+        assert content(snapshot_of(NAME).folder) == FILES
+        assert _http._GLOBAL_CLIENT_FACTORY is of_the_program
+        assert made and huggingface._limit in made[0].event_hooks["request"]
+        assert huggingface._limit not in _http.get_session().event_hooks["request"]
+        assert logging.get_verbosity() == logging.INFO
+        assert progress_bar_states == bars
+    finally:
+        logging.set_verbosity_warning()
+        progress_bar_states.clear()
+        _http.close_session()
