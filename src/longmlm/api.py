@@ -60,7 +60,7 @@ ORIGIN = "longmlm_origin"  # the attribute of an extended model that holds its O
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a model does not know itself: its history, and what its checkpoint has besides encoder and MLM head."""
+    """What a model does not know itself: its history, and the parts of its checkpoint outside encoder and MLM head."""
 
     provenance: Provenance
     carried: Carried = field(default_factory=Carried)
