@@ -101,8 +101,8 @@ def test_packed_rows_are_those_of_the_prepare_stage(
 
 def test_texts_are_split_by_the_rules_of_their_language_and_packing(tokenizer: PreTrainedTokenizerBase) -> None:
     texts = ["Het is b.v. zo. En zo.", "Kort."]
-    together, apart = (longmlm.pack(texts, tokenizer, 200, packing=one) for one in ("full-sentences", "doc-sentences"))
-    assert [len(rows) for rows in (together, apart)] == [1, 2]
+    joined, separate = (longmlm.pack(texts, tokenizer, 200, packing=one) for one in ("full-sentences", "doc-sentences"))
+    assert [len(rows) for rows in (joined, separate)] == [1, 2]
     with pytest.raises(DataError, match="did you mean 'nl'"):
         longmlm.pack(texts, tokenizer, 200, language="dutch")
     with pytest.raises(DataError, match="pass a list of texts"):

@@ -1,4 +1,4 @@
-"""What a base checkpoint has besides its MLM model: it is in every checkpoint and export, bit for bit, or named."""
+"""Weights of a base checkpoint outside its MLM model: all checkpoints and exports hold them bit for bit, or name them."""
 
 import json
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.support.families import WIDTH
 from tests.support.tiny import tiny_folder
 
-EXTRAS = {  # by family: padding, and the names and shapes of what its checkpoints have besides the MLM model
+EXTRAS = {  # by family: padding, and the names and shapes of weights outside the MLM model
     "bert": (0, {
         "bert.pooler.dense.weight": (WIDTH, WIDTH), "bert.pooler.dense.bias": (WIDTH,),
         "cls.seq_relationship.weight": (2, WIDTH), "cls.seq_relationship.bias": (2,),
@@ -33,7 +33,7 @@ DENSE_WIDTH = 8
 
 
 def extra_weights(family: str) -> dict[str, Tensor]:
-    """Returns random weights that a checkpoint of the family has besides its MLM model."""
+    """Returns random weights of the family that the MLM model does not use."""
     generator = torch.Generator().manual_seed(5)
     return {name: torch.randn(shape, generator=generator) for name, shape in EXTRAS[family][1].items()}
 

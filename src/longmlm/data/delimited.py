@@ -73,14 +73,14 @@ class DelimitedReader:
 
     def _skip_broken(self) -> None:
         """Moves from the end of a broken record to the next line that begins a record, or to the end of the file."""
-        self._lines.put_back(self._taken[1:])
+        self._lines.push_back(self._taken[1:])
         decided_until, opens = -1, True
         while True:
             fields = self._next_record()
             if not self._taken:
                 return
             num_delimiters = _decoded(self._taken[0]).count(self._delimiter)
-            self._lines.put_back(self._taken)
+            self._lines.push_back(self._taken)
             if num_delimiters + 1 >= self._num_fields if fields is None else len(fields) == self._num_fields:
                 if self._lines.offset >= decided_until:
                     decided_until, opens = self._next_quote()
@@ -98,7 +98,7 @@ class DelimitedReader:
             ahead.append(line)
             opens = _opens_field(_decoded(line), self._delimiter)
         decided_until = self._lines.offset
-        self._lines.put_back(ahead)
+        self._lines.push_back(ahead)
         return decided_until, opens is not False
 
 

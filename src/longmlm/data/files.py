@@ -134,7 +134,7 @@ class Span:
 
 
 class Lines:
-    """The lines of a stream, which can be put back; `offset` is where the next one begins."""
+    """The lines of a stream, which can be pushed back; `offset` is where the next one begins."""
 
     def __init__(self, stream: io.BufferedIOBase) -> None:
         self._stream, self.offset = stream, 0
@@ -146,7 +146,7 @@ class Lines:
         self.offset += len(line)
         return line
 
-    def put_back(self, lines: Sequence[bytes]) -> None:
+    def push_back(self, lines: Sequence[bytes]) -> None:
         """Makes the lines that were read last, in their order, the next ones again."""
         self._waiting.extendleft(reversed(lines))
         self.offset -= sum(map(len, lines))

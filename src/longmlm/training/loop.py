@@ -159,7 +159,7 @@ def write_summary(run: Run, state: TrainState) -> str:
     """
     path = run.folder / RunSummary.FILE
     if _summarised_state(path) == state:
-        path.touch()  # a summary that is newer than the metrics tells a follower that the run is finished
+        path.touch()  # a follower takes a run for finished when its summary is newer than its metrics
     else:
         artifact.write(path, _summary(run, state))
     if state.accuracy is None:
