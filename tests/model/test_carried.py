@@ -1,4 +1,4 @@
-"""Weights of a base checkpoint outside its MLM model: all checkpoints and exports hold them bit for bit, or name them."""
+"""Weights of a base checkpoint outside its MLM model: checkpoints and exports hold them bit for bit, or name them."""
 
 import json
 from collections.abc import Callable
