@@ -19,6 +19,7 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
+from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import (
     SHIPPED,
     Pipeline,
@@ -32,6 +33,7 @@ from longmlm.settings.tables import Table, merged, with_arrays
 Config = TypeVar("Config")
 RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
@@ -85,6 +87,11 @@ def parse(
         options_missing = re.sub(r"[\w.]+(?= is missing)", lambda name: f"--{name[0].replace('_', '-')}", str(error))
         hint = "; a TOML file that sets them may come first" if " is missing" in options_missing else ""
         raise ConfigError(options_missing + hint) from None
+
+
+def resolved_pipeline(tables: Table) -> ResolvedPipeline:
+    """Returns the pipeline that these tables describe; raises ConfigError with all errors in one line."""
+    return _resolved(ResolvedPipeline, tables)
 
 
 def _help_values(kind: type, content: Table) -> Mapping[str, Any]:
@@ -151,7 +158,10 @@ def _resolved(kind: Any, content: Table) -> Any:
         return _validated(kind, bundled_resolved(content) if kind in STAGES else content, [])
     problems: list[Any] = []  # in pydantic's form
     checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
-    pipeline = _validated(kind if is_pipeline_command else ResolvedPipeline, _derived(content, problems), problems)
+    derived = _derived(content, problems)
+    if kind is ComparedPipeline:
+        derived["tables"] = {key: value for key, value in content.items() if key not in COMPARE_KEYS}
+    pipeline = _validated(kind if is_pipeline_command else ResolvedPipeline, derived, problems)
     if kind is CheckpointsConfig:
         return _validated(kind, {"run": pipeline.pretrain.run, **checkpoints}, [])
     if is_pipeline_command:

@@ -73,7 +73,8 @@ def measure(
     per_block, per_bin = (
         tuple(_accuracy(*column) for column in np.moveaxis(columns, 2, 0)) for columns in (blocks, sums[..., :num_bins])
     )
-    return Measured(_accuracy(*sums.sum(-1)), per_block, per_bin)
+    selected, correct = (tuple(counts.astype(int).tolist()) for counts in sums[:2].sum(-1))
+    return Measured(_accuracy(*sums.sum(-1)), per_block, per_bin, selected, correct)
 
 
 @contextmanager

@@ -10,14 +10,12 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 from longmlm.artifacts import artifact
@@ -30,11 +28,11 @@ from longmlm.data.engine import plan_rows
 from longmlm.data.rows import read_rows_manifest
 from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of
-from longmlm.processes import adopt_orphans, end_with_parent, exclusive_lock
+from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import accuracy_table
 from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
-from longmlm.runtime.signals import Stop, stop_on_signal
+from longmlm.runtime.children import run_child
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig
@@ -204,47 +202,18 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
     command = [sys.executable, "-m", "longmlm", name]
     if name == "pretrain" and config.launch:
         command = [*shlex.split(config.launch), "-m", "longmlm.stages.pretrain"]
-    adopt_orphans()
-    with (
-        stop_on_signal() as stop,
-        subprocess.Popen(
-            [*command, str(Path(config.output) / PIPELINE)],
-            env={**os.environ, "PATH": search_path()},
-            process_group=0,  # Ctrl-C reaches this process only, which passes it on once
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
-        ) as child,
-    ):
-        code = wait(child, stop, time_left_lines(config, name, label))
-    if stop:
-        print(f"{label} stopped by {stop.signal_name}: the same command resumes from there", file=sys.stderr)
-        sys.exit(128 + signal.Signals[stop.signal_name])
+    environment = {**os.environ, "PATH": search_path()}
+    lines = time_left_lines(config, name, label)
+    code, stopped_by = run_child([*command, str(Path(config.output) / PIPELINE)], environment, lines)
+    if stopped_by:
+        print(f"{label} stopped by {stopped_by}: the same command resumes from there", file=sys.stderr)
+        sys.exit(128 + signal.Signals[stopped_by])
     if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
         print(f"{label} ended before its last step: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)
     if code:
         print(f"{label} failed (exit code {code}): the same command resumes from this stage", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
-
-
-def wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
-    """Returns the exit code; passes a stop signal on to the child, and prints `lines` as they become available.
-
-    After a signal it also waits for the child's children: a launcher may exit before training has saved.
-    """
-    is_passed_on = False
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            code = child.wait(0.5)
-            break
-        if stop and not is_passed_on:
-            child.terminate()
-            is_passed_on = True
-        if line := next(lines, ""):
-            print(line, flush=True)
-    with suppress(ChildProcessError):
-        while is_passed_on:
-            os.waitpid(-child.pid, 0)
-    return code
 
 
 def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator[str]:
@@ -263,7 +232,7 @@ def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator
 def summary(config: ResolvedPipeline) -> str:
     """Returns the accuracies reached, and the paths of the page and the release."""
     lines = []
-    if config.evaluate:
+    if config.evaluate and "evaluate" in config.stages:
         folder = result_of(config.evaluate)
         lines = [text_table(accuracy_table(read_evaluation(folder / Evaluation.FILE))), f"page: {folder / PAGE_FILE}"]
     else:
@@ -272,7 +241,8 @@ def summary(config: ResolvedPipeline) -> str:
         ]
         lines = [f"held-out accuracy at step {line.step}: {line.held_out.whole.accuracy:.2f} %" for line in measured]
         lines = lines[:: max(1, len(lines) - 1)]  # before and after training
-    return "\n".join([*lines, f"released: {result_of(config.release)}"])
+    released = [f"released: {result_of(config.release)}"] if "release" in config.stages else []
+    return "\n".join([*lines, *released])
 
 
 def _result_settings(stage: StageConfig) -> dict[str, object]:
