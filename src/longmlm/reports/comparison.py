@@ -171,8 +171,8 @@ def _arms_text(comparison: Comparison) -> str:
     text = (
         "Accuracy in percent, mean over seeds ± standard deviation over seeds. The difference to the plain arm, "
         f"{comparison.plain}, is paired by row and seed; its standard error covers the choice of held-out rows. "
-        "Recovered: the first of two consecutive evaluations at or above base_cut, the base model's accuracy at its own "
-        "length."
+        "Recovered: the first of two consecutive evaluations at or above base_cut, the base model's accuracy at its "
+        "own length."
     )
     if control := comparison.control_trials():
         gain = _mean([accuracy_of(trial.after) - accuracy_of(trial.before) for trial in control])
