@@ -16,8 +16,9 @@ example continues the previous one, with the model that longmlm ships; FacebookA
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
@@ -49,7 +50,7 @@ from longmlm.model.positions import extended_table
 from longmlm.release.export import export as write_stock
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
-from longmlm.settings.extend import ExtendRecipe, Initialisation
+from longmlm.settings.extend import ExtendRecipe, Initialisation, StretchedSettings
 from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PackingMode, check_row_length
 from longmlm.settings.release import WeightType
@@ -73,6 +74,7 @@ def extend(
     initialisation: Initialisation = "hierarchical",
     alpha: float = 0.4,
     revision: str | None = None,
+    **stretched: Unpack[StretchedSettings],
 ) -> PreTrainedModel:
     """Returns a masked language model that reads `num_positions` tokens, special tokens included.
 
@@ -81,29 +83,27 @@ def extend(
     sentence-transformers carried over, untrained, into what `export` writes; a warning lists them.
 
     The n trained position embeddings p come first, unchanged: texts of up to n tokens get the same logits as before.
-    That of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]), a start for training. The other
-    initialisations are "tile", "random" and "interpolate", of which the last changes the trained embeddings too.
+    That of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]), a start for training. docs/method.md lists
+    the other initialisations, of which "interpolate" and "stretched" change the trained embeddings too. `alpha` is of
+    "hierarchical" and "spaced"; "stretched" has smooth_terms=4, amplitude=1.0 and keep_first_block=False.
 
     Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be
-    reached or a long model that was not trained at its length, ValueError for an alpha that is not allowed.
+    reached or a long model that was not trained at its length, ValueError for a setting that is out of range or that
+    the initialisation does not have.
 
     >>> model = longmlm.extend(base, 3 * 128)
     >>> [one.config.max_position_embeddings for one in (base, model)]  # RoBERTa reserves two
     [130, 386]
     """
+    if unknown := sorted(stretched.keys() - StretchedSettings.__annotations__):
+        raise TypeError(f"extend() got an unexpected keyword argument {unknown[0]!r}")
     recipe = ExtendRecipe(num_positions=num_positions, initialisation=initialisation, alpha=alpha)
+    recipe = replace(recipe, **stretched)
     base, source, origin = _base(model, revision)
     positions = position_table_of(base, source.name)
     check_extendable(origin.provenance, source.name)
     check_finite(base, source.name)
-    extension = Extension(
-        base=source,
-        base_positions=len(positions.usable_rows),
-        num_positions=num_positions,
-        initialisation=recipe.initialisation,
-        alpha=recipe.alpha,
-        seed=recipe.seed,
-    )
+    extension = Extension.of(recipe, source, len(positions.usable_rows))
     table = extended_table(positions.usable_rows.cpu(), extension)
     long = copy.deepcopy(base) if base is model else base
     with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table

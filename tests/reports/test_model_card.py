@@ -108,6 +108,18 @@ def test_numbers_are_the_measured_ones(provenance: Provenance, measured: Evaluat
     assert 'model="tiny-40"' in text
 
 
+def test_card_names_the_initialisation_with_its_settings(
+    provenance: Provenance, measured: Evaluation, rows: RowsManifest
+) -> None:
+    stretched = {"initialisation": "stretched", "smooth_terms": 6, "amplitude": 1.5}
+    for more, formula in (
+        ({"initialisation": "random"}, "(random)"),
+        (stretched, "(stretched, smooth_terms 6, amplitude 1.5, keep_first_block False)"),
+    ):
+        other = replace(provenance, extension=replace(provenance.extension, **more))
+        assert formula in ModelCard(render(other, measured, rows)).text
+
+
 def test_card_cites_the_method_where_it_was_used(
     provenance: Provenance, measured: Evaluation, rows: RowsManifest
 ) -> None:

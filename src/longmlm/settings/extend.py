@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, TypedDict
 
 Initialisation = Literal[
     "hierarchical",
@@ -16,12 +16,20 @@ Initialisation = Literal[
     "reflected",
 ]
 PositionMode = Literal["materialized", "generated"]
-USED_BY: dict[str, tuple[Initialisation, ...]] = {  # the settings that only some initialisations have
+USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
     "alpha": ("hierarchical", "spaced"),
     "smooth_terms": ("stretched",),
     "amplitude": ("stretched",),
     "keep_first_block": ("stretched",),
 }
+
+
+class StretchedSettings(TypedDict, total=False):
+    """The settings of ExtendRecipe that only stretched has."""
+
+    smooth_terms: int
+    amplitude: float
+    keep_first_block: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
