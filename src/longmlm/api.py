@@ -16,9 +16,8 @@ example continues the previous one, with the model that longmlm ships; FacebookA
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Unpack
 
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
@@ -50,7 +49,7 @@ from longmlm.model.positions import extended_table
 from longmlm.release.export import export as write_stock
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
-from longmlm.settings.extend import ExtendRecipe, Initialisation, StretchedSettings
+from longmlm.settings.extend import ExtendRecipe, Initialisation, Stretched
 from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PackingMode, check_row_length
 from longmlm.settings.release import WeightType
@@ -73,8 +72,8 @@ def extend(
     *,
     initialisation: Initialisation = "hierarchical",
     alpha: float = 0.4,
+    stretched: Stretched | None = None,
     revision: str | None = None,
-    **stretched: Unpack[StretchedSettings],
 ) -> PreTrainedModel:
     """Returns a masked language model that reads `num_positions` tokens, special tokens included.
 
@@ -85,7 +84,7 @@ def extend(
     The n trained position embeddings p come first, unchanged: texts of up to n tokens get the same logits as before.
     That of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]), a start for training. docs/method.md lists
     the other initialisations, of which "interpolate" and "stretched" change the trained embeddings too. `alpha` is of
-    "hierarchical" and "spaced"; "stretched" has smooth_terms=4, amplitude=1.0 and keep_first_block=False.
+    "hierarchical" and "spaced"; `stretched`, a longmlm.settings.extend.Stretched, has the settings of "stretched".
 
     Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be
     reached or a long model that was not trained at its length, ValueError for a setting that is out of range or that
@@ -95,10 +94,8 @@ def extend(
     >>> [one.config.max_position_embeddings for one in (base, model)]  # RoBERTa reserves two
     [130, 386]
     """
-    if unknown := sorted(stretched.keys() - StretchedSettings.__annotations__):
-        raise TypeError(f"extend() got an unexpected keyword argument {unknown[0]!r}")
-    recipe = ExtendRecipe(num_positions=num_positions, initialisation=initialisation, alpha=alpha)
-    recipe = replace(recipe, **stretched)
+    own = asdict(stretched or Stretched())
+    recipe = ExtendRecipe(num_positions=num_positions, initialisation=initialisation, alpha=alpha, **own)
     base, source, origin = _base(model, revision)
     positions = position_table_of(base, source.name)
     check_extendable(origin.provenance, source.name)

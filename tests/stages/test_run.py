@@ -103,7 +103,7 @@ def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder
     artifact.write(folder / "long" / Provenance.FILE, Provenance(extension=stretched))
     options = ("--extend.recipe.initialisation=stretched", "--extend.recipe.smooth-terms=6")
     assert run.is_done(settings(*options), "extend")
-    for other in ("smooth-terms=5", "amplitude=1.5", "keep-first-block=true"):
+    for other in ("smooth-terms=5", "amplitude=1.5", "keep-first-block"):
         assert not run.is_done(settings(*options, f"--extend.recipe.{other}"), "extend")
     assert not run.is_done(settings(), "extend")
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError
-from longmlm.settings.extend import USED_BY, ExtendRecipe, Initialisation, PositionMode
+from longmlm.settings.extend import USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -35,7 +35,7 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class Extension(Stretched):
     """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows."""
 
     base: ModelSource
@@ -45,9 +45,6 @@ class Extension:
     alpha: float
     seed: int
     mode: PositionMode = "materialized"
-    smooth_terms: int = 4
-    amplitude: float = 1.0
-    keep_first_block: bool = False
 
     @classmethod
     def of(cls, recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Self:

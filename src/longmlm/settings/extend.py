@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal, TypedDict
+from typing import Literal
 
 Initialisation = Literal[
     "hierarchical",
@@ -24,16 +24,26 @@ USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some in
 }
 
 
-class StretchedSettings(TypedDict, total=False):
-    """The settings of ExtendRecipe that only stretched has."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretched:
+    """The settings that only stretched has."""
 
-    smooth_terms: int
-    amplitude: float
-    keep_first_block: bool
+    smooth_terms: int = 4
+    """Number of cosines in the smooth part of the table, which stretched stretches; the rest is repeated."""
+    amplitude: float = 1.0
+    """Factor of stretched on the difference between a row and the mean row."""
+    keep_first_block: bool = False
+    """Keep all trained rows unchanged in stretched, not just row 0."""
+
+    def __post_init__(self) -> None:
+        if self.smooth_terms < 1:
+            raise ValueError("smooth_terms must be at least 1")
+        if not 0 < self.amplitude < math.inf:
+            raise ValueError("amplitude must be above 0 and finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtendRecipe:
+class ExtendRecipe(Stretched):
     """How the long model is made; changing it makes a different model."""
 
     num_positions: int | None = None
@@ -45,12 +55,6 @@ class ExtendRecipe:
     """How the new rows of the position table are computed; only interpolate and stretched change the trained rows."""
     alpha: float = 0.4
     """Weight of the higher digit in hierarchical and spaced."""
-    smooth_terms: int = 4
-    """Number of cosines in the smooth part of the table, which stretched stretches; the rest is repeated."""
-    amplitude: float = 1.0
-    """Factor of stretched on the difference between a row and the mean row."""
-    keep_first_block: bool = False
-    """Keep all trained rows unchanged in stretched, not just row 0."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     seed: int = 0
@@ -61,10 +65,7 @@ class ExtendRecipe:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1 or self.alpha == 0.5:
             raise ValueError("alpha must be at least 0, below 1 and not 0.5, which makes rows (i, j) and (j, i) equal")
-        if self.smooth_terms < 1:
-            raise ValueError("smooth_terms must be at least 1")
-        if not 0 < self.amplitude < math.inf:
-            raise ValueError("amplitude must be above 0 and finite")
+        Stretched.__post_init__(self)
         for item in fields(self):
             users = USED_BY.get(item.name, (self.initialisation,))
             if self.initialisation not in users and getattr(self, item.name) != item.default:
