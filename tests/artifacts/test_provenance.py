@@ -123,6 +123,13 @@ def test_an_extension_of_format_1_before_stretched_is_the_one_with_default_setti
     assert read_provenance(written(tmp_path, content)) == about
 
 
+def test_the_formula_names_the_settings_of_the_initialisation_only() -> None:
+    stretched = replace(EXTENSION, initialisation="stretched", smooth_terms=6, amplitude=1.5)
+    assert EXTENSION.formula == "hierarchical, alpha 0.4"
+    assert stretched.formula == "stretched, smooth_terms 6, amplitude 1.5, keep_first_block False"
+    assert replace(EXTENSION, initialisation="random").formula == "random"
+
+
 def test_a_folder_without_a_history_has_an_empty_one(tmp_path: Path) -> None:
     assert read_provenance(tmp_path) == Provenance()
     with pytest.raises(ArtifactError, match=str(tmp_path / Provenance.FILE)):

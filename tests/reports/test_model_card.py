@@ -101,23 +101,11 @@ def test_numbers_are_the_measured_ones(provenance: Provenance, measured: Evaluat
     assert f"extended from {NUM_POSITIONS} trained positions to {LONG_POSITIONS}" in text
     assert "3 steps, 1,000 tokens" in text
     assert f"{rows.report.train.documents:,} | {rows.report.held_out.documents:,} |" in text
-    assert "hierarchical, alpha 0.4" in text
+    assert "(hierarchical, alpha 0.4)" in text
     assert "- demo novels, public domain" in text
     assert CARD.title in text
     assert CARD.description in text
     assert 'model="tiny-40"' in text
-
-
-def test_card_names_the_initialisation_with_its_settings(
-    provenance: Provenance, measured: Evaluation, rows: RowsManifest
-) -> None:
-    stretched = {"initialisation": "stretched", "smooth_terms": 6, "amplitude": 1.5}
-    for more, formula in (
-        ({"initialisation": "random"}, "(random)"),
-        (stretched, "(stretched, smooth_terms 6, amplitude 1.5, keep_first_block False)"),
-    ):
-        other = replace(provenance, extension=replace(provenance.extension, **more))
-        assert formula in ModelCard(render(other, measured, rows)).text
 
 
 def test_card_cites_the_method_where_it_was_used(
