@@ -26,10 +26,13 @@ from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, FolderError, ModelError, PositionsError
 from longmlm.folders import sha256_of, verify
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.position_table import position_table_of
+from longmlm.model.positions import extended_table
 from longmlm.settings.evaluate import EvaluateRecipe
+from longmlm.settings.extend import Stretched
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, demo_texts, tiny_folder
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, demo_texts, tiny_extension, tiny_folder
 
 
 def test_exporting_an_extended_model_gives_the_folder_of_the_stage(
@@ -59,6 +62,17 @@ def test_an_extended_model_computes_what_the_base_model_does(base: PreTrainedMod
 def test_a_model_in_half_precision_stays_so(base: PreTrainedModel, initialisation: str) -> None:
     long = longmlm.extend(base.to(torch.bfloat16), LONG_POSITIONS, initialisation=initialisation)
     assert {parameter.dtype for parameter in long.parameters()} == {torch.bfloat16}
+
+
+def test_settings_of_stretched_reach_the_table(base: PreTrainedModel) -> None:
+    for more in ({}, {"smooth_terms": 2}, {"amplitude": 1.5}, {"keep_first_block": True}):
+        given = Stretched(**more)
+        expected = tiny_extension("base", initialisation="stretched", **more)
+        table = extended_table(position_table_of(base).usable_rows, expected)
+        long = longmlm.extend(base, LONG_POSITIONS, initialisation="stretched", stretched=given)
+        assert torch.equal(position_table_of(long).usable_rows, table)
+    with pytest.raises(ValueError, match=r"smooth_terms has no effect with initialisation = tile, only with stretched"):
+        longmlm.extend(base, LONG_POSITIONS, initialisation="tile", stretched=Stretched(smooth_terms=5))
 
 
 def test_what_cannot_be_extended_is_refused(world: World, base: PreTrainedModel) -> None:

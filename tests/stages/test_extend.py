@@ -68,7 +68,16 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
         replace(base, initialisation="tile"),
         replace(base, initialisation="random"),
         replace(base, initialisation="random", seed=1),
+        replace(base, initialisation="spaced"),
+        replace(base, initialisation="spaced", alpha=0.2),
+        replace(base, initialisation="averaged"),
+        replace(base, initialisation="repeat-last"),
+        replace(base, initialisation="reflected"),
+        replace(base, initialisation="stretched", keep_first_block=True),
         replace(base, initialisation="interpolate"),
+        replace(base, initialisation="stretched"),
+        replace(base, initialisation="stretched", smooth_terms=5),
+        replace(base, initialisation="stretched", amplitude=1.2),
     ]
     tables = []
     for number, recipe in enumerate(recipes):
@@ -77,7 +86,8 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
         tables.append(weights["roberta.embeddings.position_embeddings.weight"])
     assert len({table.numpy().tobytes() for table in tables}) == len(recipes)
     trained = load_file(world.base / "model.safetensors")["roberta.embeddings.position_embeddings.weight"]
-    assert all(torch.equal(table[: len(trained)], trained) for table in tables[:-1])
+    unchanged = [torch.equal(table[: len(trained)], trained) for table in tables]
+    assert unchanged == [True] * (len(tables) - 4) + [False] * 4
 
 
 def test_same_settings_give_the_same_checkpoint(tmp_path: Path, copy: Path) -> None:
@@ -189,6 +199,15 @@ ERRORS = {
     "shorter": (keep, {"num_positions": NUM_POSITIONS}, "num_positions = 16"),
     "too long": (keep, {"num_positions": NUM_POSITIONS**2 + 1}, "extend to 256 at most"),
     "alpha": (keep, {"alpha": 0.5}, "alpha must be"),
+    "alpha of none": (keep, {"initialisation": "tile", "alpha": 0.2}, "alpha has no effect with initialisation = tile"),
+    "smooth terms": (keep, {"smooth_terms": 5}, "smooth_terms has no effect with initialisation = hierarchical"),
+    "amplitude": (keep, {"initialisation": "spaced", "amplitude": 1.2}, "amplitude has no effect"),
+    "first block": (keep, {"initialisation": "averaged", "keep_first_block": True}, "keep_first_block has no effect"),
+    "too smooth": (
+        keep,
+        {"initialisation": "stretched", "smooth_terms": NUM_POSITIONS + 1},
+        "smooth_terms = 17: 16 trained positions have 16 at most",
+    ),
     "no terms": (keep, {"add_tokens": "/nowhere/terms.txt"}, "add_tokens: /nowhere/terms.txt cannot be read"),
     "unknown key": (keep, {"num_position": 3}, "unknown key recipe.num_position,"),
 }

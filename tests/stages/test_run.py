@@ -96,6 +96,18 @@ def test_a_long_model_without_the_terms_is_not_taken_for_one_with_them(folder: P
     assert not run.is_done(settings("--extend.recipe.add-tokens", "terms.txt"), "extend")
 
 
+def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder: Path) -> None:
+    (folder / "done" / "extend.toml").unlink()
+    (folder / "long" / MANIFEST).touch()
+    stretched = tiny_extension("base", initialisation="stretched", smooth_terms=6)
+    artifact.write(folder / "long" / Provenance.FILE, Provenance(extension=stretched))
+    options = ("--extend.recipe.initialisation=stretched", "--extend.recipe.smooth-terms=6")
+    assert run.is_done(settings(*options), "extend")
+    for other in ("smooth-terms=5", "amplitude=1.5", "keep-first-block"):
+        assert not run.is_done(settings(*options, f"--extend.recipe.{other}"), "extend")
+    assert not run.is_done(settings(), "extend")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError
-from longmlm.settings.extend import Initialisation, PositionMode
+from longmlm.settings.extend import USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -35,7 +35,7 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class Extension(Stretched):
     """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows."""
 
     base: ModelSource
@@ -45,6 +45,35 @@ class Extension:
     alpha: float
     seed: int
     mode: PositionMode = "materialized"
+
+    @classmethod
+    def of(cls, recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Self:
+        """Returns the extension that the recipe makes of a model with `base_positions`."""
+        return cls(
+            base=base,
+            base_positions=base_positions,
+            num_positions=recipe.num_positions or base_positions,
+            initialisation=recipe.initialisation,
+            alpha=recipe.alpha,
+            seed=recipe.seed,
+            mode=recipe.mode,
+            smooth_terms=recipe.smooth_terms,
+            amplitude=recipe.amplitude,
+            keep_first_block=recipe.keep_first_block,
+        )
+
+    @property
+    def changes_trained_rows(self) -> bool:
+        """Whether trained rows change, and with them the logits on short inputs."""
+        return self.initialisation == "interpolate" or (
+            self.initialisation == "stretched" and not self.keep_first_block
+        )
+
+    @property
+    def formula(self) -> str:
+        """The initialisation and its own settings, such as "hierarchical, alpha 0.4"."""
+        own = [f"{name} {getattr(self, name)}" for name, users in USED_BY.items() if self.initialisation in users]
+        return ", ".join([self.initialisation, *own])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

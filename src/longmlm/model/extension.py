@@ -114,7 +114,7 @@ def write_extension(
 
 
 def _largest_allowed(extension: Extension | None, terms: Terms | None) -> float:
-    if extension and extension.initialisation == "interpolate":
+    if extension and extension.changes_trained_rows:
         return math.inf
     return ROUNDING if terms else 0.0
 

@@ -1,14 +1,49 @@
 """Settings of the extend stage: how a model gets more positions."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal
 
-Initialisation = Literal["hierarchical", "tile", "random", "interpolate"]
+Initialisation = Literal[
+    "hierarchical",
+    "tile",
+    "random",
+    "interpolate",
+    "stretched",
+    "spaced",
+    "averaged",
+    "repeat-last",
+    "reflected",
+]
 PositionMode = Literal["materialized", "generated"]
+USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
+    "alpha": ("hierarchical", "spaced"),
+    "smooth_terms": ("stretched",),
+    "amplitude": ("stretched",),
+    "keep_first_block": ("stretched",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtendRecipe:
+class Stretched:
+    """The settings that only stretched has."""
+
+    smooth_terms: int = 4
+    """Number of cosines in the smooth part of the table, which stretched stretches; the rest is repeated."""
+    amplitude: float = 1.0
+    """Factor of stretched on the difference between a row and the mean row."""
+    keep_first_block: bool = False
+    """Keep all trained rows unchanged in stretched, not just row 0."""
+
+    def __post_init__(self) -> None:
+        if self.smooth_terms < 1:
+            raise ValueError("smooth_terms must be at least 1")
+        if not 0 < self.amplitude < math.inf:
+            raise ValueError("amplitude must be above 0 and finite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendRecipe(Stretched):
     """How the long model is made; changing it makes a different model."""
 
     num_positions: int | None = None
@@ -17,9 +52,9 @@ class ExtendRecipe:
     add_tokens: str | None = None
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "hierarchical"
-    """How the new rows of the position table are computed; only interpolate changes the trained rows."""
+    """How the new rows of the position table are computed; only interpolate and stretched change the trained rows."""
     alpha: float = 0.4
-    """Weight of the higher digit in the hierarchical decomposition."""
+    """Weight of the higher digit in hierarchical and spaced."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     seed: int = 0
@@ -30,6 +65,14 @@ class ExtendRecipe:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1 or self.alpha == 0.5:
             raise ValueError("alpha must be at least 0, below 1 and not 0.5, which makes rows (i, j) and (j, i) equal")
+        Stretched.__post_init__(self)
+        for item in fields(self):
+            users = USED_BY.get(item.name, (self.initialisation,))
+            if self.initialisation not in users and getattr(self, item.name) != item.default:
+                raise ValueError(
+                    f"{item.name} has no effect with initialisation = {self.initialisation}, only with "
+                    f"{' and '.join(users)}: remove it"
+                )
         if self.mode == "generated" and self.initialisation not in ("hierarchical", "tile"):
             raise ValueError("mode = generated needs rows that are computed from the base rows: hierarchical or tile")
         if not 0 <= self.seed < 2**63:

@@ -41,15 +41,7 @@ def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -
     Raises PositionsError for settings of new positions if there are none.
     """
     if recipe.add_tokens is None or recipe.num_positions not in (None, base_positions):
-        return Extension(
-            base=base,
-            base_positions=base_positions,
-            num_positions=recipe.num_positions or base_positions,
-            initialisation=recipe.initialisation,
-            alpha=recipe.alpha,
-            seed=recipe.seed,
-            mode=recipe.mode,
-        )
+        return Extension.of(recipe, base, base_positions)
     for name, default in (("initialisation", "hierarchical"), ("alpha", 0.4), ("mode", "materialized")):
         if getattr(recipe, name) != default:
             raise PositionsError(f"{name} is for new positions, but the model keeps its {base_positions}: remove it")
@@ -58,7 +50,7 @@ def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -
 
 def describe_extension(extension: Extension, report: ExtensionReport) -> None:
     """Prints how the positions were extended."""
-    if extension.initialisation == "hierarchical" and extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
+    if extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
         print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
     kind = f"{extension.initialisation}, {extension.mode}"
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
