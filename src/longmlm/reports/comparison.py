@@ -98,7 +98,9 @@ def blocks_table(comparison: Comparison) -> Table:
     for arm in comparison.arms():
         before = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
         after = zip(*(_blocks(trial.after) for trial in arm.trials), strict=True)
-        lines.append([arm.name, *(f"{_mean(a):.1f} → {_mean(b):.1f}" for a, b in zip(before, after, strict=True))])
+        lines.append(
+            [arm.name, *(f"{_percent(_mean(a))} → {_percent(_mean(b))}" for a, b in zip(before, after, strict=True))]
+        )
     return Table(["arm", *(f"block {number}" for number in range(1, num_blocks + 1))], lines)
 
 
@@ -123,7 +125,7 @@ def trials_table(comparison: Comparison) -> Table:
             f"{accuracy_of(trial.before):.2f}",
             f"{accuracy_of(trial.after):.2f}",
             f"{trial.curve[-1].tokens / 1e6:.2f}",
-            _tokens(trial.tokens_to_recovery()),
+            _tokens(Arm(name=trial.arm, values={}, trials=(trial,)).tokens_to_recovery()),
         ]
         for trial in comparison.trials
     ]
@@ -142,8 +144,9 @@ def blocks_chart(comparison: Comparison) -> Chart:
     """Returns the accuracy before training of the same arms by block."""
     series = []
     for arm, colour in _drawn(comparison):
-        means = [_mean(column) for column in zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)]
-        series.append(Series(arm.name, colour, range(len(means)), means))
+        columns = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
+        means = [0.0 if math.isnan(mean := _mean(column)) else mean for column in columns]
+        series.append(Series(arm.name, colour, [*map(float, range(len(means)))], means))
     ticks = [f"block {number + 1}" for number in range(max(len(one.values) for one in series))]
     return Chart("Accuracy before training", ("block of positions", "masked-token accuracy (%)"), series, "bars", ticks)
 
@@ -200,6 +203,10 @@ def _mean(values: Sequence[float]) -> float:
 def _spread(measured: Sequence[Measured]) -> str:
     """Returns the standard deviation over seeds; empty for a single one."""
     return f" ± {statistics.stdev(map(accuracy_of, measured)):.2f}" if len(measured) > 1 else ""
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1f}"
 
 
 def _tokens(count: float | None) -> str:

@@ -1,0 +1,107 @@
+"""The report of a comparison: its tables in numbers, its charts and its page."""
+
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts.accuracy import Accuracy, Measured
+from longmlm.artifacts.comparison import Comparison, Trial
+from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.reports.comparison import (
+    BLOCKS_PICTURE,
+    RECOVERY_PICTURE,
+    arms_table,
+    blocks_chart,
+    blocks_table,
+    context_table,
+    finding,
+    recovery_chart,
+    trials_table,
+    write_comparison,
+)
+
+
+def measured(correct: int) -> Measured:
+    """Returns an evaluation of 4 rows with 25 selected tokens each, of which `correct` + 0, 1, 2, 3 are predicted."""
+    counts = tuple(correct + more for more in range(4))
+    whole = Accuracy(float(sum(counts)), 1.0, 3.0, 100)
+    return Measured(whole, (whole, Accuracy(None, None, None, 0)), (), (25,) * 4, counts)
+
+
+def trial(arm: str, seed: int, *correct: int, **views: int) -> Trial:
+    curve = tuple(
+        EvaluationMetrics(step=index, tokens=500_000 * index, held_out=measured(count), base_cut=36.0)
+        for index, count in enumerate(correct)
+    )
+    return Trial(arm=arm, seed=seed, values={"pretrain.recipe.learning_rate": 4e-4}, curve=curve, measured=views)
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    trials = (
+        trial("plain", 1, 2, 5, 7),
+        trial("better", 1, 5, 8, 8),
+        trial("plain", 2, 2, 5, 7),
+        trial("better", 2, 5, 8, 9),
+    )
+    return Comparison(model="owner/base", row_length=64, plain="plain", trials=trials)
+
+
+def test_arms_are_listed_with_differences_and_recovery(comparison: Comparison) -> None:
+    table = arms_table(comparison)
+    assert table.header == ["arm", "values", "before", "after", "− plain", "M tokens to recovery"]
+    assert [line[:4] for line in table.lines] == [
+        ["better", "learning_rate 0.0004", "26.00", "40.00 ± 2.83"],
+        ["plain", "learning_rate 0.0004", "14.00", "34.00 ± 0.00"],
+    ]
+    assert [line[4:] for line in table.lines] == [["+6.00 ± 0.00", "0.50"], ["–", "–"]]
+
+
+def test_the_finding_is_one_sentence(comparison: Comparison) -> None:
+    text = "better is best: recovered after 0.50 M tokens, plain not at all; 40.00 % against 34.00 % after training"
+    assert finding(comparison) == text
+    alone = Comparison(model="m", row_length=64, plain="plain", trials=comparison.trials[:1])
+    assert finding(alone) == "plain: 34.00 % after training, 14.00 % before"
+
+
+def test_blocks_without_a_token_have_no_number(comparison: Comparison) -> None:
+    assert blocks_table(comparison).lines[0] == ["better", "26.0 → 40.0", "– → –"]
+
+
+def test_a_control_arm_gives_a_second_recovery(comparison: Comparison) -> None:
+    control = trial("control", 1, 9, 9, 10)
+    changed = Comparison(
+        model="m", row_length=64, plain="plain", control="control", trials=(*comparison.trials, control)
+    )
+    table = arms_table(changed)
+    assert table.header[-1] == "against control"
+    assert [line[0] for line in table.lines] == ["better", "plain"]
+    assert [line[-1] for line in table.lines] == ["–", "–"]
+
+
+def test_context_is_compared_by_row(comparison: Comparison) -> None:
+    assert context_table(comparison).lines == []
+    views = {"base_cut": 6, "base_windows": 6, "long_after": 7, "long_after_cut": 6}
+    evaluated = trial("better", 1, 5, 8, 8, **{name: measured(count) for name, count in views.items()})
+    [line] = context_table(Comparison(model="m", row_length=64, plain="better", trials=(evaluated,))).lines
+    assert line == ["better", "30.00", "30.00", "34.00", "30.00", "+4.00 ± 0.00"]
+
+
+def test_curves_have_a_band_over_seeds(comparison: Comparison) -> None:
+    plain, better, goal = recovery_chart(comparison).series
+    assert (plain.name, better.name, goal.name) == ("plain", "better", "base_cut")
+    assert list(better.values) == [26.0, 38.0, 40.0]
+    assert list(better.errors or ()) == [0.0, 0.0, 2.0]
+    assert list(better.x) == [0.0, 500.0, 1000.0]
+    assert [series.name for series in blocks_chart(comparison).series] == ["plain", "better"]
+    assert len(trials_table(comparison).lines) == 4
+
+
+def test_the_page_is_written_with_its_pictures(comparison: Comparison, tmp_path: Path) -> None:
+    write_comparison(comparison, tmp_path, "# longmlm compare")
+    for name in (BLOCKS_PICTURE, RECOVERY_PICTURE, "index.html", Comparison.FILE):
+        assert (tmp_path / name).stat().st_size > 1000
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert (
+        "better is best" in text and "comparison of 2 arms" in text and "nan" not in text.lower().replace("nance", "")
+    )
