@@ -1,7 +1,6 @@
 """The run command as a user starts it: stages are skipped, resumed, refused, and stopped by a signal."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
