@@ -73,7 +73,13 @@ def paired_difference(first: Sequence[Measured], second: Sequence[Measured]) -> 
         return None
     totals = [len(first) * count for count in selected[0]]
     won, lost = ([sum(row) for row in zip(*(one.correct for one in side), strict=True)] for side in (first, second))
-    gains = [a - b for a, b in zip(won, lost, strict=True)]
+    return difference([a - b for a, b in zip(won, lost, strict=True)], totals)
+
+
+def difference(gains: Sequence[int], totals: Sequence[int]) -> Difference | None:
+    """Returns sum(gains) / sum(totals) over rows, as a difference with its standard error; None without any total."""
+    if not sum(totals):
+        return None
     share, num_rows = sum(gains) / sum(totals), sum(total > 0 for total in totals)
     squares = sum((gain - share * total) ** 2 for gain, total in zip(gains, totals, strict=True))
     error = math.sqrt(squares * num_rows / max(1, num_rows - 1)) / sum(totals)

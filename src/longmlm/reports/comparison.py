@@ -11,7 +11,7 @@ from longmlm.artifacts.comparison import Arm, Comparison, accuracy_of, certainty
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
-from longmlm.reports.tables import Table
+from longmlm.reports.tables import Table, signed
 
 RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
 CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")
@@ -216,7 +216,7 @@ def _tokens(count: float | None) -> str:
 def _points(difference: Difference | None) -> str:
     if difference is None:
         return "–"
-    return f"{difference.points:+.2f} ± {difference.standard_error:.2f}".replace("-", "−")
+    return signed(f"{difference.points:+.2f} ± {difference.standard_error:.2f}")
 
 
 def _share(probability: float) -> str:
