@@ -41,11 +41,10 @@ from longmlm.evaluation.measure import measure
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried
-from longmlm.model.extension import check_extendable, check_finite
+from longmlm.model.extension import check_extendable, check_finite, long_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of, replace_positions
-from longmlm.model.positions import extended_table
 from longmlm.release.export import export as write_stock
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
@@ -101,7 +100,7 @@ def extend(
     check_extendable(origin.provenance, source.name)
     check_finite(base, source.name)
     extension = Extension.of(recipe, source, len(positions.usable_rows))
-    table = extended_table(positions.usable_rows.cpu(), extension)
+    table = long_table(base, extension)
     long = copy.deepcopy(base) if base is model else base
     with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table
         replace_positions(long, table)

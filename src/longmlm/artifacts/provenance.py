@@ -66,7 +66,7 @@ class Extension(Stretched):
     def changes_trained_rows(self) -> bool:
         """Whether trained rows change, and with them the logits on short inputs."""
         return self.initialisation == "interpolate" or (
-            self.initialisation == "stretched" and not self.keep_first_block
+            self.initialisation in ("stretched", "fitted") and not self.keep_first_block
         )
 
     @property

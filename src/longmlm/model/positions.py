@@ -34,7 +34,7 @@ def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> F
             table = random_table(trained, num_positions, extension.seed)
         case "interpolate":
             table = interpolated_table(trained, num_positions)
-        case "stretched":
+        case "stretched" | "fitted":
             table = stretched_table(trained, extension)
         case "spaced":
             table = spaced_table(trained, num_positions, extension.alpha)

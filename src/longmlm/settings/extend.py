@@ -10,6 +10,7 @@ Initialisation = Literal[
     "random",
     "interpolate",
     "stretched",
+    "fitted",
     "spaced",
     "averaged",
     "repeat-last",
@@ -18,9 +19,9 @@ Initialisation = Literal[
 PositionMode = Literal["materialized", "generated"]
 USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
     "alpha": ("hierarchical", "spaced"),
-    "smooth_terms": ("stretched",),
+    "smooth_terms": ("stretched", "fitted"),
     "amplitude": ("stretched",),
-    "keep_first_block": ("stretched",),
+    "keep_first_block": ("stretched", "fitted"),
 }
 
 
