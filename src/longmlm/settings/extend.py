@@ -27,14 +27,14 @@ USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretched:
-    """The settings that only stretched has."""
+    """The settings of stretched, and of fitted, which starts from it."""
 
     smooth_terms: int = 4
-    """Number of cosines in the smooth part of the table, which stretched stretches; the rest is repeated."""
+    """Only for stretched and fitted: number of cosines (DCT-II) in the smooth, stretched part of the table."""
     amplitude: float = 1.0
-    """Factor of stretched on the difference between a row and the mean row."""
+    """Only for stretched: factor on each row's difference from the mean row."""
     keep_first_block: bool = False
-    """Keep all trained rows unchanged in stretched, not just row 0."""
+    """Only for stretched and fitted: keep all trained rows unchanged, not only row 0."""
 
     def __post_init__(self) -> None:
         if self.smooth_terms < 1:
@@ -53,9 +53,9 @@ class ExtendRecipe(Stretched):
     add_tokens: str | None = None
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "hierarchical"
-    """How the new rows of the position table are computed; only interpolate and stretched change the trained rows."""
+    """How the position table is extended (docs/method.md); interpolate, stretched and fitted change trained rows."""
     alpha: float = 0.4
-    """Weight of the higher digit in hierarchical and spaced."""
+    """Only for hierarchical and spaced: weight of the block; the offset within it has weight 1 - alpha."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     seed: int = 0
