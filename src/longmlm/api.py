@@ -69,7 +69,7 @@ def extend(
     model: str | Path | PreTrainedModel,
     num_positions: int,
     *,
-    initialisation: Initialisation = "hierarchical",
+    initialisation: Initialisation = "fitted",
     alpha: float = 0.4,
     stretched: Stretched | None = None,
     revision: str | None = None,
@@ -80,10 +80,11 @@ def extend(
     or a folder or hub name (at `revision`), loaded in fp32. Only from a name are pooler, NSP head and the modules of
     sentence-transformers carried over, untrained, into what `export` writes; a warning lists them.
 
-    The n trained position embeddings p come first, unchanged: texts of up to n tokens get the same logits as before.
-    That of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]), a start for training. docs/method.md lists
-    the other initialisations, of which "interpolate" and "stretched" change the trained embeddings too. `alpha` is of
-    "hierarchical" and "spaced"; `stretched`, a longmlm.settings.extend.Stretched, has the settings of "stretched".
+    The new position embeddings are a start for training. "fitted" makes positions attend to their neighbours as trained
+    ones do, and changes the n trained embeddings too, unless keep_first_block is set. "hierarchical" keeps them, so
+    that texts of up to n tokens get the same logits as before; that of position i*n + j is
+    p[j] + alpha / (1 - alpha) * (p[i] - p[0]). docs/method.md lists the other initialisations. `alpha` applies to
+    "hierarchical" and "spaced"; `stretched`, a longmlm.settings.extend.Stretched, to "fitted" and "stretched".
 
     Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be
     reached or a long model that was not trained at its length, ValueError for a setting that is out of range or that

@@ -52,7 +52,7 @@ class ExtendRecipe(Stretched):
     add_tokens is set: the model then keeps its positions."""
     add_tokens: str | None = None
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
-    initialisation: Initialisation = "hierarchical"
+    initialisation: Initialisation = "fitted"
     """How the position table is extended (docs/method.md); interpolate, stretched and fitted change trained rows."""
     alpha: float = 0.4
     """Only for hierarchical and spaced: weight of the block; the offset within it has weight 1 - alpha."""
@@ -72,10 +72,12 @@ class ExtendRecipe(Stretched):
             if self.initialisation not in users and getattr(self, item.name) != item.default:
                 raise ValueError(
                     f"{item.name} has no effect with initialisation = {self.initialisation}, only with "
-                    f"{' and '.join(users)}: remove it"
+                    f"{' and '.join(users)}: remove it, or set initialisation"
                 )
         if self.mode == "generated" and self.initialisation not in ("hierarchical", "tile"):
-            raise ValueError("mode = generated needs rows that are computed from the base rows: hierarchical or tile")
+            raise ValueError(
+                "mode = generated computes rows from the base rows: set initialisation to hierarchical or tile"
+            )
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")
         if self.num_positions is None and self.add_tokens is None:

@@ -102,10 +102,11 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     num_steps = table_at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
     num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation
     every = max(1, num_steps // 12)
+    is_generated = table_at(given, "extend", "recipe").get("mode") == "generated"
     title = Path(base.model or base.output).name
     tables: dict[str, Table] = {
         "prepare": {"recipe": {"held_out_fraction": 0.05}},
-        "extend": {"recipe": {"initialisation": "hierarchical"}},
+        "extend": {"recipe": {"initialisation": "hierarchical"} if is_generated else {}},
         "pretrain": {
             "recipe": {
                 "num_steps": num_steps,
