@@ -106,7 +106,7 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     title = Path(base.model or base.output).name
     tables: dict[str, Table] = {
         "prepare": {"recipe": {"held_out_fraction": 0.05}},
-        "extend": {"recipe": {"initialisation": "hierarchical"} if is_generated else {}},
+        "extend": {"recipe": {"initialisation": "hierarchical" if is_generated else "fitted"}},
         "pretrain": {
             "recipe": {
                 "num_steps": num_steps,
