@@ -3,9 +3,9 @@
     python benchmarks/initialisations.py --model MODEL --rows ROWS --num-positions 1536 --max-rows 48 --output FOLDER
 
 The kernel of a head is the part of its attention logits that depends on two positions alone, as defined in
-longmlm.model.position_attention. Its softmax over keys is where a query would look if all tokens were alike. Two shares of
-it, averaged over queries, heads and the first two layers: `near`, at most 8 positions away, and `repeated`, at most 8 away
-from the same offset in another block.
+longmlm.model.position_attention. Its softmax over keys is where a query would look if all tokens were alike. Two shares
+of it, averaged over queries, heads and the first two layers: `near`, at most 8 positions away, and `repeated`, at most
+8 away from the same offset in another block.
 """
 
 import argparse

@@ -125,9 +125,9 @@ def test_an_extension_of_format_1_before_stretched_is_the_one_with_default_setti
 
 def test_the_formula_names_the_settings_of_the_initialisation_only() -> None:
     stretched = replace(EXTENSION, initialisation="stretched", smooth_terms=6, amplitude=1.5)
-    assert EXTENSION.formula == "hierarchical, alpha 0.4"
-    assert stretched.formula == "stretched, smooth_terms 6, amplitude 1.5, keep_first_block False"
-    assert replace(EXTENSION, initialisation="random").formula == "random"
+    assert EXTENSION.description == "hierarchical, alpha 0.4"
+    assert stretched.description == "stretched, smooth_terms 6, amplitude 1.5"
+    assert replace(EXTENSION, initialisation="random").description == "random"
 
 
 def test_a_folder_without_a_history_has_an_empty_one(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -70,10 +70,12 @@ class Extension(Stretched):
         )
 
     @property
-    def formula(self) -> str:
-        """The initialisation and its own settings, such as "hierarchical, alpha 0.4"."""
-        own = [f"{name} {getattr(self, name)}" for name, users in USED_BY.items() if self.initialisation in users]
-        return ", ".join([self.initialisation, *own])
+    def description(self) -> str:
+        """The initialisation with alpha, if it has one, and its settings that are not the default."""
+        own = {name: getattr(self, name) for name, users in USED_BY.items() if self.initialisation in users}
+        default = asdict(Stretched())
+        shown = [f"{name} {value}" for name, value in own.items() if value != default.get(name)]
+        return ", ".join([self.initialisation, *shown])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,6 @@ def describe_extension(extension: Extension, report: ExtensionReport) -> None:
     """Prints how the positions were extended."""
     if extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
         print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
-    kind = f"{extension.formula}, {extension.mode}"
+    kind = f"{extension.description}, {extension.mode}"
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
     print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")
