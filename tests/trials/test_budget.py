@@ -41,7 +41,7 @@ def test_a_budget_is_spent_on_probes_rates_and_a_second_seed(runs: FakeRuns) -> 
     assert [trial.pretrain.recipe.learning_rate for trial in final] == pytest.approx([4e-4] * 2)
     assert [trial.pretrain.recipe.seed for trial in final] == [43, 43]
     assert (len(comparison.probes), len(comparison.trials)) == (3, 10)
-    assert runs.clock - PACKING_SECONDS < 600
+    assert runs.clock - PACKING_SECONDS <= 600
 
 
 def test_the_recommended_pipeline_has_the_length_and_schedule_of_the_users(runs: FakeRuns) -> None:
@@ -64,7 +64,7 @@ def test_an_interrupted_search_goes_on_within_its_budget(runs: FakeRuns, stopped
     assert len(runs.started) == len(set(runs.names)) == 13
     assert len({trial.pretrain.recipe.num_steps for trial in runs.started}) == 2
     assert sum(trial.seconds for trial in (*comparison.probes, *comparison.trials)) == runs.clock - PACKING_SECONDS
-    assert runs.clock - PACKING_SECONDS < 600 + 10 * (stopped_at > 2)
+    assert runs.clock - PACKING_SECONDS <= 600 + 10 * (stopped_at > 2)
     compared(pipeline(), "--budget", "10m")
     assert len(runs.started) == 13
 

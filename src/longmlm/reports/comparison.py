@@ -76,11 +76,11 @@ def finding(comparison: Comparison) -> str:
         parts.append(f"recovered after {_tokens(tokens)} M tokens, {name} {theirs}; ")
     parts.append(f"after training {best.after:.2f} %, {name} {rival.after:.2f} %")
     if gain := best.gain_over(rival):
-        probability = best.probability_over(rival)
-        note = "standard error over held-out rows; training noise not included"
-        if probability is not None:
-            note = f"probability that it is better: {100 * probability:.0f} %"
-        parts.append(f", {_points(gain)} points ({note})")
+        parts.append(f", {_points(gain)} points")
+        if len(best.pairs_with(rival)) == 1:
+            parts.append(" (standard error over held-out rows; training noise not included)")
+        elif (probability := best.probability_over(rival)) is not None:
+            parts.append(f" (probability that it is better: {100 * probability:.0f} %)")
     return "".join(parts)
 
 
