@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
 from longmlm.options import explanations, sections
-from longmlm.settings.compare import Comparison
+from longmlm.settings.compare import CompareSettings
 from longmlm.settings.pipeline import Pipeline
 
 PAGE = Path(__file__).parents[1] / "settings.md"
@@ -35,7 +35,7 @@ TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "
 def settings_page() -> str:
     """Returns the page as Markdown."""
     parts = [HEAD]
-    for stage, kind in {"pipeline file": Pipeline, **STAGES, "compare": Comparison}.items():
+    for stage, kind in {"pipeline file": Pipeline, **STAGES, "compare": CompareSettings}.items():
         parts.append(f"## {stage}\n\n{_paragraph(kind)}\n")
         parts += [f"{heading}{_table(part)}" for heading, part in _sections(stage, kind)]
     return "\n".join(parts)

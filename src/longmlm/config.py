@@ -34,6 +34,7 @@ Config = TypeVar("Config")
 RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
+OVERLAID = ("compare", "tables")  # tables that are merged later; numbers as keys are then array indices
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
@@ -113,7 +114,7 @@ def read(kind: type[Config], paths: Sequence[Path]) -> Config:
 
 def to_toml(config: Any) -> str:
     """Returns the settings as TOML that `read` accepts; settings that are None are left out."""
-    return tomli_w.dumps(_present(asdict(config)))
+    return tomli_w.dumps(present(asdict(config)))
 
 
 def _is_valid(kind: Any, content: Table) -> bool:
@@ -207,13 +208,15 @@ def _validated(kind: Any, content: Table, problems: list[Any]) -> Any:
 
 
 def _json(content: Table) -> str:
-    return json.dumps(with_arrays(content), default=str)
+    tables = {key: value if key in OVERLAID else with_arrays(value) for key, value in content.items()}
+    return json.dumps(tables, default=str)
 
 
-def _present(value: Any) -> Any:
+def present(value: Any) -> Any:
+    """Returns settings without those that are None, which TOML does not have."""
     if isinstance(value, dict):
-        return {key: _present(item) for key, item in value.items() if item is not None}
-    return [_present(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: present(item) for key, item in value.items() if item is not None}
+    return [present(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _explained(kind: type, problems: Sequence[Any]) -> str:

@@ -2,13 +2,20 @@
 
 import math
 import statistics
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import pytest
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, paired_difference
-from longmlm.artifacts.comparison import Arm, Comparison, Trial, arm_of, certainty, mean_gain
+from longmlm.artifacts.accuracy import Accuracy, Measured, paired_difference
+from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.artifacts.trials import FailedTrial, Trial, mean_gain
+from longmlm.settings.held_out import HeldOut
+
+
+def comparison(*trials: Trial, **settings: object) -> Comparison:
+    return Comparison(model="m", row_length=8, baseline="a", trials=trials, **settings)
+
 
 ACCURACIES = (17.0, 30.0, 36.5, 35.9, 36.2, 36.4)
 
@@ -50,19 +57,41 @@ def test_an_arm_gets_the_values_that_served_it_best_with_the_first_seed() -> Non
         trial(17.0, 30.0, 38.0, arm="b"),
         trial(17.0, 30.0, 36.5, rate=2e-4, seed=2),
     ]
-    arm = arm_of(trials, "a")
+    arm = comparison(*trials).arm("a")
     assert arm.values == {"rate": 2e-4}
     assert [one.seed for one in arm.trials] == [1, 2]
     assert arm.after == pytest.approx(36.3)
     assert arm.tokens_to_recovery() is None
-    assert arm_of(trials[:1] + trials[2:3], "a").values == {"rate": 4e-4}
+    assert comparison(trials[0], trials[2]).arm("a").values == {"rate": 4e-4}
 
 
 def test_the_control_arm_is_no_competitor() -> None:
     trials = (trial(17.0, 33.0), trial(17.0, 34.0, arm="b"), trial(39.0, 40.0, arm="control"))
-    comparison = Comparison(model="m", row_length=8, plain="a", control="control", trials=trials)
-    assert [arm.name for arm in comparison.arms()] == ["b", "a"]
-    assert comparison.control_trials() == trials[2:]
+    result = comparison(*trials, control="control")
+    assert [arm.name for arm in result.arms()] == ["b", "a"]
+    assert result.control_trials() == trials[2:]
+    assert comparison(trials[2], control="control").arms() == []
+
+
+def test_an_arm_of_which_a_trial_failed_is_the_last() -> None:
+    trials = (trial(17.0, 37.0, 37.0, rate=1.0), trial(17.0, 33.0, arm="b"))
+    assert [arm.name for arm in comparison(*trials).arms()] == ["a", "b"]
+    other, same = (FailedTrial(arm="a", seed=2, values={"rate": rate}, reason="x") for rate in (2.0, 1.0))
+    assert [arm.name for arm in comparison(*trials, failed=(other,)).arms()] == ["a", "b"]
+    assert [arm.name for arm in comparison(*trials, failed=(same,)).arms()] == ["b", "a"]
+
+
+def test_with_a_budget_arms_with_values_rank_by_seeds_and_accuracy() -> None:
+    trials = (
+        trial(17.0, 36.5, 36.5, rate=1.0),
+        trial(17.0, 35.0, rate=2.0),
+        trial(17.0, 35.2, arm="b", rate=1.0),
+        trial(17.0, 35.4, rate=2.0, seed=2),
+        trial(17.0, 35.1, arm="b", rate=1.0, seed=2),
+    )
+    result = comparison(*trials, budget="1h")
+    assert [result.label_of(arm) for arm in result.arms()] == ["a, rate 2.0", "b, rate 1.0", "a, rate 1.0"]
+    assert result.baseline_arm().values == {"rate": 2.0}
 
 
 def test_the_worked_example_of_a_paired_difference() -> None:
@@ -88,18 +117,48 @@ def test_rows_that_differ_or_are_unknown_are_not_paired() -> None:
     assert paired_difference([], []) is None
 
 
-def test_certainty_is_that_of_a_normal_error() -> None:
-    assert certainty(Difference(1.0, 0.5)) == pytest.approx(statistics.NormalDist().cdf(2.0))
-    assert certainty(Difference(-1.0, 0.5)) == pytest.approx(0.02275, abs=1e-5)
-    assert certainty(None) is None
+def arm(*correct: tuple[int, ...], name: str = "a") -> Arm:
+    """Returns an arm whose trial of seed 0, 1, ... predicts these tokens correctly in rows of 10 selected tokens."""
+    trials = []
+    for seed, counts in enumerate(correct):
+        base = trial(1.0, 2.0, arm=name, seed=seed)
+        line = EvaluationMetrics(step=1, tokens=1, held_out=measured(9.0, counts, (10,) * len(counts)))
+        trials.append(replace(base, curve=(*base.curve, line)))
+    return Arm(name=name, values={}, trials=tuple(trials))
+
+
+def test_with_one_seed_the_error_is_that_over_rows_and_there_is_no_probability() -> None:
+    first, second = arm((4, 5)), arm((3, 2), name="b")
+    assert astuple(first.gain_over(second)) == pytest.approx((20.0, 10.0))
+    assert first.probability_over(second) is None
+
+
+def test_the_variance_between_seeds_is_added_to_that_over_rows() -> None:
+    first, second = arm((4, 5), (6, 9)), arm((3, 2), (2, 5), name="b")
+    rows = paired_difference([t.after for t in first.trials], [t.after for t in second.trials])
+    between = statistics.variance([20.0, 40.0]) / 2
+    gain = first.gain_over(second)
+    assert gain.points == pytest.approx(30.0)
+    assert gain.standard_error == pytest.approx(math.sqrt(rows.standard_error**2 + between))
+    expected = statistics.NormalDist().cdf(gain.points / gain.standard_error)
+    assert first.probability_over(second) == pytest.approx(expected)
+    assert second.probability_over(first) == pytest.approx(1 - expected)
+
+
+def test_seeds_that_cancel_out_are_no_certainty() -> None:
+    first, second = arm((5, 6, 5, 6), (1, 2, 1, 2)), arm((3, 4, 3, 4), (3, 4, 3, 4), name="b")
+    assert first.gain_over(second).standard_error == pytest.approx(20.0)
+    assert first.probability_over(second) == pytest.approx(0.5)
 
 
 def test_arms_are_compared_on_the_seeds_that_both_have() -> None:
-    def with_rows(seed: int, correct: int) -> Trial:
-        base = trial(1.0, 2.0, seed=seed)
-        line = EvaluationMetrics(step=1, tokens=1, held_out=measured(9.0, (correct, 5), (10, 10)))
-        return Trial(arm="a", seed=seed, curve=(*base.curve, line))
+    assert arm((6, 5), (9, 5)).gain_over(arm((4, 5), name="b")).points == pytest.approx(10.0)
 
-    more = Arm(name="a", values={}, trials=(with_rows(1, 6), with_rows(2, 9)))
-    fewer = Arm(name="b", values={}, trials=(with_rows(1, 4),))
-    assert more.better_than(fewer).points == pytest.approx(10.0)
+
+@pytest.mark.parametrize("other", [{"rows_sha256": "x"}, {"held_out": HeldOut(mask_seed=1)}])
+def test_arms_with_other_rows_or_masks_are_not_paired(other: dict[str, object]) -> None:
+    first, second = arm((4, 5)), arm((3, 2), name="b")
+    changed = replace(second, trials=tuple(replace(one, **other) for one in second.trials))
+    assert first.gain_over(second) is not None
+    assert first.gain_over(changed) is None
+    assert first.probability_over(changed) is None

@@ -1,4 +1,4 @@
-"""What the longer context gains, by distance into the document, equals a plain count over tokens."""
+"""What the longer context gains, by offset in the document, equals a plain count over tokens."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.data.rows import Row
-from longmlm.evaluation.comparison import gains_by_distance
+from longmlm.evaluation.comparison import gains_by_offset
 from longmlm.evaluation.frozen import FrozenRows, viewer_of
 from longmlm.evaluation.measure import tally
 from longmlm.model.mlm import MlmObjective, MlmOutput
@@ -19,12 +19,12 @@ from tests.support.families import tiny_model
 from tests.support.tiny import NUM_POSITIONS
 
 
-def test_distance_counts_from_the_start_of_the_document_in_the_row() -> None:
+def test_offsets_count_from_the_start_of_the_document_in_the_row() -> None:
     row = Row(np.arange(12), np.array([1, 6, 9]), np.array([0, 0, 1]))
     assert row.document_offsets(np.array([1, 5, 6, 8, 9, 11])).tolist() == [0, 4, 0, 2, 0, 2]
 
 
-def test_gains_by_distance_are_those_of_the_tokens_at_it(
+def test_gains_by_offset_are_those_of_the_tokens_there(
     frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whole rows, tokens at least 8 into their document are predicted correctly; in windows, every fourth one."""
@@ -45,7 +45,7 @@ def test_gains_by_distance_are_those_of_the_tokens_at_it(
 
         monkeypatch.setattr(objective, "predict", predict)
         tallies[name] = tally(objective, frozen, view, NUM_POSITIONS, accelerator)
-    gains = gains_by_distance({"long_after": tallies["whole"], "base_windows": tallies["windows"]})
+    gains = gains_by_offset({"long_after": tallies["whole"], "base_windows": tallies["windows"]})
     assert [gain.first for gain in gains] == [half * number for number in range(len(gains))]
     assert len(gains) > 2
     for gain in gains:
@@ -62,6 +62,6 @@ def test_gains_by_distance_are_those_of_the_tokens_at_it(
         assert gain.long_after.num_selected == gain.base_windows.num_selected == selected.sum()
         assert gain.long_after.accuracy == pytest.approx(100 * after.sum() / selected.sum())
         assert astuple(gain.gain) == pytest.approx((100 * share, 100 * error))
-    assert gains_by_distance({"base_windows": tallies["windows"]}) == ()
+    assert gains_by_offset({"base_windows": tallies["windows"]}) == ()
     totals = [sum(one.measured.correct) for one in tallies.values()]
     assert totals == [hits.sum() for _, _, hits in hits_of.values()]

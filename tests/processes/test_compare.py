@@ -8,6 +8,7 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.comparison import Comparison
 from longmlm.config import read
+from longmlm.data.rows import read_rows_manifest
 from longmlm.settings.pipeline import ResolvedPipeline
 from tests.support.launching import longmlm
 from tests.support.tiny import demo_texts, tiny_folder
@@ -59,15 +60,17 @@ def test_two_arms_are_trained_and_compared(folder: Path) -> None:
         assert len(trial.before.selected) == 16 and sum(trial.before.selected) == trial.before.whole.num_selected
         assert trial.measured["long_before"].whole == trial.before.whole
         assert trial.measured["long_after"].whole == trial.after.whole
+        assert trial.rows_sha256 == read_rows_manifest(folder / "out" / "rows").sha256
         assert trial.measured["base_windows"].selected == trial.measured["long_after"].selected
     before = [trial.before.whole.loss for trial in comparison.trials]
     assert before[0] != before[1]
     assert {path.name for path in (folder / "out").iterdir()} == {"rows", "compare"}
-    assert not list(folder.glob("out/compare/*/*/*/run/checkpoints"))
+    assert len(list(folder.glob("out/compare/trials/*/*/*/run/metrics.jsonl"))) == 2
+    assert not list(folder.glob("out/compare/trials/*/*/*/run/checkpoints"))
     best = read(ResolvedPipeline, [folder / "out" / "compare" / "pipeline.toml"])
     assert best.extend is not None and best.extend.recipe.initialisation in {"hierarchical", "stretched"}
-    started = [line for line in lines if line.endswith("started")]
+    started = [line for line in lines if line.endswith("seed 42 starts")]
     assert len(started) == 2
     code, lines = longmlm(folder, "compare", "mine.toml", "arms.toml")
     assert code == 0
-    assert [line for line in lines if line.endswith("started")] == []
+    assert [line for line in lines if line.endswith("seed 42 starts")] == []

@@ -1,23 +1,15 @@
-"""Trials of a comparison: which are planned, run and skipped, and how a budget is spent. No trial is really trained."""
+"""Which trials of a comparison run, are resumed, skipped, made anew and reported. No trial is really trained."""
 
 import json
+import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, Measured
-from longmlm.artifacts.comparison import Comparison
-from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
-from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.config import parse, read
 from longmlm.errors import ConfigError, TrainingError
-from longmlm.settings.compare import ComparedPipeline, budget_minutes
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.stages import compare as stage
+from tests.support.comparing import FakeRuns, best_file, compared, settings
 from tests.support.prepare_settings import written
 
 MINE = """
@@ -31,13 +23,6 @@ num_steps = 100
 [compare.arms.tile.extend.recipe]
 initialisation = "tile"
 """
-CONTROL = """
-[compare]
-control = "own-length"
-[compare.arms.own-length]
-length = 32
-extension = false
-"""
 SEARCH = """
 [compare]
 seeds = [1, 2, 3]
@@ -45,6 +30,7 @@ seeds = [1, 2, 3]
 learning_rate = [1e-4, 4e-4]
 schedule = ["linear", "cosine"]
 """
+FIRST = ["hierarchical/as-given/seed-42", "tile/as-given/seed-42"]
 
 
 @pytest.fixture
@@ -53,235 +39,189 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return written(tmp_path, "mine.toml", MINE)
 
 
-def settings(*arguments: str) -> ComparedPipeline:
-    return parse(ComparedPipeline, arguments)
-
-
-def measured(accuracy: float) -> Measured:
-    whole = Accuracy(accuracy, 0.5, 3.0, 100)
-    return Measured(whole, (whole, whole), (), (50, 50), (round(accuracy / 2), 14))
-
-
-def accuracy_after(pipeline: ResolvedPipeline) -> float:
-    """Returns an accuracy that is best at a rate of 4e-4 and better for tile."""
-    is_tile = pipeline.extend is not None and pipeline.extend.recipe.initialisation == "tile"
-    return 30 + 4 * is_tile - abs(pipeline.pretrain.recipe.learning_rate / 1e-4 - 4)
-
-
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[ResolvedPipeline]:
-    """Replaces each trial by a run folder with plausible metrics; collects the pipelines that were started.
-
-    The page with its charts, which takes a second, is left out.
-    """
-    pipelines: list[ResolvedPipeline] = []
-
-    def write_record(comparison: Comparison, folder: Path, _made_by: str) -> None:
-        artifact.write(folder / Comparison.FILE, comparison)
-
-    def run_child(command: Sequence[str], _environment: Mapping[str, str], log: Path) -> tuple[int, str]:
-        pipeline = read(ResolvedPipeline, [Path(command[-1])])
-        pipelines.append(pipeline)
-        folder, steps = Path(pipeline.output), pipeline.pretrain.recipe.num_steps
-        log.write_text("done\n", encoding="utf-8")
-        for name in ("run/checkpoints", "long", "done"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        metrics = MetricsFile(folder / "run")
-        for step, accuracy in ((0, 10.0), (steps, accuracy_after(pipeline))):
-            line = EvaluationMetrics(step=step, tokens=64 * step, held_out=measured(accuracy), base_cut=40.0)
-            metrics.append(line)
-        state = TrainState(step=steps, tokens=64 * steps, training_seconds=0.5 * steps)
-        summary = RunSummary(state=state, train_tokens_per_second=128.0, num_processes=1, peak_memory_bytes=1)
-        artifact.write(folder / "run" / RunSummary.FILE, summary)
-        (folder / "done" / f"{pipeline.until}.toml").touch()
-        return 0, ""
-
-    monkeypatch.setattr(stage, "write_comparison", write_record)
-    monkeypatch.setattr(stage, "run_child", run_child)
-    return pipelines
+def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    return FakeRuns(monkeypatch)
 
 
-def names(pipelines: Sequence[ResolvedPipeline]) -> list[str]:
-    return [pipeline.output.removeprefix("out/compare/") for pipeline in pipelines]
+def overlay(text: str, name: str = "overlay.toml") -> str:
+    return written(Path(), name, text)
 
 
-def test_all_combinations_run_with_one_seed_and_the_best_with_the_others(
-    mine: str, tmp_path: Path, started: list[ResolvedPipeline]
-) -> None:
-    stage.compare(settings(mine, written(tmp_path, "search.toml", SEARCH)))
+def test_all_combinations_run_with_one_seed_and_the_best_with_the_others(mine: str, runs: FakeRuns) -> None:
+    comparison = compared(mine, overlay(SEARCH))
     values = [f"learning_rate-{rate},schedule-{name}" for rate in (0.0001, 0.0004) for name in ("linear", "cosine")]
     searched = [f"{arm}/{value}/seed-1" for arm in ("hierarchical", "tile") for value in values]
     best = [f"{arm}/{values[2]}/seed-{seed}" for arm in ("hierarchical", "tile") for seed in (2, 3)]
-    assert names(started) == searched + best
-    assert [pipeline.pretrain.recipe.seed for pipeline in started] == [1] * 8 + [2, 3, 2, 3]
-    assert {pipeline.prepare.output for pipeline in started} == {pipeline.pretrain.rows for pipeline in started}
-    assert {pipeline.prepare.output for pipeline in started} == {"out/rows"}
-    assert {pipeline.until for pipeline in started} == {"pretrain"}
-    comparison = artifact.read(Comparison, Path("out/compare/comparison.json"))
+    assert runs.names == searched + best
+    assert [pipeline.pretrain.recipe.seed for pipeline in runs.started] == [1] * 8 + [2, 3, 2, 3]
+    assert {pipeline.prepare.output for pipeline in runs.started} == {"out/rows"}
+    assert {pipeline.pretrain.rows for pipeline in runs.started} == {"out/rows"}
+    assert {pipeline.until for pipeline in runs.started} == {"pretrain"}
     assert len(comparison.trials) == 12
     assert [arm.name for arm in comparison.arms()] == ["tile", "hierarchical"]
 
 
-def test_the_best_arm_becomes_a_pipeline_file(
-    mine: str, tmp_path: Path, started: list[ResolvedPipeline], capsys: pytest.CaptureFixture[str]
-) -> None:
-    stage.compare(settings(mine, written(tmp_path, "search.toml", SEARCH)))
-    best = read(ResolvedPipeline, [Path("out/compare/pipeline.toml")])
+def test_the_best_arm_becomes_a_pipeline_file(mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    compared(mine, overlay(SEARCH))
+    best = best_file()
     assert best.extend is not None and best.extend.recipe.initialisation == "tile"
     assert (best.pretrain.recipe.learning_rate, best.pretrain.recipe.num_steps) == (4e-4, 100)
-    assert (best.output, best.until) == ("out", "release")
+    assert (best.output, best.until, best.prepare.output) == ("out", "release", "out/rows")
     output = capsys.readouterr().out
-    assert "tile is best: 34.00 % against 30.00 % after training, +2.00 ± 2.00 points (84 % certain)" in output
+    assert "tile ranks first by accuracy after training: after training 34.00 %, hierarchical 30.00 %, +2.00" in output
     assert "longmlm run out/compare/pipeline.toml" in output
 
 
-def test_finished_trials_are_not_repeated_and_changed_ones_are(mine: str, started: list[ResolvedPipeline]) -> None:
-    stage.compare(settings(mine))
-    assert names(started) == ["hierarchical/as-given/seed-42", "tile/as-given/seed-42"]
-    stage.compare(settings(mine))
-    assert len(started) == 2
-    (Path("out/compare/tile/as-given/seed-42/done/pretrain.toml")).unlink()
-    stage.compare(settings(mine))
-    assert names(started[2:]) == ["tile/as-given/seed-42"]
-    stage.compare(settings(mine, "--pretrain.recipe.num-steps", "50"))
-    assert len(started) == 5
+def test_finished_trials_are_not_repeated(mine: str, runs: FakeRuns) -> None:
+    compared(mine)
+    assert runs.names == FIRST
+    compared(mine)
+    assert len(runs.started) == 2
+
+
+def test_an_old_result_is_never_taken_for_one_of_new_settings(
+    mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compared(mine)
+    faster = ("--pretrain.recipe.learning-rate", "4e-4")
+    runs.stopped_at = 2
+    with pytest.raises(SystemExit) as stopped:
+        compared(mine, *faster)
+    assert stopped.value.code == 143
+    captured = capsys.readouterr()
+    assert "[1/2] hierarchical, seed 42 starts anew: other settings of pretrain" in captured.out
+    assert "[1/2] hierarchical, seed 42 stopped by SIGTERM: run the same command again to resume" in captured.err
+    runs.stopped_at = None
+    comparison = compared(mine, *faster)
+    assert [trial.after.whole.accuracy for trial in comparison.trials] == [30.0, 34.0]
+    assert len(runs.started) == 4
+
+
+def test_a_trial_is_repeated_for_what_it_depends_on_and_nothing_else(mine: str, runs: FakeRuns) -> None:
+    compared(mine)
+    reordered = MINE.replace('length = 64\noutput = "out"\n', 'output = "out"\nlength = 64\n')
+    compared(overlay(reordered + '[release.card]\ntitle = "other"\n[pretrain.runtime]\nlog_every_steps = 3\n'))
+    assert len(runs.started) == 2
+    compared(overlay(reordered + "[pretrain.runtime]\nevaluate_every_steps = 3\n"))
+    assert len(runs.started) == 4
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_weights_are_removed_unless_they_are_kept(mine: str, started: list[ResolvedPipeline], is_kept: bool) -> None:
-    stage.compare(settings(mine, "--compare.keep-weights" if is_kept else "--compare.no-keep-weights"))
+def test_a_later_last_stage_needs_the_weights(
+    mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str], is_kept: bool
+) -> None:
+    kept = ["--compare.keep-weights"] if is_kept else []
+    compared(mine, *kept)
+    compared(mine, *kept, "--compare.until", "evaluate")
+    anew = "starts anew: its weights, which evaluate needs, are gone" in capsys.readouterr().out
+    assert anew != is_kept
+    assert len(runs.started) == 4
+    compared(mine, *kept)
+    assert len(runs.started) == 4
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_weights_are_removed_unless_they_are_kept(mine: str, runs: FakeRuns, is_kept: bool) -> None:
+    trial = Path("out/compare/trials/tile/as-given/seed-42")
+    compared(mine, "--compare.keep-weights" if is_kept else "--compare.no-keep-weights")
     for name in ("long", "run/checkpoints"):
-        assert Path("out/compare/tile/as-given/seed-42", name).is_dir() == is_kept
-    assert Path("out/compare/tile/as-given/seed-42/run/metrics.jsonl").is_file()
+        assert (trial / name).is_dir() == is_kept
+    assert (trial / "run/metrics.jsonl").is_file()
+    (trial / "long").mkdir(exist_ok=True)  # as if the comparison had been killed before it removed them
+    compared(mine)
+    assert not (trial / "long").exists()
 
 
-def test_an_arm_with_other_rows_gets_its_own(mine: str, tmp_path: Path, started: list[ResolvedPipeline]) -> None:
-    stage.compare(settings(mine, written(tmp_path, "control.toml", CONTROL)))
-    rows = {pipeline.output.split("/")[2]: pipeline.pretrain.rows for pipeline in started}
-    assert rows["hierarchical"] == rows["tile"] == "out/rows"
-    assert rows["own-length"].startswith("out/compare/rows-")
-    assert started[-1].extend is None
-    assert [arm.name for arm in artifact.read(Comparison, Path("out/compare/comparison.json")).arms()] == [
-        "tile",
-        "hierarchical",
+def test_a_failing_trial_does_not_stop_the_others(
+    mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def diverges_with_seed_2(pipeline: ResolvedPipeline) -> str:
+        (Path(pipeline.output) / "run").mkdir(parents=True, exist_ok=True)
+        fails = "/tile/" in pipeline.output and pipeline.pretrain.recipe.seed == 2
+        return "error: the loss is not finite at step 7" if fails else ""
+
+    runs.failures = diverges_with_seed_2
+    text = overlay("[compare]\nseeds = [1, 2]\n")
+    comparison = compared(mine, text)
+    assert len(runs.started) == 4 and len(comparison.trials) == 3
+    assert [arm.name for arm in comparison.arms()] == ["hierarchical", "tile"]
+    [failed] = comparison.failed
+    assert failed.description == "tile, seed 2 failed: error: the loss is not finite at step 7"
+    output = capsys.readouterr().out
+    assert f"{failed.description}\npage: " in output
+    assert "[4/4] tile, seed 2 failed: error: the loss" in output and "seed-2/log.txt" in output
+    runs.failures = lambda _: ""
+    comparison = compared(mine, text)
+    assert len(runs.started) == 5 and comparison.failed == ()
+    assert comparison.arms()[0].name == "tile"
+
+
+def test_an_arm_of_which_the_first_seed_failed_is_left_at_that(mine: str, runs: FakeRuns) -> None:
+    runs.failures = lambda pipeline: "error: too high" if "tile" in pipeline.output else ""
+    comparison = compared(mine, overlay("[compare]\nseeds = [1, 2]\n"))
+    assert runs.names == [
+        f"{name}/as-given/seed-{seed}" for name, seed in (("hierarchical", 1), ("tile", 1), ("hierarchical", 2))
     ]
+    assert [arm.name for arm in comparison.arms()] == ["hierarchical"]
 
 
-def test_a_failed_trial_names_its_log(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_child(_command: Sequence[str], _environment: Mapping[str, str], log: Path) -> tuple[int, str]:
-        log.write_text("first\nerror: no such text\n", encoding="utf-8")
-        return 2, ""
-
-    monkeypatch.setattr(stage, "run_child", run_child)
-    with pytest.raises(
-        TrainingError, match=r"\[1/2\] hierarchical, seed 42: failed \(exit code 2\): error: no such text"
-    ):
-        stage.compare(settings(mine))
+def test_the_error_is_that_of_this_attempt(mine: str, runs: FakeRuns) -> None:
+    for reason in ("error: first cause", "torch.OutOfMemoryError: CUDA out of memory"):
+        runs.failures = lambda pipeline, reason=reason: reason if "tile" in pipeline.output else ""
+        assert compared(mine).failed[0].reason == reason
 
 
-def test_a_signal_stops_the_comparison(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "run_child", lambda *_, **__: (143, "SIGTERM"))
-    with pytest.raises(SystemExit) as stopped:
-        stage.compare(settings(mine))
-    assert stopped.value.code == 143
+def test_a_comparison_of_which_every_trial_failed_is_an_error(mine: str, runs: FakeRuns) -> None:
+    runs.failures = lambda _: "error: no such text"
+    with pytest.raises(TrainingError, match=r"hierarchical, seed 42 failed: error: no such text; its output is in"):
+        compared(mine)
+    assert len(runs.started) == 1
+    for name in FIRST:
+        Path("out/compare/trials", name, "run").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(Path("out/compare/trials", FIRST[1]))
+    with pytest.raises(TrainingError, match=r"every trial failed: hierarchical, seed 42 failed: error: no such text"):
+        compared(mine)
+    assert len(runs.started) == 3
 
 
-def test_a_wrong_arm_is_refused_before_any_trial(mine: str, tmp_path: Path, started: list[ResolvedPipeline]) -> None:
-    wrong = written(tmp_path, "wrong.toml", '[compare.arms.other.extend.recipe]\ninitialisation = "til"\n')
+def test_a_control_arm_may_be_listed_first(tmp_path: Path, runs: FakeRuns, mine: str) -> None:
+    base, _, arms = MINE.partition("[compare.arms.hier")
+    control = '[compare]\ncontrol = "own"\n[compare.arms.own]\nlength = 32\nextension = false\n'
+    comparison = compared(overlay(f"{base}{control}[compare.arms.hier{arms}"))
+    assert (comparison.baseline, comparison.control) == ("hierarchical", "own")
+    assert [arm.name for arm in comparison.arms()] == ["tile", "hierarchical"]
+    assert runs.names[-1] == "own/as-given/seed-42"
+
+
+def test_packing_is_not_part_of_a_trial(mine: str, runs: FakeRuns) -> None:
+    assert [trial.seconds for trial in compared(mine).trials] == [60.0, 60.0]
+
+
+def test_the_settings_on_the_page_can_be_run_again(mine: str, runs: FakeRuns) -> None:
+    first = compared(mine, overlay(SEARCH))
+    again = overlay(Path("out/compare/made_by.toml").read_text(encoding="utf-8"), "again.toml")
+    assert settings(again) == settings(mine, overlay(SEARCH))
+    assert compared(again).trials == first.trials
+    assert len(runs.started) == 12
+
+
+def test_a_wrong_arm_is_refused_before_any_trial(mine: str, runs: FakeRuns) -> None:
+    wrong = overlay('[compare.arms.other.extend.recipe]\ninitialisation = "til"\n')
     with pytest.raises(ConfigError, match=r"arm other: extend\.recipe\.initialisation"):
-        stage.compare(settings(mine, wrong))
-    assert started == []
+        compared(mine, wrong)
+    assert runs.started == []
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ('plain = "none"', "plain = none: there is no such arm, only hierarchical, tile"),
-        ('control = "none"', "control = none: there is no such arm"),
-        ('control = "tile"\nplain = "tile"', "plain and control must be different arms"),
-        ("seeds = [1, 1]", "seeds must be different"),
-        ("seeds = []", "seeds must be different numbers, at least one"),
-        ("search.pretrain.recipe.learning_rate = 1e-4", "search.pretrain.recipe.learning_rate needs a list of values"),
-        ('arms."a/b" = {}', "arm 'a/b': a name may have letters"),
-    ],
-)
-def test_settings_that_cannot_be_compared_are_refused(mine: str, tmp_path: Path, table: str, message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        settings(mine, written(tmp_path, "wrong.toml", f"[compare]\n{table}\n"))
-    assert message in str(raised.value)
-
-
-def test_a_pipeline_without_arms_needs_a_budget(tmp_path: Path) -> None:
-    pipeline = written(tmp_path, "plain.toml", MINE.partition("[compare")[0])
-    with pytest.raises(ConfigError, match=r"set arms under \[compare\.arms\.NAME\], or give a budget"):
-        settings(pipeline)
-    assert settings(pipeline, "--budget", "1h").budget == "1h"
-
-
-@pytest.mark.parametrize(("text", "minutes"), [("90m", 90), ("1h", 60), ("1.5h", 90), ("2d", 2880)])
-def test_budgets_have_units(text: str, minutes: float) -> None:
-    assert budget_minutes(text) == minutes
-
-
-@pytest.mark.parametrize("text", ["60", "h", "-1h", "0h", "1 hour", ""])
-def test_other_budgets_are_refused(mine: str, text: str) -> None:
-    with pytest.raises(ConfigError, match="write a number with a unit"):
-        settings(mine, "--budget", text)
-
-
-@pytest.fixture
-def budgeted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[ResolvedPipeline]) -> Callable:
-    """Compares within a budget, with a rate of 1e-4 in the pipeline and trials that seem to take 10 s to start."""
-    monkeypatch.chdir(tmp_path)
-    text = MINE.partition("[compare")[0] + "learning_rate = 1e-4\nwarmup_steps = 70\n"
-    pipeline, measure = written(tmp_path, "plain.toml", text), stage.measured_trial
-
-    def measured_trial(planned: stage.Plan, seconds: float, config: ComparedPipeline) -> object:
-        trial = measure(planned, seconds, config)
-        return replace(trial, seconds=10 + trial.training_seconds)
-
-    monkeypatch.setattr(stage, "measured_trial", measured_trial)
-
-    def run(budget: str) -> list[ResolvedPipeline]:
-        stage.compare(settings(pipeline, "--budget", budget))
-        return started
-
-    return run
-
-
-def test_a_budget_is_spent_on_probes_rates_and_a_second_seed(budgeted: Callable) -> None:
-    pipelines = budgeted("10m")
-    assert [name.split("/")[0] for name in names(pipelines[:3])] == ["hierarchical", "averaged", "stretched"]
-    assert [pipeline.pretrain.recipe.num_steps for pipeline in pipelines[:3]] == [10] * 3
-    searched, final = pipelines[3:11], pipelines[11:]
-    left = 600 - 3 * (10 + 5)
-    assert {pipeline.pretrain.recipe.num_steps for pipeline in searched + final} == {int((left / 10 - 10) / 0.5)}
-    rates = [pipeline.pretrain.recipe.learning_rate for pipeline in searched]
-    assert rates == pytest.approx([1e-4, 2e-4, 4e-4, 8e-4] * 2)
-    assert [pipeline.pretrain.recipe.learning_rate for pipeline in final] == pytest.approx([4e-4] * 2)
-    assert [pipeline.pretrain.recipe.seed for pipeline in final] == [43, 43]
-    best = tomllib.loads(Path("out/compare/pipeline.toml").read_text(encoding="utf-8"))
-    assert best["pretrain"]["recipe"]["learning_rate"] == pytest.approx(4e-4)
-
-
-def test_a_small_budget_tries_fewer_rates(budgeted: Callable) -> None:
-    pipelines = budgeted("3m")
-    assert [round(p.pretrain.recipe.learning_rate * 1e4) for p in pipelines[3:7]] == [1, 4, 1, 4]
-
-
-def test_a_budget_that_is_too_short_says_how_much_is_needed(budgeted: Callable) -> None:
-    needed = (3 * 15 + 6 * (10 + 20 * 0.5)) / 60
-    with pytest.raises(ConfigError, match=f"the budget is too short .* set it to {needed + 1:.0f}m or more"):
-        budgeted("2m")
-
-
-def test_the_record_is_json_with_all_trials(mine: str, started: list[ResolvedPipeline]) -> None:
-    stage.compare(settings(mine))
+def test_the_record_is_json_with_all_trials(mine: str, runs: FakeRuns) -> None:
+    compared(mine)
     content = json.loads(Path("out/compare/comparison.json").read_text(encoding="utf-8"))
-    assert {key: content[key] for key in ("format", "model", "row_length", "plain")} == {
+    assert {key: content[key] for key in ("format", "model", "row_length", "baseline")} == {
         "format": 1,
         "model": "owner/base",
         "row_length": 64,
-        "plain": "hierarchical",
+        "baseline": "hierarchical",
     }
     assert [len(trial["curve"]) for trial in content["trials"]] == [2, 2]
+    assert {trial["rows_sha256"] for trial in content["trials"]} == {"out/rows"}
+    assert tomllib.loads(Path("out/compare/trials", FIRST[0], "trial.toml").read_text())["length"] == 64

@@ -65,6 +65,16 @@ def test_stages_after_one_whose_result_is_made_again_check_their_own(
     assert started == ["prepare", "pretrain", "evaluate", "release"]
 
 
+@pytest.mark.parametrize("until", ["prepare", "pretrain", "evaluate"])
+def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    with pytest.raises(FolderError, match=r"extend has to run again, but out/release has its earlier result"):
+        run.check_results(settings("--until", until))
+    monkeypatch.setattr(run, "is_done", lambda *_: True)
+    run.check_results(settings("--until", until))
+
+
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_terms_are_those_of_the_long_model(folder: Path, is_recorded: bool) -> None:
     terms, config = folder.parent / "terms.txt", settings("--extend.recipe.add-tokens", "terms.txt")

@@ -66,7 +66,8 @@ def paired_difference(first: Sequence[Measured], second: Sequence[Measured]) -> 
 
     Each row's counts are added up over the pairs, which may be seeds of one model. The standard error is that of a
     ratio of totals over rows. Two rows of 10 selected tokens, of which the models predict 4 and 3, 5 and 2 correctly:
-    differences of 1 and 3 in 20 tokens are 20 points, with an error of sqrt((1-2)^2 + (3-2)^2) * sqrt(2 / 1) / 20 = 10.
+    differences of 1 and 3 in 20 tokens are 20 points, with an error of
+    100 * sqrt((1 - 2)^2 + (3 - 2)^2) * sqrt(2 / 1) / 20 = 10.
     """
     selected = [measured.selected for measured in (*first, *second)]
     if not selected or not selected[0] or any(counts != selected[0] for counts in selected):

@@ -1,74 +1,24 @@
-"""comparison.json: what every trial of a comparison measured, and what follows: the best settings, tokens to recovery.
+"""comparison.json: all trials of a comparison, and what follows: the order of the arms, differences, probabilities."""
 
-A trial is one run of one arm with one choice of settings and one seed. For example, two arms, two learning rates to
-try and three seeds are 2 * 2 trials with the first seed, and 2 * 2 more for the better rate of each arm.
-"""
-
-import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from longmlm.artifacts.accuracy import Difference, Measured, paired_difference
+from longmlm.artifacts.accuracy import Difference, paired_difference
 from longmlm.artifacts.artifact import Artifact
-from longmlm.artifacts.evaluation import ViewName
-from longmlm.artifacts.metrics import EvaluationMetrics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One run: its arm, the values tried for searched settings, and its evaluations, the first before training.
-
-    `measured` is what the evaluate stage found; empty if the trial ended with pretrain. `seconds` is the time of all
-    its stages, start-up included.
-    """
-
-    arm: str
-    seed: int
-    values: dict[str, Any] = field(default_factory=dict)
-    curve: tuple[EvaluationMetrics, ...]
-    tokens_per_second: float | None = None
-    training_seconds: float = 0.0
-    seconds: float = 0.0
-    measured: dict[ViewName, Measured] = field(default_factory=dict)
-
-    @property
-    def base_cut(self) -> float | None:
-        """The base model's accuracy on rows cut to its length."""
-        return self.curve[0].base_cut
-
-    @property
-    def before(self) -> Measured:
-        """Accuracy before training."""
-        return self.curve[0].held_out
-
-    @property
-    def after(self) -> Measured:
-        """Accuracy after training."""
-        return self.curve[-1].held_out
-
-    def tokens_to_recovery(self, control: Sequence["Trial"] = ()) -> int | None:
-        """Returns the tokens at the first of two consecutive evaluations at or above base_cut; None if there is none.
-
-        With control trials, what these have gained over the base model by then is added to base_cut.
-        """
-        reached = [
-            accuracy_of(line.held_out) >= (line.base_cut or math.inf) + mean_gain(control, line.tokens)
-            for line in self.curve
-        ]
-        pairs = zip(self.curve, reached, reached[1:], strict=False)
-        return next((line.tokens for line, now, then in pairs if now and then), None)
+from longmlm.artifacts.trials import FailedTrial, Trial, accuracy_of, labels_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """An arm with the settings that served it best, and its trials with them, one per seed."""
+    """An arm with one choice of settings, and its trials with them, one per seed; `num_failed` others failed."""
 
     name: str
     values: dict[str, Any]
     trials: tuple[Trial, ...]
+    num_failed: int = 0
 
     @property
     def before(self) -> float:
@@ -86,79 +36,111 @@ class Arm:
         reached = [count for count in tokens if count is not None]
         return statistics.fmean(reached) if len(reached) == len(tokens) else None
 
-    def better_than(self, other: "Arm") -> Difference | None:
-        """Returns this arm's accuracy after training minus the other's, over the seeds that both have."""
-        seeds = [trial.seed for trial in self.trials if any(trial.seed == its.seed for its in other.trials)]
-        mine, others = ([t.after for seed in seeds for t in arm.trials if t.seed == seed] for arm in (self, other))
-        return paired_difference(mine, others)
+    def pairs_with(self, other: "Arm") -> list[tuple[Trial, Trial]]:
+        """Returns the trials of both arms with the same seed, rows and held-out masks."""
+        pairs = [(mine, its) for mine in self.trials for its in other.trials if mine.seed == its.seed]
+        return [(mine, its) for mine, its in pairs if mine.has_rows_of(its)]
+
+    def gain_over(self, other: "Arm") -> Difference | None:
+        """Returns this arm's accuracy after training minus the other's, over the seeds that both have.
+
+        The variance over held-out rows is that of `paired_difference`. With several seeds, the variance of the seeds'
+        differences divided by their number is added to it: that of training.
+        """
+        pairs = [(mine.after, its.after) for mine, its in self.pairs_with(other)]
+        gain = paired_difference([mine for mine, _ in pairs], [its for _, its in pairs])
+        if gain is None or len(pairs) == 1:
+            return gain
+        each = [one.points for mine, its in pairs if (one := paired_difference([mine], [its]))]
+        error = math.hypot(gain.standard_error, math.sqrt(statistics.variance(each) / len(each)))
+        return Difference(gain.points, error)
+
+    def probability_over(self, other: "Arm") -> float | None:
+        """Returns the probability that this arm's accuracy after training is higher, if the error is normal.
+
+        None with fewer than two common seeds, which say nothing about how much training varies.
+        """
+        gain = self.gain_over(other)
+        if gain is None or not gain.standard_error or len(self.pairs_with(other)) == 1:
+            return None
+        return statistics.NormalDist().cdf(gain.points / gain.standard_error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Artifact):
-    """All trials of a comparison, on rows of `row_length` tokens and the same held-out masks."""
+    """All trials of a comparison.
+
+    With a budget, `probes` are the trials of the first round, which are too short to be compared with the others.
+    """
 
     FILE: ClassVar[str] = "comparison.json"
 
     model: str
     row_length: int
-    plain: str
+    baseline: str
     control: str | None = None
+    budget: str | None = None
     trials: tuple[Trial, ...] = ()
+    probes: tuple[Trial, ...] = ()
+    failed: tuple[FailedTrial, ...] = ()
 
     def arms(self) -> list[Arm]:
-        """Returns every arm with the settings that served it best, the best arm first; the control arm is left out."""
-        names = dict.fromkeys(trial.arm for trial in self.trials)
-        return sorted((arm_of(self.trials, name) for name in names if name != self.control), key=rank)
+        """Returns every arm with the values that served it best, the best arm first; the control arm is left out.
+
+        With a budget, arms with each of their values instead, by accuracy after training, those with more seeds first.
+        """
+        names = [name for name in dict.fromkeys(trial.arm for trial in self.trials) if name != self.control]
+        if self.budget:
+            choices = [choice for name in names for choice in self.choices(name)]
+            return sorted(choices, key=lambda arm: (-len(arm.trials), _descending(arm.after)))
+        return sorted(map(self.arm, names), key=rank)
+
+    def choices(self, name: str) -> list[Arm]:
+        """Returns an arm with each choice of values with which a trial has finished."""
+        chosen: list[tuple[dict[str, Any], list[Trial]]] = []
+        for trial in (trial for trial in self.trials if trial.arm == name):
+            same = next((trials for values, trials in chosen if values == trial.values), None)
+            if same is None:
+                chosen.append((trial.values, same := []))
+            same.append(trial)
+        failed = [trial.values for trial in self.failed if trial.arm == name]
+        return [
+            Arm(name=name, values=values, trials=tuple(trials), num_failed=failed.count(values))
+            for values, trials in chosen
+        ]
+
+    def arm(self, name: str) -> Arm:
+        """Returns an arm with the values whose trial ranks first among those of its first seed."""
+        choices = self.choices(name)
+        first = choices[0].trials[0].seed
+        return min((arm for arm in choices if arm.trials[0].seed == first), key=lambda arm: rank(_first_of(arm)))
 
     def control_trials(self) -> tuple[Trial, ...]:
         """Returns the control arm's trials with its best settings; none without such an arm."""
         has_control = any(trial.arm == self.control for trial in self.trials)
-        return arm_of(self.trials, self.control).trials if self.control and has_control else ()
+        return self.arm(self.control).trials if self.control and has_control else ()
+
+    def baseline_arm(self) -> Arm | None:
+        """Returns the baseline, with a budget with the values that served it best; None if it has no finished trial."""
+        return next((arm for arm in self.arms() if arm.name == self.baseline), None)
+
+    def label_of(self, arm: Arm) -> str:
+        """Returns the name of an arm; with a budget, which ranks one arm with several values, with its values."""
+        return ", ".join([arm.name, *labels_of(arm.values)]) if self.budget else arm.name
 
 
-def worded(values: Mapping[str, Any]) -> list[str]:
-    """Returns searched values in words: the last part of each setting's name, and its value."""
-    return [f"{key.rpartition('.')[2]} {value}" for key, value in values.items()]
+def rank(arm: Arm) -> tuple[bool, float, float]:
+    """Returns a key by which the better arm is smaller: fewer tokens to recovery, else higher accuracy at the end.
 
-
-def accuracy_of(measured: Measured) -> float:
-    """Returns the accuracy on whole rows in percent; NaN if no token was selected."""
-    return math.nan if measured.whole.accuracy is None else measured.whole.accuracy
-
-
-def mean_gain(trials: Sequence[Trial], tokens: int) -> float:
-    """Returns the points that the trials have gained on average after `tokens`, linearly between evaluations."""
-    return statistics.fmean(_gain(trial, tokens) for trial in trials) if trials else 0.0
-
-
-def arm_of(trials: Sequence[Trial], name: str) -> Arm:
-    """Returns an arm with the values of the trial that ranks first among those of its first seed."""
-    own = [trial for trial in trials if trial.arm == name]
-    searched = [Arm(name=name, values=trial.values, trials=(trial,)) for trial in own if trial.seed == own[0].seed]
-    best = min(searched, key=rank)
-    return Arm(name=name, values=best.values, trials=tuple(trial for trial in own if trial.values == best.values))
-
-
-def rank(arm: Arm) -> tuple[float, float]:
-    """Returns a key by which the better arm is smaller: fewer tokens to recovery, else higher accuracy at the end."""
-    tokens = arm.tokens_to_recovery()
-    return (math.inf if tokens is None else tokens, -arm.after)
-
-
-def certainty(difference: Difference | None) -> float | None:
-    """Returns the probability that the first of two models is the better one, if the error is normal.
-
-    It covers the choice of held-out rows, and seeds as far as both models were trained with several.
+    An arm of which a trial failed comes after all others.
     """
-    if difference is None or not difference.standard_error:
-        return None
-    return statistics.NormalDist().cdf(difference.points / difference.standard_error)
+    tokens = arm.tokens_to_recovery()
+    return (bool(arm.num_failed), math.inf if tokens is None else tokens, _descending(arm.after))
 
 
-def _gain(trial: Trial, tokens: int) -> float:
-    points = [(line.tokens, accuracy_of(line.held_out)) for line in trial.curve]
-    start = points[0][1]
-    for (x0, y0), (x1, y1) in itertools.pairwise(points):
-        if tokens <= x1:
-            return y0 + (y1 - y0) * (tokens - x0) / (x1 - x0) - start
-    return points[-1][1] - start
+def _descending(accuracy: float) -> float:
+    return math.inf if math.isnan(accuracy) else -accuracy
+
+
+def _first_of(arm: Arm) -> Arm:
+    return Arm(name=arm.name, values=arm.values, trials=arm.trials[:1])

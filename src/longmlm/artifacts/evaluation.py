@@ -33,8 +33,8 @@ class EvaluationSources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DistanceGain:
-    """Both accuracies on the tokens whose document began `first` to `last` tokens before them in the row.
+class OffsetGain:
+    """Both accuracies on the tokens at offsets `first` to `last`, counted from the start of their document in the row.
 
     `gain` is long_after - base_windows, paired by row; None if no token was selected.
     """
@@ -63,7 +63,7 @@ class Evaluation(Artifact):
     precision: ComputePrecision
     sources: EvaluationSources
     measured: dict[ViewName, Measured]
-    gains: tuple[DistanceGain, ...] = ()
+    gains: tuple[OffsetGain, ...] = ()
     curve: tuple[EvaluationMetrics, ...] = ()
     examples: tuple[FilledMask, ...] = ()
     sha256: str = ""

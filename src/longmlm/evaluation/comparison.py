@@ -7,7 +7,7 @@ from itertools import pairwise
 from accelerate import Accelerator
 
 from longmlm.artifacts.accuracy import bin_starts
-from longmlm.artifacts.evaluation import DistanceGain, Evaluation, EvaluationSources, ViewName
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, OffsetGain, ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
@@ -87,23 +87,23 @@ def compare(
         precision=precision,
         sources=sources,
         measured={name: sums.measured for name, sums in tallies.items()},
-        gains=gains_by_distance(tallies),
+        gains=gains_by_offset(tallies),
         curve=curve,
         examples=tuple(examples),
     ).signed()
 
 
-def gains_by_distance(tallies: Mapping[ViewName, Tally]) -> tuple[DistanceGain, ...]:
-    """Returns what the longer context gains by the distance of a token from the start of its document in the row."""
+def gains_by_offset(tallies: Mapping[ViewName, Tally]) -> tuple[OffsetGain, ...]:
+    """Returns what the longer context gains by the offset of a token from the start of its document in the row."""
     after, windows = tallies.get("long_after"), tallies.get("base_windows")
     if after is None or windows is None:
         return ()
     gains = after.gains_over(windows)
     edges = [number * after.base_positions // 2 for number in range(len(gains) + 1)]
     return tuple(
-        DistanceGain(first=first, last=end - 1, base_windows=base, long_after=long, gain=gain)
+        OffsetGain(first=first, last=end - 1, base_windows=base, long_after=long, gain=gain)
         for (first, end), base, long, gain in zip(
-            pairwise(edges), windows.by_distance, after.by_distance, gains, strict=True
+            pairwise(edges), windows.by_offset, after.by_offset, gains, strict=True
         )
         if long.num_selected
     )

@@ -34,13 +34,13 @@ from longmlm.runtime.watchdog import heartbeat
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Sums of selected tokens, correct predictions and losses, by row, bin of positions, and distance.
+    """Sums of selected tokens, correct predictions and losses, by row, bin of positions, and offset.
 
-    The distance is how far into its document a token is, counted from where that begins in the row, in bins of half of
+    The offset of a token is the number of tokens from the start of its document in the row, in bins of half of
     base_positions.
     """
 
-    sums: Float64[np.ndarray, "3 rows bins distances"]
+    sums: Float64[np.ndarray, "3 rows bins offsets"]
     base_positions: int
     row_length: int
 
@@ -60,12 +60,12 @@ class Tally:
         return Measured(_accuracy(*by_row), per_block, per_bin, selected, correct)
 
     @property
-    def by_distance(self) -> tuple[Accuracy, ...]:
-        """The accuracies by distance."""
+    def by_offset(self) -> tuple[Accuracy, ...]:
+        """The accuracies by offset."""
         return tuple(_accuracy(*column) for column in np.moveaxis(self.sums.sum(2), 2, 0))
 
     def gains_over(self, other: "Tally") -> tuple[Difference | None, ...]:
-        """Returns, by distance, this accuracy minus the other's on the same tokens, paired by row."""
+        """Returns, by offset, this accuracy minus the other's on the same tokens, paired by row."""
         mine, others = (one.sums.sum(2).astype(int) for one in (self, other))
         columns = zip(np.moveaxis(mine[1] - others[1], 1, 0), np.moveaxis(mine[0], 1, 0), strict=True)
         return tuple(difference(gains.tolist(), totals.tolist()) for gains, totals in columns)
@@ -115,8 +115,8 @@ def tally(
             losses, is_correct = objective.predict(batch)
             positions = [shown.positions for _, _, shown in chunk]
             row_index = np.repeat([index for index, _, _ in chunk], [*map(len, positions)])
-            distances = np.concatenate([masked.row.document_offsets(shown.positions) for _, masked, shown in chunk])
-            cells = (row_index, np.concatenate(positions) * bins // base_positions, 2 * distances // base_positions)
+            offsets = np.concatenate([masked.row.document_offsets(shown.positions) for _, masked, shown in chunk])
+            cells = (row_index, np.concatenate(positions) * bins // base_positions, 2 * offsets // base_positions)
             values = torch.stack([torch.ones_like(losses), is_correct.to(losses), losses]).double().cpu().numpy()
             for total, value in zip(sums, values, strict=True):
                 np.add.at(total, cells, value)

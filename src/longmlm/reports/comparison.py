@@ -2,21 +2,22 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Difference, Measured, paired_difference
-from longmlm.artifacts.comparison import Arm, Comparison, accuracy_of, certainty, worded
+from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import ViewName
+from longmlm.artifacts.trials import accuracy_of, labels_of
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
 from longmlm.reports.tables import Table, signed
 
 RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
 CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")
-SURE = 0.995
-COLOURS: tuple[Colour, ...] = ("blue", "amber", "good", "bad", "pale")
+COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
 
 
 def write_comparison(comparison: Comparison, folder: Path, made_by: str) -> None:
@@ -29,7 +30,8 @@ def write_comparison(comparison: Comparison, folder: Path, made_by: str) -> None
 
 def comparison_page(comparison: Comparison, made_by: str) -> str:
     """Returns the page about a comparison."""
-    num_seeds = len({trial.seed for trial in comparison.trials})
+    trials = comparison.trials
+    num_seeds = len({trial.seed for trial in trials})
     sections = [
         Section("Arms, the best one first", _arms_text(comparison), arms_table(comparison)),
         Section("Recovery", _curves_text(comparison), recovery_chart(comparison)),
@@ -40,54 +42,66 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
             blocks_table(comparison),
         ),
     ]
-    if any(trial.measured for trial in comparison.trials):
+    if any(trial.measured for trial in trials):
         text = "base_windows: the base model on the same tokens, in windows of its length."
         sections.append(Section("What the longer context is worth", text, context_table(comparison)))
-    sections.append(Section("All trials", "", trials_table(comparison)))
+    probes = f" The first {len(comparison.probes)} are the short ones of the first round." if comparison.probes else ""
+    sections.append(Section("All trials", f"Accuracy in percent.{probes}", trials_table(comparison)))
+    if comparison.failed:
+        lines = [[trial.arm, _values(trial.values), str(trial.seed), trial.reason] for trial in comparison.failed]
+        text = "The same command tries them again."
+        sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
+    size = f"{len(trials)} trials with {num_seeds} seeds on rows of {comparison.row_length:,} tokens"
     head = Head(
         f"{comparison.model.rstrip('/').rpartition('/')[2]}: comparison of {len(comparison.arms())} arms",
-        f"{len(comparison.trials)} trials with {num_seeds} seeds on rows of {comparison.row_length:,} tokens. Rows, "
-        "masks of the held-out rows and, per seed, masks and order of the training rows are the same for all.",
+        f"{size}. {_rows_text(comparison)}",
         finding(comparison),
     )
     return page(head, sections, made_by)
 
 
 def finding(comparison: Comparison) -> str:
-    """Returns which arm is best, against the plain arm or else the next one, and how certain that is."""
+    """Returns which arm ranks first and by what, its numbers and those of the baseline or else of the next arm."""
     best, *others = comparison.arms()
-    rival = next((arm for arm in others if arm.name == comparison.plain), others[0] if others else None)
+    label, tokens = comparison.label_of(best), best.tokens_to_recovery()
+    baseline = comparison.baseline_arm()
+    rival = baseline if baseline in others else next(iter(others), None)
     if rival is None:
-        return f"{best.name}: {best.after:.2f} % after training, {best.before:.2f} % before"
-    recovered = [_tokens(arm.tokens_to_recovery()) for arm in (best, rival)]
-    ends = f"{best.after:.2f} % against {rival.after:.2f} % after training"
-    probability = certainty(difference := best.better_than(rival))
-    sure = "" if probability is None else f", {_points(difference)} points ({_share(probability)} certain)"
-    pace = (
-        f"recovered after {recovered[0]} M tokens, {rival.name} after {recovered[1]}; " if recovered[0] != "–" else ""
-    )
-    return f"{best.name} is best: {pace.replace('after –', 'not at all')}{ends}{sure}"
+        return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before"
+    name, recovered = comparison.label_of(rival), rival.tokens_to_recovery()
+    by_recovery = tokens is not None and not comparison.budget
+    parts = [f"{label} ranks first by {'tokens to recovery' if by_recovery else 'accuracy after training'}: "]
+    if tokens is not None:
+        theirs = "has not recovered" if recovered is None else f"after {_tokens(recovered)} M"
+        parts.append(f"recovered after {_tokens(tokens)} M tokens, {name} {theirs}; ")
+    parts.append(f"after training {best.after:.2f} %, {name} {rival.after:.2f} %")
+    if gain := best.gain_over(rival):
+        parts.append(f", {_points(gain)} points")
+        if len(best.pairs_with(rival)) == 1:
+            parts.append(" (standard error over held-out rows; training noise not included)")
+        elif (probability := best.probability_over(rival)) is not None:
+            parts.append(f" (probability that it is better: {100 * probability:.0f} %)")
+    return "".join(parts)
 
 
 def arms_table(comparison: Comparison) -> Table:
-    """Returns a line per arm: accuracy before and after training, the difference to the plain arm, and recovery."""
-    arms, control = comparison.arms(), comparison.control_trials()
-    plain = next((arm for arm in arms if arm.name == comparison.plain), None)
+    """Returns a line per arm: accuracy before and after training, the difference to the baseline, and recovery."""
+    control, baseline = comparison.control_trials(), comparison.baseline_arm()
     header = [
         "arm",
-        "values",
-        "before",
-        "after",
-        "− plain",
+        "searched values",
+        "before (%)",
+        "after (%, ± SD)",
+        "difference to baseline (± SE)",
         "M tokens to recovery",
-        *(["against control"] if control else []),
+        *(["incl. control gain"] if control else []),
     ]
     lines = []
-    for arm in arms:
-        difference = arm.better_than(plain) if plain and arm is not plain else None
+    for arm in comparison.arms():
+        gain = arm.gain_over(baseline) if baseline and arm != baseline else None
         recovery = [_tokens(arm.tokens_to_recovery()), *([_tokens(arm.tokens_to_recovery(control))] if control else [])]
         accuracies = [f"{arm.before:.2f}", f"{arm.after:.2f}{_spread([t.after for t in arm.trials])}"]
-        lines.append([arm.name, ", ".join(worded(arm.values)) or "–", *accuracies, _points(difference), *recovery])
+        lines.append([arm.name, _values(arm.values), *accuracies, _points(gain), *recovery])
     return Table(header, lines)
 
 
@@ -98,9 +112,8 @@ def blocks_table(comparison: Comparison) -> Table:
     for arm in comparison.arms():
         before = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
         after = zip(*(_blocks(trial.after) for trial in arm.trials), strict=True)
-        lines.append(
-            [arm.name, *(f"{_percent(_mean(a))} → {_percent(_mean(b))}" for a, b in zip(before, after, strict=True))]
-        )
+        cells = [f"{_percent(_mean(a))} → {_percent(_mean(b))}" for a, b in zip(before, after, strict=True)]
+        lines.append([comparison.label_of(arm), *cells, *["–"] * (num_blocks - len(cells))])
     return Table(["arm", *(f"block {number}" for number in range(1, num_blocks + 1))], lines)
 
 
@@ -111,7 +124,7 @@ def context_table(comparison: Comparison) -> Table:
         measured = {name: [trial.measured[name] for trial in arm.trials] for name in CONTEXT_VIEWS}
         means = [f"{_mean([*map(accuracy_of, values)]):.2f}" for values in measured.values()]
         gain = paired_difference(measured["long_after"], measured["base_windows"])
-        lines.append([arm.name, *means, _points(gain)])
+        lines.append([comparison.label_of(arm), *means, _points(gain)])
     return Table(["arm", *CONTEXT_VIEWS, "long_after − base_windows"], lines)
 
 
@@ -120,22 +133,22 @@ def trials_table(comparison: Comparison) -> Table:
     lines = [
         [
             trial.arm,
-            ", ".join(worded(trial.values)) or "–",
+            _values(trial.values),
             str(trial.seed),
             f"{accuracy_of(trial.before):.2f}",
             f"{accuracy_of(trial.after):.2f}",
             f"{trial.curve[-1].tokens / 1e6:.2f}",
             _tokens(Arm(name=trial.arm, values={}, trials=(trial,)).tokens_to_recovery()),
         ]
-        for trial in comparison.trials
+        for trial in (*comparison.probes, *comparison.trials)
     ]
-    return Table(["arm", "values", "seed", "before", "after", "M tokens", "M tokens to recovery"], lines)
+    return Table(["arm", "searched values", "seed", "before", "after", "M tokens", "M tokens to recovery"], lines)
 
 
 def recovery_chart(comparison: Comparison) -> Chart:
-    """Returns the accuracy of the plain arm and the best others over tokens, with the range over seeds as a band."""
-    series = [_curve(arm, colour) for arm, colour in _drawn(comparison)]
-    base = comparison.trials[0].base_cut
+    """Returns the accuracy of the baseline and the best others over tokens, with the range over seeds as a band."""
+    series = [_curve(arm, comparison.label_of(arm), colour) for arm, colour in _drawn(comparison)]
+    base = (comparison.baseline_arm() or comparison.arms()[0]).trials[0].base_cut
     goal = [] if base is None else [Series("base_cut", "faint", (), (base,))]
     return Chart("Accuracy during training", ("tokens (thousands)", "masked-token accuracy (%)"), [*series, *goal])
 
@@ -146,19 +159,19 @@ def blocks_chart(comparison: Comparison) -> Chart:
     for arm, colour in _drawn(comparison):
         columns = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
         means = [0.0 if math.isnan(mean := _mean(column)) else mean for column in columns]
-        series.append(Series(arm.name, colour, [*map(float, range(len(means)))], means))
+        series.append(Series(comparison.label_of(arm), colour, [*map(float, range(len(means)))], means))
     ticks = [f"block {number + 1}" for number in range(max(len(one.values) for one in series))]
     return Chart("Accuracy before training", ("block of positions", "masked-token accuracy (%)"), series, "bars", ticks)
 
 
 def _drawn(comparison: Comparison) -> list[tuple[Arm, Colour]]:
-    """Returns the plain arm and the best of the others, as many as there are colours."""
-    arms = comparison.arms()
-    plain: list[tuple[Arm, Colour]] = [(arm, "ink") for arm in arms if arm.name == comparison.plain]
-    return plain + list(zip([arm for arm in arms if arm.name != comparison.plain], COLOURS, strict=False))
+    """Returns the baseline and the best of the other arms, as many as there are colours."""
+    baseline = comparison.baseline_arm()
+    drawn: list[tuple[Arm, Colour]] = [(baseline, "ink")] if baseline else []
+    return drawn + list(zip([arm for arm in comparison.arms() if arm != baseline], COLOURS, strict=False))
 
 
-def _curve(arm: Arm, colour: Colour) -> Series:
+def _curve(arm: Arm, label: str, colour: Colour) -> Series:
     """Returns the middle of the range over seeds, with half the range as its error."""
     points = [
         [(line.tokens, accuracy_of(line.held_out)) for line in lines]
@@ -167,21 +180,34 @@ def _curve(arm: Arm, colour: Colour) -> Series:
     tokens = [_mean([count / 1e3 for count, _ in line]) for line in points]
     ranges = [(min(value for _, value in line), max(value for _, value in line)) for line in points]
     errors = [(high - low) / 2 for low, high in ranges] if len(arm.trials) > 1 else None
-    return Series(arm.name, colour, tokens, [(low + high) / 2 for low, high in ranges], errors)
+    return Series(label, colour, tokens, [(low + high) / 2 for low, high in ranges], errors)
+
+
+def _rows_text(comparison: Comparison) -> str:
+    """Returns whether the trials have the same rows and held-out masks, so that they can be paired."""
+    trials = [trial for trial in comparison.trials if trial.arm != comparison.control]
+    others = [trial.arm for trial in trials if not trial.has_rows_of(trials[0])]
+    if others:
+        names = ", ".join(dict.fromkeys(others))
+        return f"Rows or held-out masks differ from those of {trials[0].arm} for {names}: they are not paired."
+    return "All arms have the same rows and, on held-out rows, the same masks."
 
 
 def _arms_text(comparison: Comparison) -> str:
+    order = "fewer tokens to recovery, or else higher accuracy after training"
+    if comparison.budget:
+        order = "more seeds, then higher accuracy after training"
     text = (
-        "Accuracy in percent, mean over seeds ± standard deviation over seeds. The difference to the plain arm, "
-        f"{comparison.plain}, is paired by row and seed; its standard error covers the choice of held-out rows. "
-        "Recovered: the first of two consecutive evaluations at or above base_cut, the base model's accuracy at its "
-        "own length."
+        f"Ranked by {order}. Accuracy in percent, mean over seeds ± standard deviation (SD) over seeds. The difference "
+        f"to the baseline, {comparison.baseline}, is paired by row and seed; its standard error (SE) covers the choice "
+        "of held-out rows and, with two or more seeds, the variation between seeds. Recovered: the first of two "
+        "consecutive evaluations at or above base_cut, the base model's accuracy at its own length."
     )
     if control := comparison.control_trials():
         gain = _mean([accuracy_of(trial.after) - accuracy_of(trial.before) for trial in control])
         text += (
-            f" Against control: base_cut plus what the base model itself gains by training on as many tokens at its "
-            f"own length, {gain:+.2f} points in the end."
+            " Including the control gain: base_cut plus what the base model itself gains by training on as many "
+            f"tokens at its own length, {signed(f'{gain:+.2f}')} points in the end."
         )
     return text
 
@@ -219,5 +245,5 @@ def _points(difference: Difference | None) -> str:
     return signed(f"{difference.points:+.2f} ± {difference.standard_error:.2f}")
 
 
-def _share(probability: float) -> str:
-    return f"{100 * probability:.0f} %" if probability < SURE else "over 99 %"
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(labels_of(values)) or "–"

@@ -75,7 +75,7 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     ]
     if evaluation.gains:
         text = (
-            "The same tokens, read by the base model in windows and by the long model in whole rows, by their distance "
+            "The same tokens, read by the base model in windows and by the long model in whole rows, by their offset "
             "from the start of their document in the row; the gain is paired by row."
         )
         sections.append(Section("What the longer context is worth", text, gains_table(evaluation)))
@@ -114,7 +114,7 @@ def accuracy_table(evaluation: Evaluation) -> Table:
 
 
 def gains_table(evaluation: Evaluation) -> Table:
-    """Returns a line per distance into the document: both accuracies, and what the longer context gains."""
+    """Returns a line per offset in the document: both accuracies, and what the longer context gains."""
     lines = [
         [
             f"{gain.first:,}–{gain.last:,}",

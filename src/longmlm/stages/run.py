@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -35,15 +35,14 @@ from longmlm.reports.tables import text_table
 from longmlm.runtime.children import run_child
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.settings.publishing import Publishing
 from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.results import result_of, result_settings
 from longmlm.settings.tables import leaves
 
 PIPELINE, DONE = "pipeline.toml", "done"
-NOT_COMPARED = ("runtime", "tracking", "dry_run", "pull_request", "checkpoints", "follow")  # they change no result
 MAX_LISTED = 3
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
 
@@ -106,7 +105,7 @@ def check_results(config: ResolvedPipeline) -> None:
                 f"name another output, or remove {' and '.join(map(str, made))} to make it again"
             )
     released = result_of(config.release)
-    if changed_settings(config, "release") is not None and released.exists():
+    if (Path(config.output) / DONE / "release.toml").is_file() and released.exists():
         for name in [name for name in config.stages if name not in ("evaluate", "release")]:
             if not is_done(config, name):
                 raise FolderError(f"{name} has to run again, but {released} has its earlier result: remove that first")
@@ -145,13 +144,8 @@ def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
         return None
     stage = config.stages[name]
     recorded = read(type(stage), [record])
-    before, now = dict(leaves(_result_settings(recorded))), dict(leaves(_result_settings(stage)))
+    before, now = dict(leaves(result_settings(recorded))), dict(leaves(result_settings(stage)))
     return [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
-
-
-def result_of(stage: StageConfig) -> Path:
-    """Returns the folder that a stage writes."""
-    return Path(stage.run if isinstance(stage, PretrainConfig) else stage.output)
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
@@ -243,13 +237,6 @@ def summary(config: ResolvedPipeline) -> str:
         lines = lines[:: max(1, len(lines) - 1)]  # before and after training
     released = [f"released: {result_of(config.release)}"] if "release" in config.stages else []
     return "\n".join([*lines, *released])
-
-
-def _result_settings(stage: StageConfig) -> dict[str, object]:
-    """Returns the settings on which the stage's result depends."""
-    ignored = {*NOT_COMPARED, *(item.name for item in fields(Publishing) if isinstance(stage, Publishing))}
-    ignored |= {"card"} if isinstance(stage, PrepareConfig) else set()
-    return {key: value for key, value in asdict(stage).items() if key not in ignored}
 
 
 def _training_lines(run: Path) -> list[TrainingMetrics]:
