@@ -33,7 +33,7 @@ def initialisation(trial: ResolvedPipeline) -> str:
 def test_a_budget_is_spent_on_probes_rates_and_a_second_seed(runs: FakeRuns) -> None:
     comparison = compared(pipeline(), "--budget", "10m")
     probes, searched, final = runs.started[:3], runs.started[3:11], runs.started[11:]
-    assert [*map(initialisation, probes)] == ["hierarchical", "averaged", "stretched"]
+    assert [*map(initialisation, probes)] == ["fitted", "stretched", "hierarchical"]
     assert [trial.pretrain.recipe.num_steps for trial in probes] == [10] * 3
     assert {trial.pretrain.recipe.num_steps for trial in searched + final} == {NUM_STEPS}
     rates = [trial.pretrain.recipe.learning_rate for trial in searched]
@@ -81,17 +81,17 @@ def test_only_trials_of_the_last_length_compete(runs: FakeRuns) -> None:
         """Returns 45 for probes, so that they recover; then the highest for one rate of the second arm."""
         recipe, name = trial.pretrain.recipe, initialisation(trial)
         if recipe.num_steps == 10:
-            return {"hierarchical": 45.0, "averaged": 46.0, "stretched": 47.0}[name]
-        return 30 + 2 * (name == "averaged" and recipe.learning_rate > 7e-4) + (recipe.learning_rate < 3e-4) / 2
+            return {"hierarchical": 45.0, "fitted": 46.0, "stretched": 47.0}[name]
+        return 30 + 2 * (name == "fitted" and recipe.learning_rate > 7e-4) + (recipe.learning_rate < 3e-4) / 2
 
     runs.accuracy = accuracy
     comparison = compared(pipeline(), "--budget", "10m")
-    assert {*map(initialisation, runs.started[3:])} == {"stretched", "averaged"}
+    assert {*map(initialisation, runs.started[3:])} == {"stretched", "fitted"}
     best, second = comparison.arms()[:2]
-    assert (best.name, best.values["pretrain.recipe.learning_rate"]) == ("averaged", pytest.approx(8e-4))
+    assert (best.name, best.values["pretrain.recipe.learning_rate"]) == ("fitted", pytest.approx(8e-4))
     assert [len(arm.trials) for arm in comparison.arms()] == [2, 2] + [1] * 6
     assert second.after == 30.5
-    assert best_file().extend.recipe.initialisation == "averaged"
+    assert best_file().extend.recipe.initialisation == "fitted"
 
 
 def test_candidates_replace_the_settings_of_the_extension(runs: FakeRuns) -> None:
@@ -113,9 +113,9 @@ def test_given_rates_seeds_and_arms_are_used(runs: FakeRuns) -> None:
 
 
 def test_a_failing_candidate_does_not_stop_the_search(runs: FakeRuns) -> None:
-    runs.failures = lambda trial: "error: no" if initialisation(trial) == "averaged" else ""
+    runs.failures = lambda trial: "error: no" if initialisation(trial) == "fitted" else ""
     comparison = compared(pipeline(), "--budget", "10m")
-    assert [trial.arm for trial in comparison.failed] == ["averaged"]
+    assert [trial.arm for trial in comparison.failed] == ["fitted"]
     assert {*map(initialisation, runs.started[3:])} == {"hierarchical", "stretched"}
 
 

@@ -10,7 +10,7 @@ from longmlm.settings.tables import leaves
 
 NUM_STEPS, LEARNING_RATE = "pretrain.recipe.num_steps", "pretrain.recipe.learning_rate"
 CANDIDATES: dict[str, dict[str, Any]] = {  # what a budget chooses from unless arms are given
-    name: {"extend": {"recipe": {"initialisation": name}}} for name in ("hierarchical", "averaged", "stretched")
+    name: {"extend": {"recipe": {"initialisation": name}}} for name in ("fitted", "stretched", "hierarchical")
 }
 MINUTES_PER_UNIT = {"m": 1, "h": 60, "d": 24 * 60}
 FIXED = {  # what no arm may change, and no search
