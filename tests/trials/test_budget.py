@@ -95,7 +95,8 @@ def test_only_trials_of_the_last_length_compete(runs: FakeRuns) -> None:
 
 
 def test_candidates_replace_the_settings_of_the_extension(runs: FakeRuns) -> None:
-    text = TRAINING + "positions_first_steps = 300\n[extend.recipe]\nalpha = 0.3\nnum_positions = 64\n"
+    text = TRAINING + "positions_first_steps = 300\n[extend.recipe]\nnum_positions = 64\n"
+    text += 'initialisation = "hierarchical"\nalpha = 0.3\n'
     compared(pipeline(text), "--budget", "10m")
     recipes = [trial.pretrain.recipe for trial in runs.started]
     assert [recipe.positions_first_steps for recipe in recipes] == [1] * 3 + [NUM_STEPS // 10] * 10
@@ -113,10 +114,10 @@ def test_given_rates_seeds_and_arms_are_used(runs: FakeRuns) -> None:
 
 
 def test_a_failing_candidate_does_not_stop_the_search(runs: FakeRuns) -> None:
-    runs.failures = lambda trial: "error: no" if initialisation(trial) == "fitted" else ""
+    runs.failures = lambda trial: "error: no" if initialisation(trial) == "stretched" else ""
     comparison = compared(pipeline(), "--budget", "10m")
-    assert [trial.arm for trial in comparison.failed] == ["fitted"]
-    assert {*map(initialisation, runs.started[3:])} == {"hierarchical", "stretched"}
+    assert [trial.arm for trial in comparison.failed] == ["stretched"]
+    assert {*map(initialisation, runs.started[3:])} == {"hierarchical", "fitted"}
 
 
 def test_a_small_budget_tries_fewer_rates(runs: FakeRuns) -> None:
