@@ -32,7 +32,8 @@ def settings(*options: str) -> ResolvedPipeline:
 
 
 @pytest.mark.parametrize(
-    ("option", "removed"), [("--extend.recipe.alpha=0.3", "long"), ("--prepare.recipe.held-out-fraction=0.2", "rows")]
+    ("option", "removed"),
+    [("--extend.recipe.smooth-terms=5", "long"), ("--prepare.recipe.held-out-fraction=0.2", "rows")],
 )
 def test_a_run_is_not_taken_for_one_of_the_model_or_rows_that_replace_its_own(
     folder: Path, option: str, removed: str
@@ -99,7 +100,7 @@ def test_terms_are_those_of_the_long_model(folder: Path, is_recorded: bool) -> N
 def test_a_long_model_without_the_terms_is_not_taken_for_one_with_them(folder: Path) -> None:
     (folder / "done" / "extend.toml").unlink()
     (folder / "long" / MANIFEST).touch()
-    config = settings()
+    config = settings("--extend.recipe.initialisation", "hierarchical")
     about = Provenance(extension=tiny_extension("base"))
     artifact.write(folder / "long" / Provenance.FILE, about)
     assert run.is_done(config, "extend")

@@ -51,9 +51,10 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         lines = [[trial.arm, _values(trial.values), str(trial.seed), trial.reason] for trial in comparison.failed]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
-    size = f"{len(trials)} trials with {num_seeds} seeds on rows of {comparison.row_length:,} tokens"
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
+    size = f"{len(trials)} trials with {seeds} on rows of {comparison.row_length:,} tokens"
     head = Head(
-        f"{comparison.model.rstrip('/').rpartition('/')[2]}: comparison of {len(comparison.arms())} arms",
+        f"{comparison.model}: comparison of {len(comparison.arms())} arms",
         f"{size}. {_rows_text(comparison)}",
         finding(comparison),
     )
