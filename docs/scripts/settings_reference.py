@@ -9,6 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
 from longmlm.options import explanations, sections
+from longmlm.settings.compare import CompareSettings
 from longmlm.settings.pipeline import Pipeline
 
 PAGE = Path(__file__).parents[1] / "settings.md"
@@ -34,7 +35,7 @@ TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "
 def settings_page() -> str:
     """Returns the page as Markdown."""
     parts = [HEAD]
-    for stage, kind in {"pipeline file": Pipeline, **STAGES}.items():
+    for stage, kind in {"pipeline file": Pipeline, **STAGES, "compare": CompareSettings}.items():
         parts.append(f"## {stage}\n\n{_paragraph(kind)}\n")
         parts += [f"{heading}{_table(part)}" for heading, part in _sections(stage, kind)]
     return "\n".join(parts)
@@ -75,7 +76,7 @@ def _type(annotation: Any) -> str:
         return ", ".join(f"`{json.dumps(choice)}`" for choice in get_args(annotation))
     if get_origin(annotation) is tuple:
         return f"array of {_type(get_args(annotation)[0])}s"
-    return TYPES[annotation]
+    return "table" if get_origin(annotation) is dict else TYPES[annotation]
 
 
 def _default(item: "Field[Any]") -> str:

@@ -20,6 +20,7 @@ from longmlm.pipeline_files import pipeline_file, shipped_pipelines
 from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.settings.checkpoints import CheckpointsConfig
+from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline
@@ -36,7 +37,7 @@ STAGES: dict[str, type] = {
     "release": ReleaseConfig,
     "checkpoints": CheckpointsConfig,
 }
-COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **STAGES}
+COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, "compare": ComparedPipeline, **STAGES}
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
@@ -106,6 +107,10 @@ def run(command: str, config: Any) -> None:
             from longmlm.stages.run import run_pipeline
 
             run_pipeline(config)
+        case "compare", ComparedPipeline():
+            from longmlm.stages.compare import compare
+
+            compare(config)
         case "prepare", PrepareConfig():
             from longmlm.stages.prepare import prepare
 
@@ -123,12 +128,16 @@ def run(command: str, config: Any) -> None:
 
             evaluate(config)
         case "release", ReleaseConfig():
-            if config.follow:
-                hide_gpus()  # before torch is imported
-            from longmlm.stages.release import release
-
-            release(config)
+            _release(config)
         case "checkpoints", CheckpointsConfig():
             from longmlm.stages.checkpoints import checkpoints
 
             checkpoints(config)
+
+
+def _release(config: ReleaseConfig) -> None:
+    if config.follow:
+        hide_gpus()  # before torch is imported
+    from longmlm.stages.release import release
+
+    release(config)

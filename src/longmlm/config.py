@@ -19,6 +19,7 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
+from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import (
     SHIPPED,
     Pipeline,
@@ -32,6 +33,8 @@ from longmlm.settings.tables import Table, merged, with_arrays
 Config = TypeVar("Config")
 RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
+OVERLAID = ("compare", "tables")  # tables that are merged later; numbers as keys are then array indices
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
@@ -87,6 +90,11 @@ def parse(
         raise ConfigError(options_missing + hint) from None
 
 
+def resolved_pipeline(tables: Table) -> ResolvedPipeline:
+    """Returns the pipeline that these tables describe; raises ConfigError with all errors in one line."""
+    return _resolved(ResolvedPipeline, tables)
+
+
 def _help_values(kind: type, content: Table) -> Mapping[str, Any]:
     """Returns the values that --help shows: those in the files, or those derived from a pipeline."""
     if not issubclass(kind, ResolvedPipeline) and not _is_pipeline(kind, content):
@@ -106,7 +114,7 @@ def read(kind: type[Config], paths: Sequence[Path]) -> Config:
 
 def to_toml(config: Any) -> str:
     """Returns the settings as TOML that `read` accepts; settings that are None are left out."""
-    return tomli_w.dumps(_present(asdict(config)))
+    return tomli_w.dumps(present(asdict(config)))
 
 
 def _is_valid(kind: Any, content: Table) -> bool:
@@ -151,7 +159,10 @@ def _resolved(kind: Any, content: Table) -> Any:
         return _validated(kind, bundled_resolved(content) if kind in STAGES else content, [])
     problems: list[Any] = []  # in pydantic's form
     checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
-    pipeline = _validated(kind if is_pipeline_command else ResolvedPipeline, _derived(content, problems), problems)
+    derived = _derived(content, problems)
+    if kind is ComparedPipeline:
+        derived["tables"] = {key: value for key, value in content.items() if key not in COMPARE_KEYS}
+    pipeline = _validated(kind if is_pipeline_command else ResolvedPipeline, derived, problems)
     if kind is CheckpointsConfig:
         return _validated(kind, {"run": pipeline.pretrain.run, **checkpoints}, [])
     if is_pipeline_command:
@@ -197,13 +208,15 @@ def _validated(kind: Any, content: Table, problems: list[Any]) -> Any:
 
 
 def _json(content: Table) -> str:
-    return json.dumps(with_arrays(content), default=str)
+    tables = {key: value if key in OVERLAID else with_arrays(value) for key, value in content.items()}
+    return json.dumps(tables, default=str)
 
 
-def _present(value: Any) -> Any:
+def present(value: Any) -> Any:
+    """Returns settings without those that are None, which TOML does not have."""
     if isinstance(value, dict):
-        return {key: _present(item) for key, item in value.items() if item is not None}
-    return [_present(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: present(item) for key, item in value.items() if item is not None}
+    return [present(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _explained(kind: type, problems: Sequence[Any]) -> str:

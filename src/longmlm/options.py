@@ -61,6 +61,8 @@ def _options(kind: type, shown: Mapping[str, Any]) -> Any:
     texts, options = explanations(kind), {}
     for item in fields(kind):
         section, value = next(sections(item), None), shown.get(item.name)
+        if get_origin(item.type) is dict:  # tables with names of the user's: only files have them
+            continue
         if section is None:
             described: Any = tyro.conf.arg(help=texts.get(item.name, ""), help_behavior_hint=_hint(item, shown))
             options[item.name] = TYPING.Annotated[item.type, described]

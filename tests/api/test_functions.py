@@ -26,10 +26,13 @@ from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, FolderError, ModelError, PositionsError
 from longmlm.folders import sha256_of, verify
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.position_table import position_table_of
+from longmlm.model.positions import extended_table
 from longmlm.settings.evaluate import EvaluateRecipe
+from longmlm.settings.extend import Stretched
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, demo_texts, tiny_folder
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, demo_texts, tiny_extension, tiny_folder
 
 
 def test_exporting_an_extended_model_gives_the_folder_of_the_stage(
@@ -37,7 +40,8 @@ def test_exporting_an_extended_model_gives_the_folder_of_the_stage(
 ) -> None:
     before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     for folder, model in (("loaded", base), ("named", str(world.base)), ("path", world.base)):
-        longmlm.export(longmlm.extend(model, LONG_POSITIONS), tokenizer, tmp_path / folder)
+        long = longmlm.extend(model, LONG_POSITIONS, initialisation="hierarchical")
+        longmlm.export(long, tokenizer, tmp_path / folder)
         assert verify(tmp_path / folder)
         assert sha256_of(tmp_path / folder / "model.safetensors") == sha256_of(world.long / "model.safetensors")
         provenance = [artifact.read(Provenance, one / Provenance.FILE) for one in (tmp_path / folder, world.long)]
@@ -49,7 +53,7 @@ def test_exporting_an_extended_model_gives_the_folder_of_the_stage(
 
 @torch.no_grad()
 def test_an_extended_model_computes_what_the_base_model_does(base: PreTrainedModel) -> None:
-    long = longmlm.extend(base.eval(), LONG_POSITIONS).eval()
+    long = longmlm.extend(base.eval(), LONG_POSITIONS, initialisation="hierarchical").eval()
     input_ids = torch.arange(10, 10 + NUM_POSITIONS).unsqueeze(0)
     assert torch.equal(long(input_ids).logits, base(input_ids).logits)
     assert long(input_ids.repeat(1, 2)).logits.isfinite().all()
@@ -59,6 +63,17 @@ def test_an_extended_model_computes_what_the_base_model_does(base: PreTrainedMod
 def test_a_model_in_half_precision_stays_so(base: PreTrainedModel, initialisation: str) -> None:
     long = longmlm.extend(base.to(torch.bfloat16), LONG_POSITIONS, initialisation=initialisation)
     assert {parameter.dtype for parameter in long.parameters()} == {torch.bfloat16}
+
+
+def test_settings_of_stretched_reach_the_table(base: PreTrainedModel) -> None:
+    for more in ({}, {"smooth_terms": 2}, {"amplitude": 1.5}, {"keep_first_block": True}):
+        given = Stretched(**more)
+        expected = tiny_extension("base", initialisation="stretched", **more)
+        table = extended_table(position_table_of(base).usable_rows, expected)
+        long = longmlm.extend(base, LONG_POSITIONS, initialisation="stretched", stretched=given)
+        assert torch.equal(position_table_of(long).usable_rows, table)
+    with pytest.raises(ValueError, match=r"smooth_terms has no effect with initialisation = tile, only with stretched"):
+        longmlm.extend(base, LONG_POSITIONS, initialisation="tile", stretched=Stretched(smooth_terms=5))
 
 
 def test_what_cannot_be_extended_is_refused(world: World, base: PreTrainedModel) -> None:
@@ -72,7 +87,7 @@ def test_what_cannot_be_extended_is_refused(world: World, base: PreTrainedModel)
     with pytest.raises(ModelError, match="revision needs the name of a model"):
         longmlm.extend(base, LONG_POSITIONS, revision="main")
     with pytest.raises(ValueError, match="alpha must be"):
-        longmlm.extend(base, LONG_POSITIONS, alpha=0.5)
+        longmlm.extend(base, LONG_POSITIONS, initialisation="hierarchical", alpha=0.5)
     next(base.parameters()).data[0] = torch.nan
     with pytest.raises(ModelError, match="NaN"):
         longmlm.extend(base, LONG_POSITIONS)
@@ -147,7 +162,7 @@ def test_a_tokenizer_that_gets_a_token_is_seen_anew(rows: list[Row], tokenizer: 
 def test_the_loss_of_a_batch_is_that_of_training(
     base: PreTrainedModel, rows: list[Row], tokenizer: PreTrainedTokenizerBase, world: World
 ) -> None:
-    long = longmlm.extend(base, LONG_POSITIONS).eval()
+    long = longmlm.extend(base, LONG_POSITIONS, initialisation="hierarchical").eval()
     vocabulary = load_vocabulary(str(world.base))
     masked = [mask_row(rows[row_id], vocabulary.maskable, Masking(), 0, 0, row_id) for row_id in range(4)]
     output = MlmObjective(long)(collate(masked, vocabulary.special.pad))
@@ -161,7 +176,7 @@ def test_accuracies_are_those_of_the_evaluate_stage(
 ) -> None:
     stage = artifact.read(Evaluation, evaluation / Evaluation.FILE).measured
     trained = AutoModelForMaskedLM.from_pretrained(world.trained)
-    long = longmlm.extend(base, LONG_POSITIONS)
+    long = longmlm.extend(base, LONG_POSITIONS, initialisation="hierarchical")
     for name, measured in {
         "base_cut": longmlm.evaluate(base, rows, tokenizer, view="cut"),
         "base_windows": longmlm.evaluate(base, rows, tokenizer, view="windows"),

@@ -63,7 +63,7 @@ def test_a_trainer_trains_on_masked_rows(
 ) -> None:
     """The epochs' masks differ, and the accuracy on the same rows rises."""
     rows = longmlm.pack(demo_texts()[:4], tokenizer, LONG_POSITIONS)
-    long = longmlm.extend(base, LONG_POSITIONS)
+    long = longmlm.extend(base, LONG_POSITIONS, initialisation="hierarchical")
     before, seen = longmlm.evaluate(long, rows, tokenizer), []
 
     def masked(row_ids: list[int]) -> dict[str, torch.Tensor]:

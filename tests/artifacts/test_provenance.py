@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.errors import ArtifactError
 from longmlm.settings.held_out import HeldOut
@@ -112,6 +113,21 @@ def test_files_of_earlier_versions_are_read(name: str, tmp_path: Path) -> None:
     content, expected = FORMAT_0[name]
     found = read_provenance(written(tmp_path, content))
     assert found == replace(expected, longmlm="unknown", commit=None)
+
+
+def test_an_extension_of_format_1_before_stretched_is_the_one_with_default_settings(tmp_path: Path) -> None:
+    about = Provenance(extension=EXTENSION)
+    content = artifact.dump(about)
+    for name in ("smooth_terms", "amplitude", "keep_first_block"):
+        del content["extension"][name]
+    assert read_provenance(written(tmp_path, content)) == about
+
+
+def test_the_formula_names_the_settings_of_the_initialisation_only() -> None:
+    stretched = replace(EXTENSION, initialisation="stretched", smooth_terms=6, amplitude=1.5)
+    assert EXTENSION.description == "hierarchical, alpha 0.4"
+    assert stretched.description == "stretched, smooth_terms 6, amplitude 1.5"
+    assert replace(EXTENSION, initialisation="random").description == "random"
 
 
 def test_a_folder_without_a_history_has_an_empty_one(tmp_path: Path) -> None:

@@ -110,12 +110,12 @@ def test_a_table_that_would_not_grow_is_refused(initialisation: str) -> None:
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, -0.1, math.nan])
 def test_alpha_without_a_decomposition_is_refused(alpha: float) -> None:
     with pytest.raises(ValueError, match="alpha"):
-        ExtendRecipe(num_positions=9, alpha=alpha)
+        ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=alpha)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 0.49, 0.51, 0.99])
 def test_alpha_with_a_decomposition_is_accepted(alpha: float) -> None:
-    assert ExtendRecipe(num_positions=9, alpha=alpha).alpha == alpha
+    assert ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=alpha).alpha == alpha
 
 
 @pytest.mark.parametrize("num_positions", [11, 17, 19, 100])

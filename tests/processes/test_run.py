@@ -1,7 +1,6 @@
 """The run command as a user starts it: stages are skipped, resumed, refused, and stopped by a signal."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import psutil
 import pytest
 
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
-from tests.support.launching import ROOT, finish, has_steps, wait_until
+from tests.support.launching import finish, has_steps, longmlm, start_command, wait_until
 from tests.support.tiny import demo_texts, tiny_folder
 from tests.support.training import training_lines
 
@@ -49,19 +48,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
     (tmp_path / "mine.toml").write_text(PIPELINE, encoding="utf-8")
     return tmp_path
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    with (folder / "output.txt").open("w") as output:
-        streams = {"stdout": output, "stderr": subprocess.STDOUT}
-        command = [sys.executable, "-m", "longmlm", *arguments]
-        return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams)
-
-
-def longmlm(folder: Path, *arguments: str) -> tuple[int, list[str]]:
-    code, output = finish(start(folder, *arguments), folder)
-    return code, output.splitlines()
 
 
 def labels(lines: list[str]) -> list[str]:
@@ -120,7 +106,7 @@ def assert_changes_are_refused_or_followed(folder: Path) -> None:
 )
 def test_a_signal_is_passed_on_and_the_same_command_resumes(folder: Path, number: signal.Signals, launch) -> None:
     run = folder / "out" / "run"
-    process = start(folder, "run", "mine.toml", *ENDLESS, *launch)
+    process = start_command(folder, "run", "mine.toml", *ENDLESS, *launch)
     wait_until(lambda: has_steps(run, 3), process, folder)
     second = subprocess.run(
         [sys.executable, "-m", "longmlm", "run", "mine.toml"], cwd=folder, capture_output=True, text=True, check=False
@@ -133,7 +119,7 @@ def test_a_signal_is_passed_on_and_the_same_command_resumes(folder: Path, number
     assert code == 128 + number, output[-2000:]
     assert f"[3/5] pretrain: stopped by {number.name}: the same command resumes from there" in output.splitlines()
     assert newest_verified(run).folder == checkpoint_folder(run, last)
-    process = start(folder, "run", "mine.toml", *ENDLESS, *launch)
+    process = start_command(folder, "run", "mine.toml", *ENDLESS, *launch)
     wait_until(lambda: has_steps(run, last + 1), process, folder)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()

@@ -10,11 +10,11 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
-from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, read_evaluation
+from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured
+from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, OffsetGain, read_evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import FolderError
-from longmlm.reports.evaluation import accuracy_table, check_output, explanation, write_evaluation
+from longmlm.reports.evaluation import accuracy_table, check_output, explanation, gains_table, write_evaluation
 from longmlm.settings.held_out import HeldOut
 
 MADE_BY = "# the command\nbase = 'b'\n"
@@ -94,6 +94,16 @@ def test_table_has_a_line_per_block_and_a_column_per_view() -> None:
     assert [line[1] for line in table.lines] == ["30.00 ± 0.50", "30.00 ± 0.25", "–", "–"]
     assert [line[4] for line in table.lines] == ["31.50 ± 0.50", "31.50 ± 0.25", "31.00 ± 0.25", "30.50 ± 0.25"]
     assert "300 selected" in explanation(FULL)
+
+
+def test_gains_are_listed_by_offset() -> None:
+    sides = {"base_windows": Accuracy(29.0, 0.5, 3.0, 100), "long_after": Accuracy(31.5, 0.5, 3.0, 100)}
+    first = OffsetGain(first=0, last=7, gain=Difference(-0.25, 0.125), **sides)
+    second = OffsetGain(first=1008, last=1015, gain=None, **sides)
+    assert gains_table(replace(FULL, gains=(first, second))).lines == [
+        ["0–7", "100", "29.00 ± 0.50", "31.50 ± 0.50", "−0.25 ± 0.12"],
+        ["1,008–1,015", "100", "29.00 ± 0.50", "31.50 ± 0.50", "–"],
+    ]
 
 
 def test_views_that_were_not_measured_are_left_out() -> None:

@@ -101,7 +101,7 @@ def test_numbers_are_the_measured_ones(provenance: Provenance, measured: Evaluat
     assert f"extended from {NUM_POSITIONS} trained positions to {LONG_POSITIONS}" in text
     assert "3 steps, 1,000 tokens" in text
     assert f"{rows.report.train.documents:,} | {rows.report.held_out.documents:,} |" in text
-    assert "hierarchical, alpha 0.4" in text
+    assert "(hierarchical, alpha 0.4)" in text
     assert "- demo novels, public domain" in text
     assert CARD.title in text
     assert CARD.description in text

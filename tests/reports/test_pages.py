@@ -170,7 +170,7 @@ def test_colours_stand_out_from_their_ground(theme: int) -> None:
     assert len(themes) == 2 and COLOURS.keys() < colours.keys()
     assert theme == 1 or {name: colours[name] for name in COLOURS} == COLOURS
     for ground in (colours["ground"], colours["card"]):
-        assert all(contrast(colours[name], ground) >= 4.5 for name in ("ink", "faint", "good", "bad"))
+        assert all(contrast(colours[name], ground) >= 4.5 for name in ("ink", "faint", "green", "red"))
         assert all(contrast(colours[name], ground) >= 3 for name in ("pale", "blue", "amber"))
     assert contrast(colours["ink"], colours["mark"]) >= 4.5
 

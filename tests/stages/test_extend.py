@@ -24,7 +24,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def settings(base: Path, output: Path, **more: object) -> dict[str, object]:
-    return {"base": str(base), "output": str(output), "recipe": {"num_positions": LONG_POSITIONS, **more}}
+    recipe = {"num_positions": LONG_POSITIONS, "initialisation": "hierarchical", **more}
+    return {"base": str(base), "output": str(output), "recipe": recipe}
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_long_checkpoint_is_complete_and_stock_and_logits_on_short_inputs_are_un
     output = tmp_path / "out" / "long"
     code, said, warned = run_here(ExtendConfig, extend, settings(world.base, output))
     assert (code, warned) == (0, "")
-    assert f"positions: {NUM_POSITIONS} -> {LONG_POSITIONS}, hierarchical" in said
+    assert f"positions: {NUM_POSITIONS} -> {LONG_POSITIONS}, hierarchical, alpha 0.4, materialized" in said
     assert f"inputs of up to {NUM_POSITIONS} tokens: 0.0" in said
     assert "Traceback" not in said
     verify(output)
@@ -61,14 +62,23 @@ def test_long_checkpoint_is_complete_and_stock_and_logits_on_short_inputs_are_un
 
 
 def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
-    base = ExtendRecipe(num_positions=LONG_POSITIONS)
+    base = ExtendRecipe(num_positions=LONG_POSITIONS, initialisation="hierarchical")
     recipes = [
         base,
         replace(base, alpha=0.2),
         replace(base, initialisation="tile"),
         replace(base, initialisation="random"),
         replace(base, initialisation="random", seed=1),
+        replace(base, initialisation="spaced"),
+        replace(base, initialisation="spaced", alpha=0.2),
+        replace(base, initialisation="averaged"),
+        replace(base, initialisation="repeat-last"),
+        replace(base, initialisation="reflected"),
+        replace(base, initialisation="stretched", keep_first_block=True),
         replace(base, initialisation="interpolate"),
+        replace(base, initialisation="stretched"),
+        replace(base, initialisation="stretched", smooth_terms=5),
+        replace(base, initialisation="stretched", amplitude=1.2),
     ]
     tables = []
     for number, recipe in enumerate(recipes):
@@ -77,7 +87,8 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
         tables.append(weights["roberta.embeddings.position_embeddings.weight"])
     assert len({table.numpy().tobytes() for table in tables}) == len(recipes)
     trained = load_file(world.base / "model.safetensors")["roberta.embeddings.position_embeddings.weight"]
-    assert all(torch.equal(table[: len(trained)], trained) for table in tables[:-1])
+    unchanged = [torch.equal(table[: len(trained)], trained) for table in tables]
+    assert unchanged == [True] * (len(tables) - 4) + [False] * 4
 
 
 def test_same_settings_give_the_same_checkpoint(tmp_path: Path, copy: Path) -> None:
@@ -102,8 +113,9 @@ def test_terms_are_added_with_or_without_positions(world: World, tmp_path: Path,
     (tmp_path / "terms.txt").write_text("myocarditis\nheart failure\nmyocarditis\n", encoding="utf-8")
     said = {}
     for number in (LONG_POSITIONS, NUM_POSITIONS):
-        output, more = tmp_path / str(number), {"add_tokens": str(tmp_path / "terms.txt"), "num_positions": number}
-        code, said[number], warned = run_here(ExtendConfig, extend, settings(world.base, output, **more))
+        output, recipe = tmp_path / str(number), {"add_tokens": str(tmp_path / "terms.txt"), "num_positions": number}
+        wanted = {"base": str(world.base), "output": str(output), "recipe": recipe}
+        code, said[number], warned = run_here(ExtendConfig, extend, wanted)
         assert (code, warned) == (0, "")
         assert "tokens: 2 added from" in said[number] and "1 skipped" in said[number]
         about = read_provenance(output)
@@ -117,7 +129,9 @@ def test_terms_are_added_with_or_without_positions(world: World, tmp_path: Path,
     assert "positions: " in said[LONG_POSITIONS] and "positions: " not in said[NUM_POSITIONS]
 
 
-@pytest.mark.parametrize(("name", "value"), [("alpha", 0.2), ("mode", "generated"), ("initialisation", "tile")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("initialisation", "tile"), ("smooth_terms", 5), ("keep_first_block", True)]
+)
 def test_settings_of_new_positions_are_refused_where_there_are_none(
     world: World, tmp_path: Path, run_here: Run, name: str, value: object
 ) -> None:
@@ -189,6 +203,15 @@ ERRORS = {
     "shorter": (keep, {"num_positions": NUM_POSITIONS}, "num_positions = 16"),
     "too long": (keep, {"num_positions": NUM_POSITIONS**2 + 1}, "extend to 256 at most"),
     "alpha": (keep, {"alpha": 0.5}, "alpha must be"),
+    "alpha of none": (keep, {"initialisation": "tile", "alpha": 0.2}, "alpha has no effect with initialisation = tile"),
+    "smooth terms": (keep, {"smooth_terms": 5}, "smooth_terms has no effect with initialisation = hierarchical"),
+    "amplitude": (keep, {"initialisation": "spaced", "amplitude": 1.2}, "amplitude has no effect"),
+    "first block": (keep, {"initialisation": "averaged", "keep_first_block": True}, "keep_first_block has no effect"),
+    "too smooth": (
+        keep,
+        {"initialisation": "stretched", "smooth_terms": NUM_POSITIONS + 1},
+        "smooth_terms = 17: 16 trained positions have 16 at most",
+    ),
     "no terms": (keep, {"add_tokens": "/nowhere/terms.txt"}, "add_tokens: /nowhere/terms.txt cannot be read"),
     "unknown key": (keep, {"num_position": 3}, "unknown key recipe.num_position,"),
 }

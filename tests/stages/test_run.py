@@ -32,7 +32,8 @@ def settings(*options: str) -> ResolvedPipeline:
 
 
 @pytest.mark.parametrize(
-    ("option", "removed"), [("--extend.recipe.alpha=0.3", "long"), ("--prepare.recipe.held-out-fraction=0.2", "rows")]
+    ("option", "removed"),
+    [("--extend.recipe.smooth-terms=5", "long"), ("--prepare.recipe.held-out-fraction=0.2", "rows")],
 )
 def test_a_run_is_not_taken_for_one_of_the_model_or_rows_that_replace_its_own(
     folder: Path, option: str, removed: str
@@ -65,6 +66,16 @@ def test_stages_after_one_whose_result_is_made_again_check_their_own(
     assert started == ["prepare", "pretrain", "evaluate", "release"]
 
 
+@pytest.mark.parametrize("until", ["prepare", "pretrain", "evaluate"])
+def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    with pytest.raises(FolderError, match=r"extend has to run again, but out/release has its earlier result"):
+        run.check_results(settings("--until", until))
+    monkeypatch.setattr(run, "is_done", lambda *_: True)
+    run.check_results(settings("--until", until))
+
+
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_terms_are_those_of_the_long_model(folder: Path, is_recorded: bool) -> None:
     terms, config = folder.parent / "terms.txt", settings("--extend.recipe.add-tokens", "terms.txt")
@@ -89,11 +100,23 @@ def test_terms_are_those_of_the_long_model(folder: Path, is_recorded: bool) -> N
 def test_a_long_model_without_the_terms_is_not_taken_for_one_with_them(folder: Path) -> None:
     (folder / "done" / "extend.toml").unlink()
     (folder / "long" / MANIFEST).touch()
-    config = settings()
+    config = settings("--extend.recipe.initialisation", "hierarchical")
     about = Provenance(extension=tiny_extension("base"))
     artifact.write(folder / "long" / Provenance.FILE, about)
     assert run.is_done(config, "extend")
     assert not run.is_done(settings("--extend.recipe.add-tokens", "terms.txt"), "extend")
+
+
+def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder: Path) -> None:
+    (folder / "done" / "extend.toml").unlink()
+    (folder / "long" / MANIFEST).touch()
+    stretched = tiny_extension("base", initialisation="stretched", smooth_terms=6)
+    artifact.write(folder / "long" / Provenance.FILE, Provenance(extension=stretched))
+    options = ("--extend.recipe.initialisation=stretched", "--extend.recipe.smooth-terms=6")
+    assert run.is_done(settings(*options), "extend")
+    for other in ("smooth-terms=5", "amplitude=1.5", "keep-first-block"):
+        assert not run.is_done(settings(*options, f"--extend.recipe.{other}"), "extend")
+    assert not run.is_done(settings(), "extend")
 
 
 @pytest.mark.parametrize(

@@ -88,3 +88,18 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]
 
 def has_steps(run: Path, num_steps: int) -> bool:
     return len(losses(run)) >= num_steps
+
+
+def start_command(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Starts a longmlm command in `folder`, in a process group of its own; it writes to output.txt there."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    with (folder / "output.txt").open("w") as output:
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        command = [sys.executable, "-m", "longmlm", *arguments]
+        return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams)
+
+
+def longmlm(folder: Path, *arguments: str) -> tuple[int, list[str]]:
+    """Runs a longmlm command in `folder` and returns its exit code and the lines that it printed."""
+    code, output = finish(start_command(folder, *arguments), folder)
+    return code, output.splitlines()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self, get_args
 
-from longmlm.artifacts.accuracy import FilledMask, Measured, upgraded_example
+from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, paired_difference, upgraded_example
 from longmlm.artifacts.artifact import Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError
@@ -33,6 +33,20 @@ class EvaluationSources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetGain:
+    """Both accuracies on the tokens at offsets `first` to `last`, counted from the start of their document in the row.
+
+    `gain` is long_after - base_windows, paired by row; None if no token was selected.
+    """
+
+    first: int
+    last: int
+    base_windows: Accuracy
+    long_after: Accuracy
+    gain: Difference | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Artifact):
     """Accuracies by view, the run's curve, and masks filled in by the latest long model.
 
@@ -49,6 +63,7 @@ class Evaluation(Artifact):
     precision: ComputePrecision
     sources: EvaluationSources
     measured: dict[ViewName, Measured]
+    gains: tuple[OffsetGain, ...] = ()
     curve: tuple[EvaluationMetrics, ...] = ()
     examples: tuple[FilledMask, ...] = ()
     sha256: str = ""
@@ -73,6 +88,13 @@ class Evaluation(Artifact):
         """Percentage points gained by context beyond base_positions: long_after - base_windows."""
         after, windows = self.accuracy("long_after"), self.accuracy("base_windows")
         return None if after is None or windows is None else after - windows
+
+    @property
+    def context_gain_error(self) -> float | None:
+        """The standard error of `context_gain`, paired by row; None in evaluations of early versions."""
+        sides = [[self.measured[name]] for name in ("long_after", "base_windows") if name in self.measured]
+        paired = paired_difference(*sides) if len(sides) == 2 else None  # noqa: PLR2004 - both
+        return None if paired is None else paired.standard_error
 
     def signed(self) -> Self:
         """Returns the evaluation with the hash of its content, by which a reader knows that nobody changed it."""

@@ -1,12 +1,12 @@
 """longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError
-from longmlm.settings.extend import Initialisation, PositionMode
+from longmlm.settings.extend import USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -35,7 +35,7 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class Extension(Stretched):
     """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows."""
 
     base: ModelSource
@@ -45,6 +45,37 @@ class Extension:
     alpha: float
     seed: int
     mode: PositionMode = "materialized"
+
+    @classmethod
+    def of(cls, recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Self:
+        """Returns the extension that the recipe makes of a model with `base_positions`."""
+        return cls(
+            base=base,
+            base_positions=base_positions,
+            num_positions=recipe.num_positions or base_positions,
+            initialisation=recipe.initialisation,
+            alpha=recipe.alpha,
+            seed=recipe.seed,
+            mode=recipe.mode,
+            smooth_terms=recipe.smooth_terms,
+            amplitude=recipe.amplitude,
+            keep_first_block=recipe.keep_first_block,
+        )
+
+    @property
+    def changes_trained_rows(self) -> bool:
+        """Whether trained rows change, and with them the logits on short inputs."""
+        return self.initialisation == "interpolate" or (
+            self.initialisation in ("stretched", "fitted") and not self.keep_first_block
+        )
+
+    @property
+    def description(self) -> str:
+        """The initialisation with alpha, if it has one, and its settings that are not the default."""
+        own = {name: getattr(self, name) for name, users in USED_BY.items() if self.initialisation in users}
+        default = asdict(Stretched())
+        shown = [f"{name} {value}" for name, value in own.items() if value != default.get(name)]
+        return ", ".join([self.initialisation, *shown])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

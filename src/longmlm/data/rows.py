@@ -10,7 +10,7 @@ from typing import Self, cast
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
-from jaxtyping import Integer
+from jaxtyping import Int64, Integer
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
@@ -37,6 +37,11 @@ class Row:
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    def document_offsets(self, positions: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+        """Returns how many tokens after the start of its document in this row each position is."""
+        starts = np.concatenate([[0], self.document_starts]).astype(np.int64)
+        return positions - starts[np.searchsorted(starts, positions, side="right") - 1]
 
     def with_input_ids(self, input_ids: Integer[np.ndarray, " tokens"]) -> Self:
         """Returns the row with other tokens at the same positions."""

@@ -1,12 +1,13 @@
 """Comparison of a base model with its long model, before and after training, on the same frozen masks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 from accelerate import Accelerator
 
-from longmlm.artifacts.accuracy import Measured, bin_starts
-from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, ViewName
+from longmlm.artifacts.accuracy import bin_starts
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, OffsetGain, ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
@@ -14,7 +15,7 @@ from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ModelError
 from longmlm.evaluation.examples import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole, windows
-from longmlm.evaluation.measure import measure
+from longmlm.evaluation.measure import Tally, tally
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
@@ -72,10 +73,10 @@ def compare(
         del base["base_windows"], after["long_after_cut"]
     views = [base, *([before] if sources.before else []), *([after] if sources.after else [])]
     objectives = [MlmObjective(loaded.model.to(accelerator.device), precision) for loaded in models]
-    measured: dict[ViewName, Measured] = {}
+    tallies: dict[ViewName, Tally] = {}
     for objective, views_of_model in zip(objectives, views, strict=True):
         for name, view in views_of_model.items():
-            measured[name] = measure(objective, frozen, view, base_positions, accelerator, name)
+            tallies[name] = tally(objective, frozen, view, base_positions, accelerator, name)
     examples = filled_masks(objectives[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
     return Evaluation(
         row_length=row_length,
@@ -85,7 +86,24 @@ def compare(
         held_out=frozen.settings,
         precision=precision,
         sources=sources,
-        measured=measured,
+        measured={name: sums.measured for name, sums in tallies.items()},
+        gains=gains_by_offset(tallies),
         curve=curve,
         examples=tuple(examples),
     ).signed()
+
+
+def gains_by_offset(tallies: Mapping[ViewName, Tally]) -> tuple[OffsetGain, ...]:
+    """Returns what the longer context gains by the offset of a token from the start of its document in the row."""
+    after, windows = tallies.get("long_after"), tallies.get("base_windows")
+    if after is None or windows is None:
+        return ()
+    gains = after.gains_over(windows)
+    edges = [number * after.base_positions // 2 for number in range(len(gains) + 1)]
+    return tuple(
+        OffsetGain(first=first, last=end - 1, base_windows=base, long_after=long, gain=gain)
+        for (first, end), base, long, gain in zip(
+            pairwise(edges), windows.by_offset, after.by_offset, gains, strict=True
+        )
+        if long.num_selected
+    )

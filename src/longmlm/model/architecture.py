@@ -96,6 +96,41 @@ def _parts(model: Any, family: Family) -> Architecture:  # Any: each family has 
     return Architecture(encoder, layers, head, matrix, weight, bias, offset, num_positions)
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionInputs:
+    """What a position embedding passes before attention: LayerNorm, a projection if there is one, and query and key.
+
+    `attentions` are the query and key of each layer with weights of its own.
+    """
+
+    norm: nn.LayerNorm
+    projection: nn.Linear | None
+    attentions: tuple[tuple[nn.Linear, nn.Linear], ...]
+    num_heads: int
+
+
+def attention_inputs(model: PreTrainedModel) -> AttentionInputs:
+    """Returns the modules between the position table and attention of a model with a learned table."""
+    encoder, projection = cast(Any, model.base_model), None
+    match family := cast(LearnedFamily, model.config.model_type):
+        case "roberta" | "xlm-roberta" | "camembert" | "bert":
+            attentions = [layer.attention.self for layer in encoder.encoder.layer]
+        case "electra":
+            attentions = [layer.attention.self for layer in encoder.encoder.layer]
+            projection = getattr(encoder, "embeddings_project", None)
+        case "albert":
+            groups = encoder.encoder.albert_layer_groups
+            attentions = [layer.attention for group in groups for layer in group.albert_layers]
+            projection = encoder.encoder.embedding_hidden_mapping_in
+        case "distilbert":
+            attentions = [layer.attention for layer in encoder.transformer.layer]
+        case _:
+            assert_never(family)
+    names = ("q_lin", "k_lin") if family == "distilbert" else ("query", "key")
+    pairs = tuple((getattr(attention, names[0]), getattr(attention, names[1])) for attention in attentions)
+    return AttentionInputs(encoder.embeddings.LayerNorm, projection, pairs, model.config.num_attention_heads)
+
+
 def _deberta_head(model: Any) -> tuple[Callable[[Tensor], Tensor], nn.Linear, nn.Parameter, nn.Parameter]:
     """Returns DeBERTa's head; with legacy = false in the config, it decodes with the word embedding and a bias."""
     if model.legacy:

@@ -15,7 +15,9 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
+from longmlm.model.fitted_positions import NUM_LAYERS, fitted_table
 from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import extended_table
 from longmlm.model.saving import save_model
@@ -53,6 +55,17 @@ def check_finite(model: PreTrainedModel, name: str) -> None:
     for key, weight in model.state_dict().items():
         if not weight.isfinite().all():
             raise ModelError(f"{name}: {key} holds NaN or infinite values: take an intact checkpoint")
+
+
+def long_table(model: PreTrainedModel, extension: Extension) -> Tensor:
+    """Returns the model's usable position rows extended to `extension.num_positions`."""
+    trained = position_table_of(model, extension.base.name).usable_rows.cpu()
+    table = extended_table(trained, extension)
+    if extension.initialisation != "fitted":
+        return table
+    num_kept = len(trained) if extension.keep_first_block else 1
+    attention = PositionAttention.of(model, NUM_LAYERS)
+    return fitted_table(trained, table, attention, num_kept, extension.seed)
 
 
 def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
@@ -95,7 +108,7 @@ def write_extension(
     trained = table = torch.zeros(0)
     if extension:
         trained = position_table_of(base.model, extension.base.name).usable_rows
-        table = extended_table(trained, extension)
+        table = long_table(base.model, extension)
         long = with_positions(long, table)
     provenance = Provenance(extension=extension, added_tokens=terms.record if terms else base.provenance.added_tokens)
     with new_folder(folder) as partial:
@@ -114,7 +127,7 @@ def write_extension(
 
 
 def _largest_allowed(extension: Extension | None, terms: Terms | None) -> float:
-    if extension and extension.initialisation == "interpolate":
+    if extension and extension.changes_trained_rows:
         return math.inf
     return ROUNDING if terms else 0.0
 

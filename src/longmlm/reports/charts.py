@@ -18,6 +18,8 @@ COLOURS = {
     "amber": "#b45309",
     "pale": "#6c8fd0",
     "blue": "#1d4ed8",
+    "green": "#15713a",
+    "red": "#b42318",
 }
 WIDE, NARROW = (9.2, 4.4), (4.4, 4.0)
 MAX_TICKS = {WIDE: 12, NARROW: 4}
@@ -36,7 +38,7 @@ LOOK = {
     "ytick.labelcolor": COLOURS["ink"],
 }
 
-Colour = Literal["ink", "faint", "line", "amber", "pale", "blue"]
+Colour = Literal["ink", "faint", "line", "amber", "pale", "blue", "green", "red"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, ViewName
 from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, write_page
-from longmlm.reports.tables import Table
+from longmlm.reports.tables import Table, signed
 from longmlm.settings.pretrain import number_format
 
 EXPLANATIONS: dict[ViewName, str] = {
@@ -73,6 +73,12 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
             _positions_chart(evaluation),
         ),
     ]
+    if evaluation.gains:
+        text = (
+            "The same tokens, read by the base model in windows and by the long model in whole rows, by their offset "
+            "from the start of their document in the row; the gain is paired by row."
+        )
+        sections.append(Section("What the longer context is worth", text, gains_table(evaluation)))
     if evaluation.curve:
         sections.append(Section("Recovery during training", _recovery_text(evaluation), _recovery_chart(evaluation)))
     if evaluation.examples:
@@ -105,6 +111,21 @@ def accuracy_table(evaluation: Evaluation) -> Table:
     for number, positions in enumerate(_block_names(evaluation)):
         lines.append([positions, *(_percent(evaluation.measured[name].blocks[number]) for name in names)])
     return Table(["accuracy in %", *names], lines)
+
+
+def gains_table(evaluation: Evaluation) -> Table:
+    """Returns a line per offset in the document: both accuracies, and what the longer context gains."""
+    lines = [
+        [
+            f"{gain.first:,}–{gain.last:,}",
+            f"{gain.long_after.num_selected:,}",
+            _percent(gain.base_windows),
+            _percent(gain.long_after),
+            "–" if gain.gain is None else signed(f"{gain.gain.points:+.2f} ± {gain.gain.standard_error:.2f}"),
+        ]
+        for gain in evaluation.gains
+    ]
+    return Table(["tokens into the document", "selected", "base_windows", "long_after", "gain"], lines)
 
 
 def explanation(evaluation: Evaluation) -> str:
@@ -149,7 +170,9 @@ def _head(evaluation: Evaluation) -> Head:
             Tile(_explanations(evaluation)[view], f"{value} %" if sign else value, f"{sign.strip()} {error}".strip())
         )
     if (gain := evaluation.context_gain) is not None:
-        tiles.append(Tile("gain from the longer context", f"{gain:+.2f}".replace("-", "−"), "points"))
+        error = evaluation.context_gain_error
+        note = "points" if error is None else f"± {error:.2f} points"
+        tiles.append(Tile("gain from the longer context", signed(f"{gain:+.2f}"), note))
     base = evaluation.sources.base.rstrip("/").rsplit("/", 1)[-1]
     lengths = f"from {evaluation.base_positions:,} to {evaluation.row_length:,} positions"
     return Head(

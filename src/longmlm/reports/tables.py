@@ -20,6 +20,11 @@ def text_table(table: Table) -> str:
     return "\n".join("  ".join(_aligned(row, widths)).rstrip() for row in (table.header, rules, *table.lines))
 
 
+def signed(text: str) -> str:
+    """Returns a number in words with a minus sign in place of a hyphen."""
+    return text.replace("-", "−")
+
+
 def markdown_table(table: Table) -> str:
     """Returns the table as Markdown, the first column aligned left and the others right."""
     rules = ["---", *("---:" for _ in table.header[1:])]

@@ -1,14 +1,50 @@
 """Settings of the extend stage: how a model gets more positions."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal
 
-Initialisation = Literal["hierarchical", "tile", "random", "interpolate"]
+Initialisation = Literal[
+    "hierarchical",
+    "tile",
+    "random",
+    "interpolate",
+    "stretched",
+    "fitted",
+    "spaced",
+    "averaged",
+    "repeat-last",
+    "reflected",
+]
 PositionMode = Literal["materialized", "generated"]
+USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
+    "alpha": ("hierarchical", "spaced"),
+    "smooth_terms": ("stretched", "fitted"),
+    "amplitude": ("stretched",),
+    "keep_first_block": ("stretched", "fitted"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtendRecipe:
+class Stretched:
+    """The settings of stretched, and of fitted, which starts from it."""
+
+    smooth_terms: int = 4
+    """Only for stretched and fitted: number of cosines (DCT-II) in the smooth, stretched part of the table."""
+    amplitude: float = 1.0
+    """Only for stretched: factor on each row's difference from the mean row."""
+    keep_first_block: bool = False
+    """Only for stretched and fitted: keep all trained rows unchanged, not only row 0."""
+
+    def __post_init__(self) -> None:
+        if self.smooth_terms < 1:
+            raise ValueError("smooth_terms must be at least 1")
+        if not 0 < self.amplitude < math.inf:
+            raise ValueError("amplitude must be above 0 and finite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendRecipe(Stretched):
     """How the long model is made; changing it makes a different model."""
 
     num_positions: int | None = None
@@ -16,10 +52,10 @@ class ExtendRecipe:
     add_tokens is set: the model then keeps its positions."""
     add_tokens: str | None = None
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
-    initialisation: Initialisation = "hierarchical"
-    """How the new rows of the position table are computed; only interpolate changes the trained rows."""
+    initialisation: Initialisation = "fitted"
+    """How the position table is extended (docs/method.md); interpolate, stretched and fitted change trained rows."""
     alpha: float = 0.4
-    """Weight of the higher digit in the hierarchical decomposition."""
+    """Only for hierarchical and spaced: weight of the block; the offset within it has weight 1 - alpha."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     seed: int = 0
@@ -30,8 +66,18 @@ class ExtendRecipe:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1 or self.alpha == 0.5:
             raise ValueError("alpha must be at least 0, below 1 and not 0.5, which makes rows (i, j) and (j, i) equal")
+        Stretched.__post_init__(self)
+        for item in fields(self):
+            users = USED_BY.get(item.name, (self.initialisation,))
+            if self.initialisation not in users and getattr(self, item.name) != item.default:
+                raise ValueError(
+                    f"{item.name} has no effect with initialisation = {self.initialisation}, only with "
+                    f"{' and '.join(users)}: remove it, or set initialisation"
+                )
         if self.mode == "generated" and self.initialisation not in ("hierarchical", "tile"):
-            raise ValueError("mode = generated needs rows that are computed from the base rows: hierarchical or tile")
+            raise ValueError(
+                "mode = generated computes rows from the base rows: set initialisation to hierarchical or tile"
+            )
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")
         if self.num_positions is None and self.add_tokens is None:

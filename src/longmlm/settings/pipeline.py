@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
@@ -17,6 +17,7 @@ SHIPPED = PACKAGE / "pipelines"
 BUNDLED = "bundled:"
 NUM_STEPS = 3000
 ROWS_PER_STEP = 64
+StageName = Literal["extend", "prepare", "pretrain", "evaluate", "release"]
 StageConfig = PrepareConfig | ExtendConfig | PretrainConfig | EvaluateConfig | ReleaseConfig
 
 
@@ -43,6 +44,8 @@ class Pipeline:
     extend stage runs only to add tokens (add_tokens in [extend.recipe])."""
     launch: str | None = None
     """Command that starts training in several processes, such as accelerate launch --config_file ddp.yaml."""
+    until: StageName = "release"
+    """The last stage to run."""
 
     def __post_init__(self) -> None:
         if self.length < 3:
@@ -84,7 +87,8 @@ class ResolvedPipeline(Pipeline):
             "evaluate": self.evaluate,
             "release": self.release,
         }
-        return {name: config for name, config in stages.items() if config is not None}
+        names = get_args(StageName)[: get_args(StageName).index(self.until) + 1]
+        return {name: config for name, config in stages.items() if config is not None and name in names}
 
 
 def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
@@ -98,10 +102,11 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     num_steps = table_at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
     num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation
     every = max(1, num_steps // 12)
+    is_generated = table_at(given, "extend", "recipe").get("mode") == "generated"
     title = Path(base.model or base.output).name
     tables: dict[str, Table] = {
         "prepare": {"recipe": {"held_out_fraction": 0.05}},
-        "extend": {"recipe": {"initialisation": "hierarchical"}},
+        "extend": {"recipe": {"initialisation": "hierarchical" if is_generated else "fitted"}},
         "pretrain": {
             "recipe": {
                 "num_steps": num_steps,

@@ -43,6 +43,12 @@ def table_at(table: Mapping[str, Any], *path: str) -> Table:
     return dict(table)
 
 
+def table_of(name: str, value: object) -> Table:
+    """Returns the table in which a dotted name has this value."""
+    key, _, rest = name.partition(".")
+    return {key: table_of(rest, value) if rest else value}
+
+
 def leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yields the dotted name and the value of every setting."""
     for key, value in table.items():

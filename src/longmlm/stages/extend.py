@@ -1,5 +1,6 @@
 """The extend stage: writes a long checkpoint from a base model."""
 
+from dataclasses import fields
 from pathlib import Path
 
 from longmlm.artifacts.provenance import Extension, ModelSource
@@ -9,7 +10,9 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import ExtensionReport, check_extendable, write_extension
 from longmlm.model.loading import load_model
 from longmlm.model.terms import read_terms
-from longmlm.settings.extend import ExtendConfig, ExtendRecipe
+from longmlm.settings.extend import USED_BY, ExtendConfig, ExtendRecipe
+
+POSITION_SETTINGS = ("initialisation", "mode", *USED_BY)
 
 
 def extend(config: ExtendConfig) -> None:
@@ -41,25 +44,18 @@ def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -
     Raises PositionsError for settings of new positions if there are none.
     """
     if recipe.add_tokens is None or recipe.num_positions not in (None, base_positions):
-        return Extension(
-            base=base,
-            base_positions=base_positions,
-            num_positions=recipe.num_positions or base_positions,
-            initialisation=recipe.initialisation,
-            alpha=recipe.alpha,
-            seed=recipe.seed,
-            mode=recipe.mode,
-        )
-    for name, default in (("initialisation", "hierarchical"), ("alpha", 0.4), ("mode", "materialized")):
-        if getattr(recipe, name) != default:
+        return Extension.of(recipe, base, base_positions)
+    for item in fields(recipe):
+        name = item.name
+        if name in POSITION_SETTINGS and getattr(recipe, name) != item.default:
             raise PositionsError(f"{name} is for new positions, but the model keeps its {base_positions}: remove it")
     return None
 
 
 def describe_extension(extension: Extension, report: ExtensionReport) -> None:
     """Prints how the positions were extended."""
-    if extension.initialisation == "hierarchical" and extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
+    if extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
         print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
-    kind = f"{extension.initialisation}, {extension.mode}"
+    kind = f"{extension.description}, {extension.mode}"
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
     print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")

@@ -10,14 +10,12 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 from longmlm.artifacts import artifact
@@ -30,22 +28,21 @@ from longmlm.data.engine import plan_rows
 from longmlm.data.rows import read_rows_manifest
 from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of
-from longmlm.processes import adopt_orphans, end_with_parent, exclusive_lock
+from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import accuracy_table
 from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
-from longmlm.runtime.signals import Stop, stop_on_signal
+from longmlm.runtime.children import run_child
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.settings.publishing import Publishing
 from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.results import result_of, result_settings
 from longmlm.settings.tables import leaves
 
 PIPELINE, DONE = "pipeline.toml", "done"
-NOT_COMPARED = ("runtime", "tracking", "dry_run", "pull_request", "checkpoints", "follow")  # they change no result
 MAX_LISTED = 3
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
 
@@ -108,7 +105,7 @@ def check_results(config: ResolvedPipeline) -> None:
                 f"name another output, or remove {' and '.join(map(str, made))} to make it again"
             )
     released = result_of(config.release)
-    if changed_settings(config, "release") is not None and released.exists():
+    if (Path(config.output) / DONE / "release.toml").is_file() and released.exists():
         for name in [name for name in config.stages if name not in ("evaluate", "release")]:
             if not is_done(config, name):
                 raise FolderError(f"{name} has to run again, but {released} has its earlier result: remove that first")
@@ -147,13 +144,8 @@ def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
         return None
     stage = config.stages[name]
     recorded = read(type(stage), [record])
-    before, now = dict(leaves(_result_settings(recorded))), dict(leaves(_result_settings(stage)))
+    before, now = dict(leaves(result_settings(recorded))), dict(leaves(result_settings(stage)))
     return [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
-
-
-def result_of(stage: StageConfig) -> Path:
-    """Returns the folder that a stage writes."""
-    return Path(stage.run if isinstance(stage, PretrainConfig) else stage.output)
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
@@ -204,47 +196,18 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
     command = [sys.executable, "-m", "longmlm", name]
     if name == "pretrain" and config.launch:
         command = [*shlex.split(config.launch), "-m", "longmlm.stages.pretrain"]
-    adopt_orphans()
-    with (
-        stop_on_signal() as stop,
-        subprocess.Popen(
-            [*command, str(Path(config.output) / PIPELINE)],
-            env={**os.environ, "PATH": search_path()},
-            process_group=0,  # Ctrl-C reaches this process only, which passes it on once
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
-        ) as child,
-    ):
-        code = wait(child, stop, time_left_lines(config, name, label))
-    if stop:
-        print(f"{label} stopped by {stop.signal_name}: the same command resumes from there", file=sys.stderr)
-        sys.exit(128 + signal.Signals[stop.signal_name])
+    environment = {**os.environ, "PATH": search_path()}
+    lines = time_left_lines(config, name, label)
+    code, stopped_by = run_child([*command, str(Path(config.output) / PIPELINE)], environment, lines)
+    if stopped_by:
+        print(f"{label} stopped by {stopped_by}: the same command resumes from there", file=sys.stderr)
+        sys.exit(128 + signal.Signals[stopped_by])
     if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
         print(f"{label} ended before its last step: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)
     if code:
         print(f"{label} failed (exit code {code}): the same command resumes from this stage", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
-
-
-def wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
-    """Returns the exit code; passes a stop signal on to the child, and prints `lines` as they become available.
-
-    After a signal it also waits for the child's children: a launcher may exit before training has saved.
-    """
-    is_passed_on = False
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            code = child.wait(0.5)
-            break
-        if stop and not is_passed_on:
-            child.terminate()
-            is_passed_on = True
-        if line := next(lines, ""):
-            print(line, flush=True)
-    with suppress(ChildProcessError):
-        while is_passed_on:
-            os.waitpid(-child.pid, 0)
-    return code
 
 
 def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator[str]:
@@ -263,7 +226,7 @@ def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator
 def summary(config: ResolvedPipeline) -> str:
     """Returns the accuracies reached, and the paths of the page and the release."""
     lines = []
-    if config.evaluate:
+    if config.evaluate and "evaluate" in config.stages:
         folder = result_of(config.evaluate)
         lines = [text_table(accuracy_table(read_evaluation(folder / Evaluation.FILE))), f"page: {folder / PAGE_FILE}"]
     else:
@@ -272,14 +235,8 @@ def summary(config: ResolvedPipeline) -> str:
         ]
         lines = [f"held-out accuracy at step {line.step}: {line.held_out.whole.accuracy:.2f} %" for line in measured]
         lines = lines[:: max(1, len(lines) - 1)]  # before and after training
-    return "\n".join([*lines, f"released: {result_of(config.release)}"])
-
-
-def _result_settings(stage: StageConfig) -> dict[str, object]:
-    """Returns the settings on which the stage's result depends."""
-    ignored = {*NOT_COMPARED, *(item.name for item in fields(Publishing) if isinstance(stage, Publishing))}
-    ignored |= {"card"} if isinstance(stage, PrepareConfig) else set()
-    return {key: value for key, value in asdict(stage).items() if key not in ignored}
+    released = [f"released: {result_of(config.release)}"] if "release" in config.stages else []
+    return "\n".join([*lines, *released])
 
 
 def _training_lines(run: Path) -> list[TrainingMetrics]:

@@ -1,0 +1,157 @@
+"""What each initialisation leaves before training: accuracy by block, and where its positions attract attention.
+
+    python benchmarks/initialisations.py --model MODEL --rows ROWS --num-positions 1536 --max-rows 48 --output FOLDER
+
+The kernel of a head is the part of its attention logits that depends on two positions alone, as defined in
+longmlm.model.position_attention. Its softmax over keys is where a query would look if all tokens were alike. Two shares
+of it, averaged over queries, heads and the first two layers: `near`, at most 8 positions away, and `repeated`, at most
+8 away from the same offset in another block.
+"""
+
+import argparse
+import itertools
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from longmlm.artifacts.accuracy import Measured
+from longmlm.artifacts.provenance import Extension, ModelSource
+from longmlm.data.rows import open_named_rows
+from longmlm.data.vocabulary import vocabulary_of_pretrained
+from longmlm.evaluation.frozen import FrozenRows, viewer_of
+from longmlm.evaluation.measure import measure
+from longmlm.model.extension import long_table, with_positions
+from longmlm.model.fitted_positions import NUM_LAYERS
+from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.mlm import MlmObjective
+from longmlm.model.position_attention import PositionAttention
+from longmlm.model.position_table import position_table_of
+from longmlm.reports.charts import Chart, Colour, Series, write_png
+from longmlm.reports.tables import Table, markdown_table
+from longmlm.settings.extend import ExtendRecipe, Initialisation
+from longmlm.settings.held_out import HeldOut
+
+OTHERS: tuple[Initialisation, ...] = ("random", "repeat-last", "reflected", "interpolate", "tile", "spaced", "averaged")
+ALPHAS, SMOOTH_TERMS, AMPLITUDES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.6), (2, 3, 6, 8, 12), (1.2, 1.6, 2.0)
+DRAWN: dict[str, Colour] = {"base": "ink", "hierarchical 0.4": "amber", "stretched": "pale", "fitted": "blue"}
+NEAR = 8
+EVERY = 16  # positions between the queries that are averaged
+
+
+def variants(num_positions: int) -> dict[str, ExtendRecipe]:
+    """Returns the initialisations to measure, by name."""
+    plain = ExtendRecipe(num_positions=num_positions, initialisation="hierarchical")
+    stretched = replace(plain, initialisation="stretched")
+    found = {name: replace(plain, initialisation=name) for name in OTHERS}
+    found |= {f"hierarchical {alpha}": replace(plain, alpha=alpha) for alpha in ALPHAS}
+    found |= {f"stretched {terms}": replace(stretched, smooth_terms=terms) for terms in SMOOTH_TERMS}
+    for terms, amplitude in itertools.product((4, 6), AMPLITUDES):
+        name = f"stretched {terms}, amplitude {amplitude}"
+        found[name] = replace(stretched, smooth_terms=terms, amplitude=amplitude)
+    for name in ("stretched", "fitted"):
+        found[name] = replace(plain, initialisation=name)
+        found[f"{name}, first block kept"] = replace(plain, initialisation=name, keep_first_block=True)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Attraction:
+    """Where the positions attract attention, in percent, and the mean kernel by distance."""
+
+    near: float
+    repeated: float
+    by_distance: Float[Tensor, " distances"]
+
+
+@torch.no_grad()
+def attraction(attention: PositionAttention, table: Tensor, n: int) -> Attraction:
+    """Returns the shares over the heads of the first layers; the kernel by distance is the first layer's."""
+    num_positions = len(table)
+    distance = torch.arange(num_positions) - torch.arange(0, num_positions, EVERY).unsqueeze(1)
+    is_near = distance.abs() <= NEAR
+    is_repeated = ~is_near & (((distance + NEAR) % n) <= 2 * NEAR)
+    near, repeated, sums = [], [], torch.zeros(2 * num_positions - 1)
+    for number, kernel in enumerate(attention.kernels(table[::EVERY], table)):
+        share = kernel.softmax(-1)
+        near.append((share * is_near).sum(-1).mean())
+        repeated.append((share * is_repeated).sum(-1).mean())
+        if number == 0:
+            centred = (kernel - kernel.mean(-1, keepdim=True)).mean(0)
+            sums.index_add_(0, (distance + num_positions - 1).flatten(), centred.flatten())
+    counts = torch.zeros_like(sums).index_add_(
+        0, (distance + num_positions - 1).flatten(), torch.ones(distance.numel())
+    )
+    means = [100 * torch.stack(values).mean().item() for values in (near, repeated)]
+    return Attraction(means[0], means[1], sums / counts.clamp(min=1))
+
+
+def accuracies(base: LoadedModel, table: Tensor, frozen: FrozenRows, n: int) -> Measured:
+    """Returns the accuracy of the model with this table on whole rows."""
+    objective = MlmObjective(with_positions(base, table).model, "bf16")
+    return measure(objective, frozen, viewer_of("whole", n, frozen.special), n, None)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Measures every variant; writes initialisations.json, a picture and a Markdown table, which it prints."""
+    base = load_model(options.model)
+    vocabulary = vocabulary_of_pretrained(base.tokenizer, options.model)
+    rows, held_out = open_named_rows(options.rows, "held_out"), HeldOut(max_rows=options.max_rows)
+    frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, 4)
+    trained = position_table_of(base.model).usable_rows
+    n, attention = len(trained), PositionAttention.of(base.model, NUM_LAYERS)
+    lines, curves, results = [], {}, {}
+    views = {name: viewer_of(name, n, frozen.special) for name in ("cut", "windows")}
+    for name, view in views.items():
+        measured = measure(MlmObjective(base.model, "bf16"), frozen, view, n, None)
+        results[f"base_{name}"] = {"accuracy": measured.whole.accuracy, "error": measured.whole.standard_error}
+        lines.append(
+            [f"base_{name}", f"{measured.whole.accuracy:.2f} ± {measured.whole.standard_error:.2f}", "", "", ""]
+        )
+    own = attraction(attention, trained, n)
+    curves["base"] = own.by_distance
+    lines.append(["base table", "", "", f"{own.near:.1f}", f"{own.repeated:.1f}"])
+    for name, recipe in variants(options.num_positions).items():
+        table = long_table(base.model, Extension.of(recipe, ModelSource(name=options.model), n))
+        measured, found = accuracies(base, table, frozen, n), attraction(attention, table, n)
+        curves[name] = found.by_distance
+        blocks = [block.accuracy for block in measured.blocks]
+        by_block = " / ".join(f"{block:.1f}" for block in blocks)
+        lines.append([name, _percent(measured), by_block, f"{found.near:.1f}", f"{found.repeated:.1f}"])
+        results[name] = {"accuracy": measured.whole.accuracy, "error": measured.whole.standard_error, "blocks": blocks}
+        results[name] |= {"near": found.near, "repeated": found.repeated}
+        print(lines[-1], flush=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(results, indent=1)
+    (options.output / "initialisations.json").write_text(text, encoding="utf-8")
+    write_png(_chart(curves, n), options.output / "kernels.png")
+    print(markdown_table(Table(["table", "accuracy %", "by block", "near %", "repeated %"], lines)))
+
+
+def _percent(measured: Measured) -> str:
+    return f"{measured.whole.accuracy:.2f} ± {measured.whole.standard_error:.2f}"
+
+
+def _chart(curves: dict[str, Tensor], n: int) -> Chart:
+    series = []
+    for name, colour in DRAWN.items():
+        middle = len(curves[name]) // 2
+        half = min(middle, 2 * n)
+        distances = range(-half, half + 1, max(1, n // 64))
+        values = [curves[name][middle + distance].item() for distance in distances]
+        series.append(Series(name, colour, [float(distance) for distance in distances], values))
+    axes = ("distance from query to key (positions)", "mean kernel of the first layer's heads")
+    return Chart("Attraction between positions", axes, series)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--rows", required=True)
+    parser.add_argument("--num-positions", type=int, required=True)
+    parser.add_argument("--max-rows", type=int, default=48)
+    parser.add_argument("--output", type=Path, required=True)
+    report(parser.parse_args())

@@ -1,0 +1,146 @@
+"""comparison.json: all trials of a comparison, and what follows: the order of the arms, differences, probabilities."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from longmlm.artifacts.accuracy import Difference, paired_difference
+from longmlm.artifacts.artifact import Artifact
+from longmlm.artifacts.trials import FailedTrial, Trial, accuracy_of, labels_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """An arm with one choice of settings, and its trials with them, one per seed; `num_failed` others failed."""
+
+    name: str
+    values: dict[str, Any]
+    trials: tuple[Trial, ...]
+    num_failed: int = 0
+
+    @property
+    def before(self) -> float:
+        """Mean accuracy before training over the seeds."""
+        return statistics.fmean(accuracy_of(trial.before) for trial in self.trials)
+
+    @property
+    def after(self) -> float:
+        """Mean accuracy after training over the seeds."""
+        return statistics.fmean(accuracy_of(trial.after) for trial in self.trials)
+
+    def tokens_to_recovery(self, control: Sequence[Trial] = ()) -> float | None:
+        """Returns the mean over the seeds; None unless every seed recovered."""
+        tokens = [trial.tokens_to_recovery(control) for trial in self.trials]
+        reached = [count for count in tokens if count is not None]
+        return statistics.fmean(reached) if len(reached) == len(tokens) else None
+
+    def pairs_with(self, other: "Arm") -> list[tuple[Trial, Trial]]:
+        """Returns the trials of both arms with the same seed, rows and held-out masks."""
+        pairs = [(mine, its) for mine in self.trials for its in other.trials if mine.seed == its.seed]
+        return [(mine, its) for mine, its in pairs if mine.has_rows_of(its)]
+
+    def gain_over(self, other: "Arm") -> Difference | None:
+        """Returns this arm's accuracy after training minus the other's, over the seeds that both have.
+
+        The variance over held-out rows is that of `paired_difference`. With several seeds, the variance of the seeds'
+        differences divided by their number is added to it: that of training.
+        """
+        pairs = [(mine.after, its.after) for mine, its in self.pairs_with(other)]
+        gain = paired_difference([mine for mine, _ in pairs], [its for _, its in pairs])
+        if gain is None or len(pairs) == 1:
+            return gain
+        each = [one.points for mine, its in pairs if (one := paired_difference([mine], [its]))]
+        error = math.hypot(gain.standard_error, math.sqrt(statistics.variance(each) / len(each)))
+        return Difference(gain.points, error)
+
+    def probability_over(self, other: "Arm") -> float | None:
+        """Returns the probability that this arm's accuracy after training is higher, if the error is normal.
+
+        None with fewer than two common seeds, which say nothing about how much training varies.
+        """
+        gain = self.gain_over(other)
+        if gain is None or not gain.standard_error or len(self.pairs_with(other)) == 1:
+            return None
+        return statistics.NormalDist().cdf(gain.points / gain.standard_error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Artifact):
+    """All trials of a comparison.
+
+    With a budget, `probes` are the trials of the first round, which are too short to be compared with the others.
+    """
+
+    FILE: ClassVar[str] = "comparison.json"
+
+    model: str
+    row_length: int
+    baseline: str
+    control: str | None = None
+    budget: str | None = None
+    trials: tuple[Trial, ...] = ()
+    probes: tuple[Trial, ...] = ()
+    failed: tuple[FailedTrial, ...] = ()
+
+    def arms(self) -> list[Arm]:
+        """Returns every arm with the values that served it best, the best arm first; the control arm is left out.
+
+        With a budget, arms with each of their values instead, by accuracy after training, those with more seeds first.
+        """
+        names = [name for name in dict.fromkeys(trial.arm for trial in self.trials) if name != self.control]
+        if self.budget:
+            choices = [choice for name in names for choice in self.choices(name)]
+            return sorted(choices, key=lambda arm: (-len(arm.trials), _descending(arm.after)))
+        return sorted(map(self.arm, names), key=rank)
+
+    def choices(self, name: str) -> list[Arm]:
+        """Returns an arm with each choice of values with which a trial has finished."""
+        chosen: list[tuple[dict[str, Any], list[Trial]]] = []
+        for trial in (trial for trial in self.trials if trial.arm == name):
+            same = next((trials for values, trials in chosen if values == trial.values), None)
+            if same is None:
+                chosen.append((trial.values, same := []))
+            same.append(trial)
+        failed = [trial.values for trial in self.failed if trial.arm == name]
+        return [
+            Arm(name=name, values=values, trials=tuple(trials), num_failed=failed.count(values))
+            for values, trials in chosen
+        ]
+
+    def arm(self, name: str) -> Arm:
+        """Returns an arm with the values whose trial ranks first among those of its first seed."""
+        choices = self.choices(name)
+        first = choices[0].trials[0].seed
+        return min((arm for arm in choices if arm.trials[0].seed == first), key=lambda arm: rank(_first_of(arm)))
+
+    def control_trials(self) -> tuple[Trial, ...]:
+        """Returns the control arm's trials with its best settings; none without such an arm."""
+        has_control = any(trial.arm == self.control for trial in self.trials)
+        return self.arm(self.control).trials if self.control and has_control else ()
+
+    def baseline_arm(self) -> Arm | None:
+        """Returns the baseline, with a budget with the values that served it best; None if it has no finished trial."""
+        return next((arm for arm in self.arms() if arm.name == self.baseline), None)
+
+    def label_of(self, arm: Arm) -> str:
+        """Returns the name of an arm; with a budget, which ranks one arm with several values, with its values."""
+        return ", ".join([arm.name, *labels_of(arm.values)]) if self.budget else arm.name
+
+
+def rank(arm: Arm) -> tuple[bool, float, float]:
+    """Returns a key by which the better arm is smaller: fewer tokens to recovery, else higher accuracy at the end.
+
+    An arm of which a trial failed comes after all others.
+    """
+    tokens = arm.tokens_to_recovery()
+    return (bool(arm.num_failed), math.inf if tokens is None else tokens, _descending(arm.after))
+
+
+def _descending(accuracy: float) -> float:
+    return math.inf if math.isnan(accuracy) else -accuracy
+
+
+def _first_of(arm: Arm) -> Arm:
+    return Arm(name=arm.name, values=arm.values, trials=arm.trials[:1])

@@ -1,0 +1,250 @@
+"""The report of a comparison: a table of its arms, curves with bands over seeds, and a page."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.accuracy import Difference, Measured, paired_difference
+from longmlm.artifacts.comparison import Arm, Comparison
+from longmlm.artifacts.evaluation import ViewName
+from longmlm.artifacts.trials import accuracy_of, labels_of
+from longmlm.reports.charts import Chart, Colour, Series, write_png
+from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
+from longmlm.reports.tables import Table, signed
+
+RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
+CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")
+COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
+
+
+def write_comparison(comparison: Comparison, folder: Path, made_by: str) -> None:
+    """Writes comparison.json, the pictures and the page; `made_by` is the command with its settings."""
+    write_png(recovery_chart(comparison), folder / RECOVERY_PICTURE)
+    write_png(blocks_chart(comparison), folder / BLOCKS_PICTURE)
+    write_page(comparison_page(comparison, made_by), folder / PAGE_FILE)
+    artifact.write(folder / Comparison.FILE, comparison)
+
+
+def comparison_page(comparison: Comparison, made_by: str) -> str:
+    """Returns the page about a comparison."""
+    trials = comparison.trials
+    num_seeds = len({trial.seed for trial in trials})
+    sections = [
+        Section("Arms, the best one first", _arms_text(comparison), arms_table(comparison)),
+        Section("Recovery", _curves_text(comparison), recovery_chart(comparison)),
+        Section("Before training, by block of positions", "Means over seeds.", blocks_chart(comparison)),
+        Section(
+            "By block of positions",
+            "Accuracy in percent before → after training, means over seeds.",
+            blocks_table(comparison),
+        ),
+    ]
+    if any(trial.measured for trial in trials):
+        text = "base_windows: the base model on the same tokens, in windows of its length."
+        sections.append(Section("What the longer context is worth", text, context_table(comparison)))
+    probes = f" The first {len(comparison.probes)} are the short ones of the first round." if comparison.probes else ""
+    sections.append(Section("All trials", f"Accuracy in percent.{probes}", trials_table(comparison)))
+    if comparison.failed:
+        lines = [[trial.arm, _values(trial.values), str(trial.seed), trial.reason] for trial in comparison.failed]
+        text = "The same command tries them again."
+        sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
+    size = f"{len(trials)} trials with {seeds} on rows of {comparison.row_length:,} tokens"
+    head = Head(
+        f"{comparison.model}: comparison of {len(comparison.arms())} arms",
+        f"{size}. {_rows_text(comparison)}",
+        finding(comparison),
+    )
+    return page(head, sections, made_by)
+
+
+def finding(comparison: Comparison) -> str:
+    """Returns which arm ranks first and by what, its numbers and those of the baseline or else of the next arm."""
+    best, *others = comparison.arms()
+    label, tokens = comparison.label_of(best), best.tokens_to_recovery()
+    baseline = comparison.baseline_arm()
+    rival = baseline if baseline in others else next(iter(others), None)
+    if rival is None:
+        return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before"
+    name, recovered = comparison.label_of(rival), rival.tokens_to_recovery()
+    by_recovery = tokens is not None and not comparison.budget
+    parts = [f"{label} ranks first by {'tokens to recovery' if by_recovery else 'accuracy after training'}: "]
+    if tokens is not None:
+        theirs = "has not recovered" if recovered is None else f"after {_tokens(recovered)} M"
+        parts.append(f"recovered after {_tokens(tokens)} M tokens, {name} {theirs}; ")
+    parts.append(f"after training {best.after:.2f} %, {name} {rival.after:.2f} %")
+    if gain := best.gain_over(rival):
+        parts.append(f", {_points(gain)} points")
+        if len(best.pairs_with(rival)) == 1:
+            parts.append(" (standard error over held-out rows; training noise not included)")
+        elif (probability := best.probability_over(rival)) is not None:
+            parts.append(f" (probability that it is better: {100 * probability:.0f} %)")
+    return "".join(parts)
+
+
+def arms_table(comparison: Comparison) -> Table:
+    """Returns a line per arm: accuracy before and after training, the difference to the baseline, and recovery."""
+    control, baseline = comparison.control_trials(), comparison.baseline_arm()
+    header = [
+        "arm",
+        "searched values",
+        "before (%)",
+        "after (%, ± SD)",
+        "difference to baseline (± SE)",
+        "M tokens to recovery",
+        *(["incl. control gain"] if control else []),
+    ]
+    lines = []
+    for arm in comparison.arms():
+        gain = arm.gain_over(baseline) if baseline and arm != baseline else None
+        recovery = [_tokens(arm.tokens_to_recovery()), *([_tokens(arm.tokens_to_recovery(control))] if control else [])]
+        accuracies = [f"{arm.before:.2f}", f"{arm.after:.2f}{_spread([t.after for t in arm.trials])}"]
+        lines.append([arm.name, _values(arm.values), *accuracies, _points(gain), *recovery])
+    return Table(header, lines)
+
+
+def blocks_table(comparison: Comparison) -> Table:
+    """Returns a line per arm with the accuracy of each block before and after training."""
+    num_blocks = max(len(trial.before.blocks) for arm in comparison.arms() for trial in arm.trials)
+    lines = []
+    for arm in comparison.arms():
+        before = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
+        after = zip(*(_blocks(trial.after) for trial in arm.trials), strict=True)
+        cells = [f"{_percent(_mean(a))} → {_percent(_mean(b))}" for a, b in zip(before, after, strict=True)]
+        lines.append([comparison.label_of(arm), *cells, *["–"] * (num_blocks - len(cells))])
+    return Table(["arm", *(f"block {number}" for number in range(1, num_blocks + 1))], lines)
+
+
+def context_table(comparison: Comparison) -> Table:
+    """Returns, per arm, the accuracies that the evaluate stage measured and the gain from context, paired by row."""
+    lines = []
+    for arm in (arm for arm in comparison.arms() if all("base_windows" in trial.measured for trial in arm.trials)):
+        measured = {name: [trial.measured[name] for trial in arm.trials] for name in CONTEXT_VIEWS}
+        means = [f"{_mean([*map(accuracy_of, values)]):.2f}" for values in measured.values()]
+        gain = paired_difference(measured["long_after"], measured["base_windows"])
+        lines.append([comparison.label_of(arm), *means, _points(gain)])
+    return Table(["arm", *CONTEXT_VIEWS, "long_after − base_windows"], lines)
+
+
+def trials_table(comparison: Comparison) -> Table:
+    """Returns a line per trial."""
+    lines = [
+        [
+            trial.arm,
+            _values(trial.values),
+            str(trial.seed),
+            f"{accuracy_of(trial.before):.2f}",
+            f"{accuracy_of(trial.after):.2f}",
+            f"{trial.curve[-1].tokens / 1e6:.2f}",
+            _tokens(Arm(name=trial.arm, values={}, trials=(trial,)).tokens_to_recovery()),
+        ]
+        for trial in (*comparison.probes, *comparison.trials)
+    ]
+    return Table(["arm", "searched values", "seed", "before", "after", "M tokens", "M tokens to recovery"], lines)
+
+
+def recovery_chart(comparison: Comparison) -> Chart:
+    """Returns the accuracy of the baseline and the best others over tokens, with the range over seeds as a band."""
+    series = [_curve(arm, comparison.label_of(arm), colour) for arm, colour in _drawn(comparison)]
+    base = (comparison.baseline_arm() or comparison.arms()[0]).trials[0].base_cut
+    goal = [] if base is None else [Series("base_cut", "faint", (), (base,))]
+    return Chart("Accuracy during training", ("tokens (thousands)", "masked-token accuracy (%)"), [*series, *goal])
+
+
+def blocks_chart(comparison: Comparison) -> Chart:
+    """Returns the accuracy before training of the same arms by block."""
+    series = []
+    for arm, colour in _drawn(comparison):
+        columns = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
+        means = [0.0 if math.isnan(mean := _mean(column)) else mean for column in columns]
+        series.append(Series(comparison.label_of(arm), colour, [*map(float, range(len(means)))], means))
+    ticks = [f"block {number + 1}" for number in range(max(len(one.values) for one in series))]
+    return Chart("Accuracy before training", ("block of positions", "masked-token accuracy (%)"), series, "bars", ticks)
+
+
+def _drawn(comparison: Comparison) -> list[tuple[Arm, Colour]]:
+    """Returns the baseline and the best of the other arms, as many as there are colours."""
+    baseline = comparison.baseline_arm()
+    drawn: list[tuple[Arm, Colour]] = [(baseline, "ink")] if baseline else []
+    return drawn + list(zip([arm for arm in comparison.arms() if arm != baseline], COLOURS, strict=False))
+
+
+def _curve(arm: Arm, label: str, colour: Colour) -> Series:
+    """Returns the middle of the range over seeds, with half the range as its error."""
+    points = [
+        [(line.tokens, accuracy_of(line.held_out)) for line in lines]
+        for lines in zip(*(trial.curve for trial in arm.trials), strict=False)
+    ]
+    tokens = [_mean([count / 1e3 for count, _ in line]) for line in points]
+    ranges = [(min(value for _, value in line), max(value for _, value in line)) for line in points]
+    errors = [(high - low) / 2 for low, high in ranges] if len(arm.trials) > 1 else None
+    return Series(label, colour, tokens, [(low + high) / 2 for low, high in ranges], errors)
+
+
+def _rows_text(comparison: Comparison) -> str:
+    """Returns whether the trials have the same rows and held-out masks, so that they can be paired."""
+    trials = [trial for trial in comparison.trials if trial.arm != comparison.control]
+    others = [trial.arm for trial in trials if not trial.has_rows_of(trials[0])]
+    if others:
+        names = ", ".join(dict.fromkeys(others))
+        return f"Rows or held-out masks differ from those of {trials[0].arm} for {names}: they are not paired."
+    return "All arms have the same rows and, on held-out rows, the same masks."
+
+
+def _arms_text(comparison: Comparison) -> str:
+    order = "fewer tokens to recovery, or else higher accuracy after training"
+    if comparison.budget:
+        order = "more seeds, then higher accuracy after training"
+    text = (
+        f"Ranked by {order}. Accuracy in percent, mean over seeds ± standard deviation (SD) over seeds. The difference "
+        f"to the baseline, {comparison.baseline}, is paired by row and seed; its standard error (SE) covers the choice "
+        "of held-out rows and, with two or more seeds, the variation between seeds. Recovered: the first of two "
+        "consecutive evaluations at or above base_cut, the base model's accuracy at its own length."
+    )
+    if control := comparison.control_trials():
+        gain = _mean([accuracy_of(trial.after) - accuracy_of(trial.before) for trial in control])
+        text += (
+            " Including the control gain: base_cut plus what the base model itself gains by training on as many "
+            f"tokens at its own length, {signed(f'{gain:+.2f}')} points in the end."
+        )
+    return text
+
+
+def _curves_text(comparison: Comparison) -> str:
+    num_arms = len(comparison.arms())
+    shown = f" The {len(_drawn(comparison))} best of {num_arms} arms." if num_arms > len(_drawn(comparison)) else ""
+    return f"Whole rows; shaded areas show the range over seeds.{shown}"
+
+
+def _blocks(measured: Measured) -> list[float]:
+    return [math.nan if block.accuracy is None else block.accuracy for block in measured.blocks]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else math.nan
+
+
+def _spread(measured: Sequence[Measured]) -> str:
+    """Returns the standard deviation over seeds; empty for a single one."""
+    return f" ± {statistics.stdev(map(accuracy_of, measured)):.2f}" if len(measured) > 1 else ""
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1f}"
+
+
+def _tokens(count: float | None) -> str:
+    return "–" if count is None else f"{count / 1e6:.2f}"
+
+
+def _points(difference: Difference | None) -> str:
+    if difference is None:
+        return "–"
+    return signed(f"{difference.points:+.2f} ± {difference.standard_error:.2f}")
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(labels_of(values)) or "–"

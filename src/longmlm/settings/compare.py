@@ -1,0 +1,118 @@
+"""Settings of the compare command: the arms of an experiment, each an overlay on one pipeline, and the seeds."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.tables import leaves
+
+NUM_STEPS, LEARNING_RATE = "pretrain.recipe.num_steps", "pretrain.recipe.learning_rate"
+CANDIDATES: dict[str, dict[str, Any]] = {  # what a budget chooses from unless arms are given
+    name: {"extend": {"recipe": {"initialisation": name}}} for name in ("fitted", "stretched", "hierarchical")
+}
+MINUTES_PER_UNIT = {"m": 1, "h": 60, "d": 24 * 60}
+FIXED = {  # what no arm may change, and no search
+    "output": "each trial has a folder of its own",
+    "until": "set compare.until, for all arms",
+    "pretrain.recipe.seed": "set compare.seeds",
+    "extend.recipe.seed": "set compare.seeds",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareSettings:
+    """What is compared: arms, settings to try for every arm, and seeds."""
+
+    arms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """One table per arm, [compare.arms.NAME], with the keys of the pipeline that this arm changes."""
+    search: dict[str, Any] = field(default_factory=dict)
+    """Settings to try for every arm, each with a list of values, such as pretrain.recipe.learning_rate = [1e-4, 3e-4].
+    All combinations run with the first seed, the best one of each arm with the other seeds too."""
+    seeds: tuple[int, ...] = (42,)
+    """Seeds of order, masks and dropout; a random initialisation takes them too. They replace those of the pipeline."""
+    baseline: str | None = None
+    """Arm that the others are compared with; by default the first that is not the control arm."""
+    control: str | None = None
+    """Arm that trains the base model at its own length (extension = false): what adapting to the corpus alone gains."""
+    until: Literal["pretrain", "evaluate"] = "pretrain"
+    """Last stage of each trial. evaluate also measures what context beyond the base model's length is worth."""
+    keep_weights: bool = False
+    """Keep the checkpoints and the extended model of every trial; by default only what was measured is kept."""
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        if not self.seeds or len({*self.seeds}) < len(self.seeds) or not all(0 <= seed < 2**63 for seed in self.seeds):
+            raise ValueError("seeds must be different numbers, at least one, each at least 0 and below 2 ** 63")
+        for name, values in leaves(self.search):
+            if not isinstance(values, list) or not values:
+                raise ValueError(f"search.{name} needs a list of values to try")
+        tables = {"search": self.search, **{f"arms.{name}": arm for name, arm in self.arms.items()}}
+        for where, name in ((where, name) for where, table in tables.items() for name, _ in leaves(table)):
+            if name in FIXED:
+                raise ValueError(f"{where}.{name}: remove it: {FIXED[name]}")
+
+    def _check_names(self) -> None:
+        """Raises ValueError for a name that no arm can have, and for a baseline or control arm that cannot be one."""
+        for name in (name for name in (*self.arms, self.baseline, self.control) if name is not None):
+            if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
+                raise ValueError(f"arm {name!r}: a name may contain only letters, digits, -, _, + and .")
+        for role, name in (("baseline", self.baseline), ("control", self.control)):
+            if name is not None and name not in self.arms:
+                raise ValueError(f"{role} = {name}: there is no such arm, only {', '.join(self.arms)}")
+        if self.baseline is not None and self.baseline == self.control:
+            raise ValueError("baseline and control must be different arms")
+        if self.control is not None and len(self.arms) == 1:
+            raise ValueError(f"control = {self.control} is the only arm: add one to compare")
+
+    @property
+    def values(self) -> dict[str, list[Any]]:
+        """The values to try, by the dotted name of the setting."""
+        return {name: list(values) for name, values in leaves(self.search) if isinstance(values, list)}
+
+    @property
+    def reference(self) -> str:
+        """The baseline as given, or the first arm that is not the control arm."""
+        return self.baseline or next(name for name in self.arms if name != self.control)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedPipeline(ResolvedPipeline):
+    """Compares variants of a pipeline, such as initialisations, on the same rows and masks; resumes trial by trial."""
+
+    compare: CompareSettings = field(default_factory=CompareSettings)
+    budget: str | None = None
+    """Time for choosing an initialisation and a learning rate for this model and corpus, such as 1h or 90m."""
+    tables: dict[str, Any] = field(default_factory=dict)
+    """The pipeline as given, on which the arms are overlaid; filled in by longmlm."""
+
+    def __post_init__(self) -> None:
+        super(ComparedPipeline, self).__post_init__()
+        if self.budget is None and not self.compare.arms:
+            raise ValueError("set arms under [compare.arms.NAME], or give a budget to choose from the recommended ones")
+        if self.pretrain.rows != self.prepare.output:
+            raise ValueError("pretrain.rows: remove it, trials are trained on the rows that prepare packs")
+        if self.budget is not None:
+            budget_minutes(self.budget)
+            for problem in self._problems_with_budget():
+                raise ValueError(f"budget: {problem}")
+
+    def _problems_with_budget(self) -> Iterator[str]:
+        """Yields what a budget cannot be used with."""
+        if self.compare.control:
+            yield "leave control out: the time is spent on arms that compete"
+        if others := self.compare.values.keys() - {LEARNING_RATE}:
+            yield f"only {LEARNING_RATE} can be searched: remove {' and '.join(sorted(others))}"
+        if not self.compare.arms and not self.extension:
+            yield "it chooses an initialisation, but extension = false: set arms under [compare.arms.NAME]"
+        if not self.compare.arms and self.extend and self.extend.recipe.mode == "generated":
+            yield "generated positions allow few initialisations: set arms under [compare.arms.NAME]"
+
+
+def budget_minutes(budget: str) -> float:
+    """Returns the minutes of a budget such as 1h, 1.5h or 90m; raises ValueError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", budget)
+    if not match or not float(match[1]):
+        raise ValueError(f"budget = {budget}: write a number with a unit, such as 90m, 1h or 1d")
+    return float(match[1]) * MINUTES_PER_UNIT[match[2]]

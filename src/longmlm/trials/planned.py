@@ -1,0 +1,178 @@
+"""The settings of a trial: the pipeline as given, the arm and the values merged over it, in a folder of its own."""
+
+import functools
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from longmlm.artifacts.comparison import Arm
+from longmlm.artifacts.trials import labels_of
+from longmlm.config import resolved_pipeline
+from longmlm.errors import ConfigError
+from longmlm.settings.compare import NUM_STEPS, ComparedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.publishing import Publishing
+from longmlm.settings.results import result_of, result_settings
+from longmlm.settings.tables import Table, merged, table_at, table_of
+
+FOLDER, TRIALS = "compare", "trials"
+MAX_NAME = 100
+DERIVED_FROM_LENGTH = (("prepare", "row_length"), ("extend", "num_positions"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTrial:
+    """A trial to run, in its own folder, with the pipeline that describes it, as tables and resolved."""
+
+    arm: str
+    values: dict[str, Any]
+    seed: int
+    folder: Path
+    tables: Table
+    pipeline: ResolvedPipeline
+
+    @property
+    def name(self) -> str:
+        """The trial in words."""
+        return ", ".join([self.arm, *labels_of(self.values), f"seed {self.seed}"])
+
+    @property
+    def stages(self) -> dict[str, str]:
+        """A hash per stage of all that its result, and the accuracies on record, depend on."""
+        every = self.pipeline.pretrain.runtime.evaluate_every_steps
+        settings = {name: result_settings(stage) for name, stage in self.pipeline.stages.items()}
+        settings["pretrain"]["evaluate_every_steps"] = every
+        return {name: hashed(values) for name, values in settings.items()}
+
+
+def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> PlannedTrial:
+    """Returns a trial's settings; raises ConfigError if they are no valid pipeline, or write outside its folder."""
+    folder = Path(config.output) / FOLDER / TRIALS / arm / _folder_name(values) / f"seed-{seed}"
+    recipe = {"recipe": {"seed": seed}}
+    own: Table = {
+        "output": str(folder),
+        "until": config.compare.until,
+        "pretrain": {**recipe, "runtime": {"stop_when_recovered": False}},
+    }
+    tables = merged(_with_values(config, _without_results(config), arm, values), own)
+    if tables.get("extension", True):
+        tables = merged(tables, {"extend": recipe})
+    resolved = _resolved(arm, tables)
+    for name, stage in resolved.stages.items():
+        if not result_of(stage).is_relative_to(folder):
+            raise ConfigError(
+                f"arm {arm}: {name} must not write to {result_of(stage)}: leave the folder out of the arm"
+            )
+    if config.compare.until not in resolved.stages:
+        raise ConfigError(f"arm {arm}: until = evaluate, but there is no base model with an MLM head to compare with")
+    tables = merged(tables, rows_tables(config, resolved))
+    return PlannedTrial(
+        arm=arm, values=values, seed=seed, folder=folder, tables=tables, pipeline=_resolved(arm, tables)
+    )
+
+
+def best_pipeline(config: ComparedPipeline, best: Arm) -> Table:
+    """Returns the user's pipeline with an arm and the values chosen for it, but not the length of its trials."""
+    chosen = {name: value for name, value in best.values.items() if not (config.budget and name == NUM_STEPS)}
+    tables = _with_values(config, config.tables, best.name, chosen)
+    rows = rows_tables(config, resolved := _resolved(best.name, tables))
+    return tables if rows["prepare"]["output"] == resolved.prepare.output else merged(tables, rows)
+
+
+def combinations(config: ComparedPipeline, arm: str) -> list[dict[str, Any]]:
+    """Returns every combination of the values to try for an arm; a single empty one if there are none.
+
+    An arm that is not extended has no settings of the extend stage to try.
+    """
+    searched = config.compare.values
+    if _leaves_extension_out(config, arm):
+        searched = {name: values for name, values in searched.items() if not name.startswith("extend.")}
+    return [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
+
+
+def rows_tables(config: ComparedPipeline, pipeline: ResolvedPipeline) -> Table:
+    """Returns where all stages find the rows of a pipeline: pipelines with the same prepare settings share them."""
+    folder = config.prepare.output
+    if pipeline.prepare.recipe != config.prepare.recipe:
+        name = hashed(result_settings(pipeline.prepare)["recipe"])[:8]
+        folder = str(Path(config.output) / FOLDER / f"rows-{name}")
+    readers = ("pretrain", "release", *(["evaluate"] if pipeline.evaluate else []))
+    return {"prepare": {"output": folder}, **{stage: {"rows": folder} for stage in readers}}
+
+
+def hashed(settings: object) -> str:
+    """Returns the SHA-256 of settings, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _without_results(config: ComparedPipeline) -> Table:
+    """Returns the pipeline as given, without where its results go: folders, trackers, hubs and the release."""
+    stages = [config.prepare, config.pretrain, config.release, config.extend, config.evaluate]
+    folders = {str(result_of(stage)) for stage in stages if stage is not None}
+    tables = {name: _without_paths(value, folders) for name, value in config.tables.items() if name != "release"}
+    for stage, names in {"prepare": [item.name for item in fields(Publishing)], "pretrain": ["tracking"]}.items():
+        if stage in tables:
+            tables[stage] = {name: value for name, value in tables[stage].items() if name not in names}
+    return tables
+
+
+def _without_paths(value: Any, paths: set[str]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kept = {name: item for name, item in value.items() if not (isinstance(item, str) and str(Path(item)) in paths)}
+    return {name: _without_paths(item, paths) for name, item in kept.items()}
+
+
+def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapping[str, Any]) -> Table:
+    """Returns a pipeline's tables with those of the arm, and then the values, merged over them."""
+    overlay = config.compare.arms[arm]
+    if _leaves_extension_out(config, arm):
+        terms = table_at(tables, "extend", "recipe").get("add_tokens")
+        tables = {name: table for name, table in tables.items() if name != "extend"}
+        tables |= {"extend": {"recipe": {"add_tokens": terms}}} if terms else {}
+    if "length" in overlay:
+        for stage, name in DERIVED_FROM_LENGTH:
+            if table_at(tables, stage, "recipe").get(name) == config.length:
+                recipe = {key: value for key, value in tables[stage]["recipe"].items() if key != name}
+                tables = {**tables, stage: {**tables[stage], "recipe": recipe}}
+    if arm == config.compare.control:
+        tables = merged(tables, {"pretrain": {"recipe": {"batch_tokens": config.pretrain.recipe.batch_tokens}}})
+    tables = functools.reduce(merged, itertools.starmap(table_of, values.items()), merged(tables, overlay))
+    return merged(tables, _short_run(config, tables)) if config.budget and NUM_STEPS in values else tables
+
+
+def _short_run(config: ComparedPipeline, tables: Table) -> Table:
+    """Returns a schedule and intervals for a run of fewer steps than the pipeline's."""
+    recipe = table_at(tables, "pretrain", "recipe")
+    num_steps, first_steps = recipe["num_steps"], recipe.get("positions_first_steps", 0)
+    short = {
+        "schedule": "linear",
+        "warmup_steps": num_steps // 20,
+        "decay_steps": 0,
+        "positions_first_steps": min(first_steps, first_steps * num_steps // config.pretrain.recipe.num_steps),
+    }
+    every = max(1, num_steps // 4)
+    return {"pretrain": {"recipe": short, "runtime": {"evaluate_every_steps": every, "save_every_steps": num_steps}}}
+
+
+def _leaves_extension_out(config: ComparedPipeline, arm: str) -> bool:
+    return config.extension and config.compare.arms[arm].get("extension") is False
+
+
+def _resolved(arm: str, tables: Table) -> ResolvedPipeline:
+    try:
+        return resolved_pipeline(tables)
+    except ConfigError as error:
+        raise ConfigError(f"arm {arm}: {error}") from None
+
+
+def _folder_name(values: Mapping[str, Any]) -> str:
+    """Returns the values as the name of a folder; one that would be too long, or no plain name, ends in a hash."""
+    label = ",".join(labels_of(values)).replace(" ", "-") or "as-given"
+    name = re.sub(r"[^\w.,+-]+", "-", label)[:MAX_NAME]
+    return name if name == label else f"{name}-{hashed(dict(values))[:8]}"

@@ -1,0 +1,179 @@
+"""Runs trials as processes, each in its own folder, and reports what they measured after every one.
+
+OUTPUT/compare/trials/ARM/VALUES/seed-42/
+    record.json             what the trial is made with, how long it took, whether it has finished
+    trial.toml, log.txt     its pipeline, and what longmlm run printed
+    run/ evaluation/ ...    what longmlm run wrote; weights are removed once the trial has finished
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import tomli_w
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.comparison import Comparison
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.metrics import MetricsFile
+from longmlm.artifacts.run import RunSummary
+from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
+from longmlm.config import present
+from longmlm.data.rows import read_rows_manifest
+from longmlm.errors import TrainingError
+from longmlm.folders import MANIFEST
+from longmlm.reports.comparison import write_comparison
+from longmlm.runtime.children import run_child
+from longmlm.settings.compare import ComparedPipeline
+from longmlm.trials.planned import FOLDER, PlannedTrial
+
+TRIAL, LOG = "trial.toml", "log.txt"
+CHECKPOINTS = "run/checkpoints"
+WEIGHTS = ("long", CHECKPOINTS)
+
+
+class Trials:
+    """The trials of a comparison so far."""
+
+    def __init__(self, config: ComparedPipeline) -> None:
+        self.config = config
+        self.finished: list[Trial] = []
+        self.probes: list[Trial] = []
+        self.failed: list[FailedTrial] = []
+
+    def run(self, planned: Sequence[PlannedTrial], num_trials: int) -> list[Trial]:
+        """Returns what those of the trials measured that did not fail; `num_trials` are expected in all.
+
+        Raises TrainingError if the very first trial fails before training.
+        """
+        results = []
+        for one in planned:
+            number = len(self.finished) + len(self.probes) + len(self.failed) + 1
+            label = f"[{number}/{num_trials}] {one.name}"
+            result = run_trial(one, self.config.compare.keep_weights, label)
+            if isinstance(result, FailedTrial):
+                if number == 1 and not (one.folder / "run").exists():
+                    raise TrainingError(f"{result.description}; its output is in {one.folder / LOG}")
+                self.failed.append(result)
+                print(f"{label} failed: {result.reason}; its output is in {one.folder / LOG}", flush=True)
+            else:
+                results.append(result)
+                self.finished.append(result)
+                before, after = accuracy_of(result.before), accuracy_of(result.after)
+                print(f"{label}: {before:.2f} % before training, {after:.2f} % after", flush=True)
+            self.write()
+        return results
+
+    def write(self) -> Comparison:
+        """Writes comparison.json, the charts and the page, once there is an arm to show; returns the comparison."""
+        config, compared = self.config, self.config.compare
+        comparison = Comparison(
+            model=config.model or "",
+            row_length=config.length,
+            baseline=compared.reference,
+            control=compared.control,
+            budget=config.budget,
+            trials=tuple(self.finished),
+            probes=tuple(self.probes),
+            failed=tuple(self.failed),
+        )
+        if comparison.arms():
+            given = present({"budget": config.budget, **config.tables, "compare": asdict(compared)})
+            made_by = f"# longmlm compare settings.toml\n{tomli_w.dumps(given)}"
+            write_comparison(comparison, Path(config.output) / FOLDER, made_by)
+        return comparison
+
+
+def run_trial(planned: PlannedTrial, keep_weights: bool, label: str) -> Trial | FailedTrial:
+    """Runs a trial unless it has finished; returns what it measured, or why it failed; exits if a signal stops it.
+
+    What the folder holds of a trial with other settings is removed first.
+    """
+    record = resumable(planned, label)
+    if not record.is_finished and (reason := attempt(planned, record, label)):
+        return FailedTrial(arm=planned.arm, seed=planned.seed, values=planned.values, reason=reason)
+    for name in () if keep_weights else WEIGHTS:
+        shutil.rmtree(planned.folder / name, ignore_errors=True)
+    return measured_trial(planned)
+
+
+def resumable(planned: PlannedTrial, label: str) -> TrialRecord:
+    """Returns the record of the trial so far: a finished one, one to go on with, or a new one in an empty folder."""
+    folder, stages = planned.folder, planned.stages
+    if not folder.exists():
+        return TrialRecord(stages=stages)
+    file, reason = folder / TrialRecord.FILE, "it has no record"
+    if file.is_file():
+        record = artifact.read(TrialRecord, file)
+        if record.is_finished and stages.items() <= record.stages.items():
+            return record
+        changed = [name for name in stages if record.stages.get(name, stages[name]) != stages[name]]
+        if not changed and (not record.is_finished or (folder / CHECKPOINTS).is_dir()):
+            return replace(record, stages=stages, is_finished=False)
+        reason = f"other settings of {', '.join(changed)}" if changed else "its weights, which evaluate needs, are gone"
+    print(f"{label} starts anew: {reason}", flush=True)
+    shutil.rmtree(folder)
+    return TrialRecord(stages=stages)
+
+
+def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
+    """Runs a trial to its end, and records how long it took; returns the error if it fails, else an empty text.
+
+    Rows that do not exist yet are packed first; that time is not the trial's.
+    """
+    folder = planned.folder
+    print(f"{label} starts", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    artifact.write(folder / TrialRecord.FILE, record)
+    (folder / TRIAL).write_text(tomli_w.dumps(planned.tables), encoding="utf-8")
+    start = (folder / LOG).stat().st_size if (folder / LOG).is_file() else 0
+    has_rows = (Path(planned.pipeline.prepare.output) / MANIFEST).is_file()
+    if not has_rows and run_longmlm(folder, label, "--until", "prepare"):
+        return error_in(folder / LOG, start)
+    since, code = time.monotonic(), None
+    try:
+        code = run_longmlm(folder, label)
+    finally:
+        seconds = record.seconds + time.monotonic() - since
+        artifact.write(folder / TrialRecord.FILE, replace(record, seconds=seconds, is_finished=code == 0))
+    return error_in(folder / LOG, start) if code else ""
+
+
+def run_longmlm(folder: Path, label: str, *options: str) -> int:
+    """Runs the pipeline of a trial as longmlm run does, and returns its exit code; exits if a signal stops it."""
+    command = [sys.executable, "-m", "longmlm", "run", str(folder / TRIAL), *options]
+    code, stopped_by = run_child(command, os.environ, log=folder / LOG)
+    if stopped_by:
+        print(f"{label} stopped by {stopped_by}: run the same command again to resume", file=sys.stderr)
+        sys.exit(128 + signal.Signals[stopped_by])
+    return code
+
+
+def error_in(log: Path, start: int) -> str:
+    """Returns the first line with an error that a log has after `start` bytes, or else the last line."""
+    lines = log.read_bytes()[start:].decode("utf-8", errors="replace").strip().splitlines() or ["no output"]
+    return next((line for line in lines if "error:" in line.lower()), lines[-1]).strip()
+
+
+def measured_trial(planned: PlannedTrial) -> Trial:
+    """Returns what a finished trial measured."""
+    run, evaluation = planned.folder / "run", planned.folder / "evaluation" / Evaluation.FILE
+    summary = artifact.read(RunSummary, run / RunSummary.FILE)
+    pretrain = planned.pipeline.pretrain
+    return Trial(
+        arm=planned.arm,
+        values=planned.values,
+        seed=planned.seed,
+        curve=tuple(MetricsFile(run).evaluations()),
+        rows_sha256=read_rows_manifest(Path(pretrain.rows)).sha256,
+        held_out=pretrain.recipe.held_out,
+        tokens_per_second=summary.train_tokens_per_second,
+        training_seconds=summary.state.training_seconds,
+        seconds=artifact.read(TrialRecord, planned.folder / TrialRecord.FILE).seconds,
+        measured=read_evaluation(evaluation).measured if evaluation.is_file() else {},
+    )
