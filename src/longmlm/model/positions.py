@@ -72,14 +72,14 @@ def hierarchical_table(
 def spaced_table(
     trained: Float[Tensor, "n width"], num_positions: int, alpha: float
 ) -> Float[Tensor, "positions width"]:
-    """Returns `trained` and blocks whose differences come from evenly spaced rows of it.
+    """Returns `trained` followed by blocks that differ by offsets taken from evenly spaced trained rows.
 
     Example: 512 rows p extended to 1536, which are 3 blocks. Row 6 of block 2 is
 
         q[1030] = p[6] + alpha / (1 - alpha) * (p[342] - p[1])        where 342 = 1 + 2 * 512 // 3
 
-    Neighbouring rows, by which hierarchical blocks differ, are nearly equal; these are as far apart as possible. Of n
-    blocks, the last has no row of its own: it takes row n-1, like the one before.
+    The hierarchical offsets come from neighbouring rows, which are nearly equal; these rows are at the largest possible
+    distance from each other. Of n blocks, the last two share row n-1.
     """
     p, num_blocks = trained.double(), -(-num_positions // len(trained))
     codes = p[(1 + torch.arange(num_blocks) * len(p) // num_blocks).clamp(max=len(p) - 1)]
@@ -87,14 +87,14 @@ def spaced_table(
 
 
 def averaged_table(trained: Float[Tensor, "n width"], num_positions: int) -> Float[Tensor, "positions width"]:
-    """Returns `trained` and blocks whose differences are those between means of trained rows.
+    """Returns `trained` followed by blocks that differ by offsets between means of trained rows.
 
     Example: 512 rows p extended to 1536, which are 3 blocks. Block i is represented by the mean c[i] of the 64 rows in
     the middle of the i-th third of p, c[0] of rows 53 to 116 and c[2] of rows 394 to 457. Row 6 of block 2 is
 
         q[1030] = p[6] + c[2] - c[0]
 
-    Means have what rows of a region share, without what is special of each row. Row 0 is in none of them.
+    A mean keeps what neighbouring rows share and averages out the rest. Row 0 is in no mean.
     """
     p, n, num_blocks = trained.double(), len(trained), -(-num_positions // len(trained))
     num_rows = max(1, n // 8)
@@ -121,8 +121,8 @@ def stretched_table(trained: Float[Tensor, "n width"], extension: Extension) -> 
 
         q[1030] = p[6] - s(6) + s(343)        where 343 = (1030 + 1/2) * 512 / 1536 - 1/2
 
-    amplitude multiplies the difference between q and the mean of p. Row 0, which belongs to [CLS] and is unlike the
-    others, counts as a copy of row 1 wherever it is computed with. keep_first_block keeps rows 0 to 511.
+    amplitude multiplies the difference between q and the mean of p. Row 0 belongs to [CLS] and is unlike the others:
+    the computation uses row 1 in its place. keep_first_block keeps rows 0 to 511.
 
     Raises PositionsError for more cosines than trained rows.
     """
