@@ -84,7 +84,7 @@ def test_a_pipeline_runs_from_text_to_release_and_again_does_nothing(folder: Pat
 def assert_changes_are_refused_or_followed(folder: Path) -> None:
     for option, stage, key in (
         ("--length=36", "extend: out/long", "recipe.num_positions was 40, is 36"),
-        ("--extend.recipe.alpha=0.3", "extend: out/long", "recipe.alpha was 0.4, is 0.3"),
+        ("--extend.recipe.smooth-terms=5", "extend: out/long", "recipe.smooth_terms was 4, is 5"),
         ("--pretrain.recipe.seed=7", "pretrain: out/run", "recipe.seed was 42, is 7"),
         ("--release.recipe.weights=bf16", "release: out/release", "recipe.weights was fp32, is bf16"),
     ):
