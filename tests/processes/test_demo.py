@@ -26,11 +26,12 @@ def test_the_demo_recovers_and_releases_a_model_that_reads_three_times_as_much(t
     accuracy = {view: measured.whole.accuracy for view, measured in evaluation.measured.items()}
     after = evaluation.measured["long_after"]
     assert accuracy["long_after"] >= accuracy["base_cut"] - 2 * after.whole.standard_error
-    assert accuracy["base_cut"] - 5 < accuracy["long_before"] < accuracy["long_after"] - 1
+    assert accuracy["long_after"] > accuracy["long_before"] + 2
+    assert accuracy["long_before"] > accuracy["base_cut"] - 5
     assert after.whole.num_selected >= 20_000
     blocks = [[block.accuracy for block in evaluation.measured[view].blocks] for view in ("long_before", "long_after")]
     assert len(blocks[0]) == len(blocks[1]) == 3
-    assert all(later > before for before, later in zip(*blocks, strict=True))
+    assert min(blocks[1][1:]) > max(blocks[0][1:])
     *_, page, released = done.stdout.splitlines()
     assert (page, released) == (f"page: {OUTPUT}/evaluation/index.html", f"released: {OUTPUT}/release")
     assert all(name in done.stdout for name in ("base_cut", "base_windows", "long_before", "long_after"))

@@ -33,7 +33,8 @@ SMALL = {
     "LENGTH": "384",
     "NUM_STEPS": "30",
     "ROWS_PER_STEP": "4",
-    "LEARNING_RATE": "3e-4",
+    "LEARNING_RATE": "1e-3",
+    "INITIALISATION": "hierarchical",
     "NUM_DOCUMENTS": "8",
     "HELD_OUT_ROWS": "12",
     "OUTPUT": "long",
@@ -77,7 +78,7 @@ def test_the_notebook_is_stored_without_results() -> None:
     assert set(re.findall(r'size\("(\w+)"', "".join(map(str, code)))) == {*SMALL, "MINUTES"}
 
 
-def test_the_notebook_keeps_the_accuracy_and_saves_a_stock_model(tmp_path: Path) -> None:
+def test_the_notebook_recovers_some_accuracy_and_saves_a_stock_model(tmp_path: Path) -> None:
     printed = run(
         tmp_path, "-c", RUN_CELLS, str(NOTEBOOK), **{f"LONGMLM_{name}": value for name, value in SMALL.items()}
     )
@@ -85,7 +86,7 @@ def test_the_notebook_keeps_the_accuracy_and_saves_a_stock_model(tmp_path: Path)
         r"^whole row +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+$", printed, re.MULTILINE
     )
     base_cut, before, after = map(float, whole)
-    assert min(before, after) > base_cut - 8 > 20
+    assert before < after - 3 and before < base_cut - 5
     assert len(re.findall(r"^block \d", printed, re.MULTILINE)) == 3
     (num_tokens,) = re.findall(r"in a text of (\d+) tokens: \[", printed)
     assert 128 < int(num_tokens) <= 384
