@@ -5,24 +5,29 @@ The pictures have a background of their own, and colours that follow the reader'
 
 import base64
 import io
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxtyping import Float
 from matplotlib.image import imsave
-from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
-from longmlm.model.positions import hierarchical_table
+from longmlm.artifacts.provenance import Extension, ModelSource
+from longmlm.model.extension import long_table
+from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.position_attention import PositionAttention
+from longmlm.model.position_table import position_table_of
 from longmlm.reports.charts import NARROW, Chart, Colour, Series, svg
 from longmlm.reports.pages import render
+from longmlm.settings.extend import ExtendRecipe, Initialisation
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
 EXPERIMENT = ROOT / "docs" / "experiments" / "0003-minilm-1536.md"
-MODEL = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini" / "model.safetensors"
-TABLE, RESERVED_ROWS = "roberta.embeddings.position_embeddings.weight", 2
+MODEL = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
 NUM_POSITIONS, ALPHA = 384, 0.4
 VIEWS: dict[str, tuple[str, Colour]] = {
     "base_windows": ("base, in windows", "amber"),
@@ -32,6 +37,12 @@ VIEWS: dict[str, tuple[str, Colour]] = {
 MARGIN, TITLE_HEIGHT, LABEL_HEIGHT = 16, 28, 18
 STRIDE, SHADES = 2, 8
 WIDTH, HEIGHT = (int(72 * inches) for inches in NARROW)
+INITIALISATIONS: tuple[Initialisation, ...] = ("hierarchical", "stretched", "fitted")
+CELL, LEAST, MOST = (
+    150,
+    0.1,
+    20.0,
+)  # the side of a map of attention, and the multiples of the mean that its colours span
 
 Panel = tuple[str, str]
 
@@ -60,8 +71,9 @@ def recovery_picture() -> str:
 
 def positions_picture() -> str:
     """Returns the cosine similarities and norms of the bundled model's position table, before and after extension."""
-    trained = load_file(MODEL)[TABLE][RESERVED_ROWS:].float()
-    table, n = hierarchical_table(trained, NUM_POSITIONS, ALPHA), len(trained)
+    base = load_model(str(MODEL))
+    trained = position_table_of(base.model).usable_rows
+    table, n = _extended(base, "hierarchical"), len(trained)
     positions, norms = [float(position) for position in range(NUM_POSITIONS)], table.norm(dim=1).tolist()
     series = [
         Series(f"trained: 0–{n - 1}", "ink", positions[:n], norms[:n]),
@@ -77,6 +89,47 @@ def positions_picture() -> str:
     return _picture(f"{caption} {chart.description}", panels)
 
 
+def attention_picture() -> str:
+    """Returns where each head of the first layer would look if all tokens were alike, in four position tables."""
+    base = load_model(str(MODEL))
+    trained = position_table_of(base.model).usable_rows
+    attention, n = PositionAttention.of(base.model, 1), len(trained)
+    tables = {f"trained, {n}": trained}
+    tables |= {f"{name}, {NUM_POSITIONS}": _extended(base, name) for name in INITIALISATIONS}
+    step, grid = CELL + MARGIN, []
+    for column, (title, table) in enumerate(tables.items()):
+        (kernels,) = attention.kernels(table[1:], table[1:])
+        x = LABEL_HEIGHT + MARGIN + column * step
+        style = 'font-size="13" font-weight="600" fill="var(--ink)"'
+        grid.append(f'<text x="{x}" y="{MARGIN + 14}" {style}>{title}</text>')
+        for head, shares in enumerate(len(table) * kernels.softmax(-1)):
+            y = MARGIN + TITLE_HEIGHT + head * step
+            grid.append(_image(_log_shades(shares, len(table) // n), "Blues", x, y, CELL))
+            if column == 0:
+                place = f'x="{MARGIN + 4}" y="{y + CELL // 2}" transform="rotate(-90 {MARGIN + 4} {y + CELL // 2})"'
+                grid.append(
+                    f'<text {place} text-anchor="middle" font-size="11" fill="var(--ink)">head {head + 1}</text>'
+                )
+    caption = (
+        "Attention of the first layer by position alone, query by key: for trained positions it follows the diagonal; "
+        "hierarchical ones repeat that diagonal in every block; stretched ones blur it; fitted ones restore it."
+    )
+    width = LABEL_HEIGHT + MARGIN + len(tables) * step
+    return _svg(caption, width, MARGIN + TITLE_HEIGHT + len(kernels) * step, grid)
+
+
+def _extended(base: LoadedModel, initialisation: Initialisation) -> Float[Tensor, "positions width"]:
+    recipe = ExtendRecipe(num_positions=NUM_POSITIONS, initialisation=initialisation, alpha=ALPHA)
+    source = ModelSource(name=MODEL.name)
+    return long_table(base.model, Extension.of(recipe, source, len(position_table_of(base.model).usable_rows)))
+
+
+def _log_shades(shares: Float[Tensor, "queries keys"], pooled: int) -> Float[Tensor, "rows columns"]:
+    """Returns 0 at LEAST times the mean share or less, 1 at MOST times or more; each cell is the mean of `pooled`²."""
+    scaled = (avg_pool2d(shares.unsqueeze(0), pooled)[0] / LEAST).clamp(min=1).log() / math.log(MOST / LEAST)
+    return (scaled.clamp(max=1) * SHADES).round() / SHADES
+
+
 def _table(text: str, header: str) -> list[list[str]]:
     """Returns the cells of the Markdown table whose first line starts with `header`, without the line of dashes."""
     lines = text[text.index(header) :].split("\n\n", maxsplit=1)[0].splitlines()
@@ -87,11 +140,8 @@ def _heat_map(rows: Float[Tensor, "rows width"], n: int) -> str:
     """Returns the cosine similarities of all pairs of rows as an SVG element, with a label at every n-th position."""
     unit = rows / rows.norm(dim=1, keepdim=True)
     cosines = (unit @ unit.T)[::STRIDE, ::STRIDE]
-    shades = (cosines * SHADES).round() / SHADES  # few shades compress well
-    buffer, size = io.BytesIO(), HEIGHT - 2 * LABEL_HEIGHT
-    colours = {"vmin": -1, "vmax": 1, "cmap": "RdBu_r"}
-    imsave(buffer, shades.numpy(), format="png", metadata={"Software": ""}, **colours)
-    image = base64.b64encode(buffer.getvalue()).decode()
+    shades = (1 + (cosines * SHADES).round() / SHADES) / 2  # few shades compress well
+    size = HEIGHT - 2 * LABEL_HEIGHT
     x, labels = (WIDTH - size) // 2, []
     for start in range(0, len(rows) + 1, n):
         at = size * start / len(rows)
@@ -99,34 +149,51 @@ def _heat_map(rows: Float[Tensor, "rows width"], n: int) -> str:
         labels.append(f'<text x="{x - 6}" y="{at + 8:g}" text-anchor="end">{start}</text>')
     return (
         f'<svg viewBox="0 -4 {WIDTH} {HEIGHT}" font-size="10" fill="var(--ink)">'
-        f'<image x="{x}" width="{size}" height="{size}" style="image-rendering: pixelated" '
-        f'href="data:image/png;base64,{image}"/>{"".join(labels)}</svg>'
+        f"{_image(shades, 'RdBu_r', x, 0, size)}{''.join(labels)}</svg>"
+    )
+
+
+def _image(shades: Float[Tensor, "rows columns"], colours: str, x: int, y: int, size: int) -> str:
+    """Returns a matrix of numbers from 0 to 1 as an SVG image."""
+    buffer = io.BytesIO()
+    imsave(buffer, shades.numpy(), format="png", metadata={"Software": ""}, vmin=0, vmax=1, cmap=colours)
+    image = base64.b64encode(buffer.getvalue()).decode()
+    return (
+        f'<image x="{x}" y="{y}" width="{size}" height="{size}" style="image-rendering: pixelated" '
+        f'href="data:image/png;base64,{image}"/>'
     )
 
 
 def _picture(description: str, panels: Sequence[Panel]) -> str:
-    """Returns an SVG file with titled panels side by side on a background of its own."""
-    css = render("page.css")
-    scheme = " ".join(css[: css.index("* {")].split())
-    width = len(panels) * (WIDTH + MARGIN) + MARGIN
-    height = HEIGHT + TITLE_HEIGHT + 2 * MARGIN
-    namespaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    parts = [
-        f'<svg {namespaces} role="img" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
-        f"<title>{description}</title>",
-        f"<style>{scheme} svg {{ font-family: system-ui, sans-serif; }}</style>",
-        f'<rect width="{width}" height="{height}" rx="8" fill="var(--ground)"/>',
-    ]
+    """Returns an SVG file with titled panels side by side."""
+    parts = []
     for number, (title, panel) in enumerate(panels):
         x, y = MARGIN + number * (WIDTH + MARGIN), MARGIN + TITLE_HEIGHT
         style = 'font-size="13" font-weight="600" fill="var(--ink)"'
         parts.append(f'<text x="{x + 4}" y="{MARGIN + 14}" {style}>{title}</text>')
         place = f'<svg x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" '
         parts.append(panel.replace("<svg ", place, 1).replace(' aria-hidden="true"', ""))
-    return "\n".join([*parts, "</svg>\n"])
+    return _svg(description, len(panels) * (WIDTH + MARGIN) + MARGIN, HEIGHT + TITLE_HEIGHT + 2 * MARGIN, parts)
 
 
-DRAWN = {"minilm-1536.svg": recovery_picture, "positions.svg": positions_picture}
+def _svg(description: str, width: int, height: int, elements: Sequence[str]) -> str:
+    """Returns an SVG file with a background of its own."""
+    css = render("page.css")
+    scheme = " ".join(css[: css.index("* {")].split())
+    namespaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return "\n".join(
+        [
+            f'<svg {namespaces} role="img" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
+            f"<title>{description}</title>",
+            f"<style>{scheme} svg {{ font-family: system-ui, sans-serif; }}</style>",
+            f'<rect width="{width}" height="{height}" rx="8" fill="var(--ground)"/>',
+            *elements,
+            "</svg>\n",
+        ]
+    )
+
+
+DRAWN = {"minilm-1536.svg": recovery_picture, "positions.svg": positions_picture, "attention.svg": attention_picture}
 
 if __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
