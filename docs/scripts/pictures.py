@@ -115,7 +115,7 @@ def attention_picture() -> str:
         "hierarchical ones repeat that diagonal in every block; stretched ones blur it; fitted ones restore it."
     )
     width = LABEL_HEIGHT + MARGIN + len(tables) * step
-    return _svg(caption, width, MARGIN + TITLE_HEIGHT + len(kernels) * step, grid)
+    return _svg(caption, width, MARGIN + TITLE_HEIGHT + base.model.config.num_attention_heads * step, grid)
 
 
 def _extended(base: LoadedModel, initialisation: Initialisation) -> Float[Tensor, "positions width"]:

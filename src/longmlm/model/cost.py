@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of, has_dropout
+from longmlm.model.cpu_attention import FAMILIES
 
 
 class Gpu(NamedTuple):
@@ -178,7 +179,8 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
 def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, int]:
     """Returns the saved bytes per unit of width, and per attention score (a pair of tokens in one head).
 
-    Scores are saved by families without a fused attention kernel and, on the CPU, by dropout.
+    Scores are saved by families without a fused attention kernel and, on the CPU, by dropout in families that do not
+    attend in pieces.
     """
     dropout = has_dropout(architecture_of(model).layers)
     match model.config.model_type:
@@ -188,6 +190,7 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
             width, pairs = (38, (2, 6)) if work.is_half else (58, (4, 12))
         case "mpnet" | "roformer":
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
-        case _:
-            width, pairs = 27 if work.is_half else 36, (0, 0 if work.has_gpu else 12)
+        case family:
+            is_fused = work.has_gpu or family in FAMILIES
+            width, pairs = 27 if work.is_half else 36, (0, 0 if is_fused else 12)
     return width, pairs[dropout]

@@ -1,0 +1,134 @@
+"""Two objectives that start close to the base model, against MLM alone: does either recover with fewer tokens?
+
+    longmlm run demo FILE.toml --output FOLDER --until prepare
+    python benchmarks/objectives.py penalty FOLDER --seed 42
+
+`penalty` subtracts 6 from attention logits between tokens of different blocks; `teacher` adds to the loss how far the
+last hidden states are from those of the base model, which reads the row in windows. Both fade linearly to nothing over
+the first half of the steps, so that what is measured and exported is a stock model. `mlm` has neither.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
+from longmlm.batches.collate import MlmBatch
+from longmlm.config import read
+from longmlm.model.architecture import architecture_of
+from longmlm.model.loading import load_model
+from longmlm.model.mlm import LossSum, MlmObjective, MlmOutput
+from longmlm.runtime.launch import launch, shut_down
+from longmlm.runtime.precision import resolved_precision
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pretrain import ComputePrecision
+from longmlm.stages.pretrain import execute, open_run
+from longmlm.training.backend import PlainBackend
+from longmlm.training.objective import Objective
+
+Kind = Literal["mlm", "penalty", "teacher"]
+PENALTY = 6.0  # logits
+TEACHER_WEIGHT = 1.0  # of the relative squared distance of hidden states, against one nat of loss
+FADING_SHARE = 0.5  # of all steps
+
+
+class FadingObjective(MlmObjective):
+    """MLM with a penalty or a teacher whose weight falls from 1 to 0 over the first `num_fading` micro-batches."""
+
+    def __init__(
+        self, model: PreTrainedModel, base: PreTrainedModel, precision: ComputePrecision, kind: Kind, num_fading: int
+    ) -> None:
+        super().__init__(model, precision)
+        self.kind, self.num_fading, self.num_seen = kind, num_fading, 0
+        self.teacher = [architecture_of(base.eval()).encoder]  # in a list, so that it is no submodule
+        self.num_base_positions = architecture_of(base).num_positions or 0
+
+    def forward(self, batch: MlmBatch) -> LossSum:
+        """Returns the sums over the batch, with what the teacher adds."""
+        weight = max(0.0, 1 - self.num_seen / self.num_fading) if self.kind != "mlm" else 0.0
+        self.num_seen += 1
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
+            hidden = self.parts.encoder(
+                input_ids=batch.input_ids, attention_mask=self._mask(batch, weight)
+            ).last_hidden_state
+            logits = self.parts.head(hidden.flatten(0, 1).index_select(0, batch.selected)).float()
+        losses = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
+        output = MlmOutput(losses, logits.argmax(-1) == batch.labels)
+        loss = output.losses.sum()
+        if self.kind == "teacher" and weight:
+            loss = loss + weight * TEACHER_WEIGHT * batch.num_targets * self._distance(batch, hidden.float())
+        return LossSum(loss, output.is_correct.sum())
+
+    def _mask(self, batch: MlmBatch, weight: float) -> Tensor | None:
+        """Returns what is added to attention logits; only padding is masked once the penalty has faded."""
+        if self.kind != "penalty" or not weight:
+            return None if batch.attention_mask is None else batch.attention_mask.long()
+        block = torch.arange(batch.input_ids.shape[1]) // self.num_base_positions
+        added = -weight * PENALTY * (block.unsqueeze(0) != block.unsqueeze(1)).float()
+        added = added.expand(len(batch.input_ids), 1, -1, -1)
+        if batch.attention_mask is not None:
+            added = added.masked_fill(~batch.attention_mask[:, None, None], torch.finfo(torch.float32).min)
+        return added
+
+    def _distance(self, batch: MlmBatch, hidden: Float[Tensor, "rows length width"]) -> Tensor:
+        """Returns the mean squared distance to the base model's hidden states, relative to their variance."""
+        length, (num_rows, row_length) = self.num_base_positions - 2, batch.input_ids.shape
+        is_token = torch.ones_like(batch.input_ids, dtype=torch.bool)
+        is_token = is_token if batch.attention_mask is None else batch.attention_mask
+        first, total = batch.input_ids[:, :1], hidden.new_zeros(())
+        count = 0
+        for begin in range(1, row_length - 1, length):
+            end = min(begin + length, row_length - 1)
+            window = self._window(batch.input_ids, first, begin, end)
+            seen = is_token[:, begin:end]
+            around = torch.ones(num_rows, 1, dtype=torch.bool)
+            with torch.no_grad():
+                mask = torch.cat([around, seen, around], dim=1).long()
+                wanted = self.teacher[0](input_ids=window, attention_mask=mask).last_hidden_state[:, 1:-1].float()
+            error = (hidden[:, begin:end] - wanted).square().mean(-1) / wanted.var()
+            total, count = total + (error * seen).sum(), count + int(seen.sum())
+        return total / count
+
+    def _window(
+        self, input_ids: Int64[Tensor, "rows length"], first: Int64[Tensor, "rows 1"], begin: int, end: int
+    ) -> Int64[Tensor, "rows window"]:
+        """Returns tokens `begin` to `end - 1` of each row between both special tokens."""
+        config = self.model.config
+        last = first.new_full(first.shape, config.eos_token_id or config.sep_token_id)
+        return torch.cat([first, input_ids[:, begin:end], last], dim=1)
+
+
+def measure(kind: Kind, folder: Path, seed: int) -> str:
+    """Trains one run as the pipeline's pretrain stage does, and returns its held-out accuracies by step."""
+    config = read(ResolvedPipeline, [folder / "pipeline.toml"]).pretrain
+    runtime = replace(config.runtime, stop_when_recovered=False)
+    recipe = replace(config.recipe, seed=seed)
+    config = replace(config, recipe=recipe, runtime=runtime, run=str(folder / f"{kind}-{seed}"))
+    precision = resolved_precision(recipe.precision)
+    accelerator = launch(precision, 1, runtime.num_threads, runtime.hang_seconds, None)
+    task, run, resumed_from = open_run(config, accelerator)
+    base = load_model(str(read(ResolvedPipeline, [folder / "pipeline.toml"]).model)).model
+    per_step = -(-task.batches.rows_per_step // task.batches.rows_per_micro_batch)
+    num_fading = round(FADING_SHARE * recipe.num_steps * per_step)
+    objective = FadingObjective(run.backend.objective.model, base, precision, kind, num_fading)
+    backend = PlainBackend.wrap(accelerator, objective.train(), replace(recipe, precision=precision))
+    assert isinstance(backend.objective, Objective)
+    execute(config, task, replace(run, backend=backend), resumed_from)
+    shut_down(accelerator)
+    lines = [line for line in MetricsFile(run.folder).lines() if isinstance(line, EvaluationMetrics)]
+    return " ".join(f"{line.step}: {line.held_out.whole.accuracy:.2f}" for line in lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("objective", choices=("mlm", "penalty", "teacher"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=42)
+    options = parser.parse_args()
+    print(options.objective, options.seed, measure(cast(Kind, options.objective), options.folder, options.seed))

@@ -1,0 +1,235 @@
+"""Attention in pieces: torch's values and gradients, dropout with the right mean, nothing kept that grows as L²."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from longmlm.batches.collate import MlmBatch
+from longmlm.model import cpu_attention
+from longmlm.model.cpu_attention import (
+    FAMILIES,
+    NAME,
+    PiecewiseAttention,
+    Settings,
+    attend_in_pieces,
+    attention,
+    attention_name,
+    drawn_dropout,
+    pieces,
+)
+from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from tests.support.families import tiny_model
+
+NUM_HEADS, LENGTH, WIDTH = 3, 12, 4
+LENGTHS = [12, 5, 1]
+SCALE = 0.3
+
+
+def states_of(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Returns queries, keys and values of three rows, in transformers' layout."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (len(LENGTHS), LENGTH, NUM_HEADS, WIDTH)
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).transpose(1, 2).requires_grad_()
+        for _ in range(3)
+    ]
+
+
+def is_token() -> Tensor:
+    return torch.arange(LENGTH) < torch.tensor(LENGTHS).unsqueeze(1)
+
+
+def reference(states: list[Tensor], kept: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """Returns the attention written as its formula, with zeros for padded queries."""
+    query, key, value = states
+    scores = (SCALE * query @ key.transpose(2, 3)).masked_fill(~is_token()[:, None, None], -torch.inf)
+    shares = scores.softmax(-1) if kept is None else scores.softmax(-1) * kept * scale
+    return (shares @ value * is_token()[:, None, :, None]).transpose(1, 2)
+
+
+def in_pieces(states: list[Tensor], dropout: float = 0.0) -> Tensor:
+    return PiecewiseAttention.apply(*states, Settings(LENGTHS, dropout, SCALE))
+
+
+@pytest.mark.parametrize("piece", [1, 7, 12 * 5, 12 * 12, 3 * 12 * 12, 10**6])
+def test_values_and_gradients_are_those_of_the_formula(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_attention, "PIECE", piece)
+    outputs, gradients = [], []
+    for attend in (reference, in_pieces):
+        states = states_of()
+        output = attend(states)
+        (output.cos() * torch.arange(WIDTH)).sum().backward()
+        outputs.append(output.detach())
+        gradients.append([state.grad for state in states])
+    torch.testing.assert_close(outputs[1], outputs[0])
+    for ours, expected in zip(gradients[1], gradients[0], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)  # sums are fp32
+
+
+@pytest.mark.parametrize("piece", [1, 50, 12 * 12, 10**6])
+@pytest.mark.parametrize("lengths", [[12, 5, 1], [40], [3] * 7])
+def test_pieces_cover_all_pairs_once_and_are_small(
+    piece: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_attention, "PIECE", piece)
+    seen = [np.zeros((NUM_HEADS, length), dtype=int) for length in lengths]
+    for part in pieces(lengths, NUM_HEADS):
+        seen[part.row][part.heads, part.queries] += 1
+        covered = seen[part.row][part.heads, part.queries]
+        assert covered.size * part.length <= max(piece, part.length)
+        assert part.length == lengths[part.row]
+    assert all((counts == 1).all() for counts in seen)
+
+
+def test_a_row_of_1536_takes_one_piece_per_head_and_short_rows_take_one() -> None:
+    found = list(pieces([1536, 400], 12))
+    assert len(found) == 12 + 1
+    assert found[-1].heads == slice(0, 12)
+    assert all(part.queries == slice(0, 1536) for part in found[:-1])
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5])
+def test_gradients_belong_to_the_values_with_dropout(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_attention, "PIECE", 60)
+
+    def with_fixed_seed(*states: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        return in_pieces(list(states), dropout)
+
+    states = [state.detach().clone().requires_grad_() for state in states_of()]
+    assert torch.autograd.gradcheck(with_fixed_seed, states, atol=1e-4, rtol=1e-3)
+
+
+def test_dropout_keeps_the_mean_and_drops_the_share_asked_for() -> None:
+    torch.manual_seed(2)
+    states = [state.detach() for state in states_of()]
+    draws = torch.stack([in_pieces(states, 0.3) for _ in range(4000)])
+    errors = draws.std(0) / len(draws) ** 0.5
+    assert ((draws.mean(0) - reference(states)).abs() <= 5 * errors + 1e-12).all()
+    drop = drawn_dropout(0.3, 7, torch.empty(0), 50_000)
+    assert drop is not None
+    kept = drop.next(torch.Size((50_000,)))
+    assert set(kept.tolist()) == {0.0, 1.0}
+    assert 1 - kept.mean().item() == pytest.approx(0.3, abs=5 * (0.21 / len(kept)) ** 0.5)
+    assert drop.scale == pytest.approx(1 / 0.7, abs=1e-4)
+
+
+def test_neighbouring_draws_are_independent() -> None:
+    drop = drawn_dropout(0.1, 3, torch.empty(0), 400_000)
+    assert drop is not None
+    dropped = 1 - drop.pool
+    for distance in (1, 2, 3, 4, 1536):
+        both = (dropped[:-distance] * dropped[distance:]).mean().item()
+        assert both == pytest.approx(0.01, abs=5 * (0.01 / len(dropped)) ** 0.5)
+
+
+def test_each_call_draws_anew_and_the_same_after_the_same_seed() -> None:
+    states = [state.detach() for state in states_of()]
+    torch.manual_seed(4)
+    first, second = in_pieces(states, 0.2), in_pieces(states, 0.2)
+    torch.manual_seed(4)
+    assert torch.equal(in_pieces(states, 0.2), first)
+    assert not torch.equal(first, second)
+
+
+def test_dropout_of_a_whole_pool_is_finite() -> None:
+    states = [state.detach() for state in states_of()]
+    assert in_pieces(states, 1 - 1e-9).isfinite().all()
+
+
+def test_no_draw_is_made_without_dropout() -> None:
+    before = torch.get_rng_state()
+    in_pieces(states_of())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_masks_and_whole_rows_are_attended_as_torch_does(dtype: torch.dtype) -> None:
+    states = states_of(dtype)
+    holes = is_token().clone()
+    holes[0, 3] = False
+    added = torch.randn(len(LENGTHS), 1, LENGTH, LENGTH, dtype=dtype)
+    for mask, expanded in ((holes, holes[:, None, None]), (added, added), (None, None)):
+        output, _ = attention(None, *states, mask, scaling=SCALE)
+        expected = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=expanded, scale=SCALE)
+        torch.testing.assert_close(output, expected.transpose(1, 2), rtol=0.02, atol=0.02 if dtype.itemsize < 4 else 0)
+
+
+def test_half_precision_is_as_exact_as_that_of_torch() -> None:
+    exact = reference(states_of()).detach()
+    rows = is_token().unsqueeze(-1).unsqueeze(-1)
+    states = states_of(torch.bfloat16)
+    ours = in_pieces(states)
+    mask = is_token()[:, None, None].expand(-1, 1, LENGTH, -1)
+    torchs = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=mask, scale=SCALE).transpose(1, 2)
+    errors = [((output - exact) * rows).norm().item() for output in (ours, torchs)]
+    assert errors[0] < 2 * errors[1]
+
+
+def test_what_is_kept_for_the_backward_pass_grows_with_the_tokens_alone() -> None:
+    kept = []
+    for length in (64, 128):
+        states = [torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3)]
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one, to=sizes: to.append(one.numel()), lambda one: one):
+            PiecewiseAttention.apply(*states, Settings([length], 0.1, 1.0))
+        kept.append(sum(sizes))
+    assert kept[1] == 2 * kept[0] > 0
+
+
+def batch_of(lengths: list[int]) -> MlmBatch:
+    tokens = torch.randint(5, 290, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(3))
+    is_token = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    selected = is_token.flatten().nonzero().flatten()[::2]
+    mask = None if is_token.all() else is_token
+    return MlmBatch(tokens, mask, selected, tokens.flatten()[selected])
+
+
+@pytest.mark.parametrize("lengths", [[16, 16], [16, 3, 9]], ids=["full", "padded"])
+def test_models_give_the_losses_and_gradients_of_stock_attention(kind: tuple[str, int], lengths: list[int]) -> None:
+    losses, gradients = [], []
+    for name in ("sdpa", NAME):
+        objective = MlmObjective(tiny_model(*kind).train(), "bf16")
+        assert attention_name(objective.model) == NAME
+        objective.model.set_attn_implementation(name)
+        set_dropout(objective, 0.0)
+        objective(batch_of(lengths)).loss_sum.backward()
+        losses.append(objective.predict(batch_of(lengths)).losses.detach())
+        gradients.append(torch.cat([one.grad.flatten() for one in objective.parameters() if one.grad is not None]))
+    assert not torch.equal(losses[0], losses[1])  # pieces were used
+    torch.testing.assert_close(losses[1], losses[0], rtol=0.05, atol=0.1)
+    assert (gradients[1] - gradients[0]).norm() < 0.1 * gradients[0].norm()
+
+
+def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
+    gradients = []
+    for is_recomputed in (False, True):
+        objective = MlmObjective(tiny_model(*kind).train())
+        set_dropout(objective, 0.2)
+        if is_recomputed:
+            checkpoint_activations(objective.model)
+        torch.manual_seed(8)
+        objective(batch_of([16, 9])).loss_sum.backward()
+        gradients.append([one.grad for one in objective.parameters() if one.grad is not None])
+    assert all(
+        torch.equal(one, other) for one, other in pairwise(gradients) for one, other in zip(one, other, strict=True)
+    )
+
+
+def test_only_known_families_with_fused_attention_change_theirs(any_kind: tuple[str, int]) -> None:
+    model = tiny_model(*any_kind)
+    before = attention_name(model)
+    attend_in_pieces(model)
+    assert attention_name(model) == (NAME if model.config.model_type in FAMILIES else before)
+    eager = tiny_model(*any_kind)
+    eager.set_attn_implementation("eager")
+    attend_in_pieces(eager)
+    assert attention_name(eager) == "eager"
+
+
+def test_a_saved_config_does_not_name_it(kind: tuple[str, int]) -> None:
+    model = MlmObjective(tiny_model(*kind)).model
+    assert NAME not in str(model.config.to_dict())
