@@ -1,7 +1,7 @@
 """Two objectives that start close to the base model, against MLM alone: does either recover with fewer tokens?
 
     longmlm run demo FILE.toml --output FOLDER --until prepare
-    python benchmarks/objectives.py penalty FOLDER --seed 42
+    python docs/experiments/scripts/objectives.py penalty FOLDER --seed 42
 
 `penalty` subtracts 6 from attention logits between tokens of different blocks; `teacher` adds to the loss how far the
 last hidden states are from those of the base model, which reads the row in windows. Both fade linearly to nothing over
