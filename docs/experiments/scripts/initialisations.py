@@ -1,6 +1,6 @@
 """What each initialisation leaves before training: accuracy by block, and where its positions attract attention.
 
-    python docs/experiments/scripts/initialisations.py --model MODEL --rows ROWS --num-positions 1536 --max-rows 48 --output FOLDER
+    python docs/experiments/scripts/initialisations.py --model MODEL --rows ROWS --num-positions 1536 --output FOLDER
 
 The kernel of a head is the part of its attention logits that depends on two positions alone, as defined in
 longmlm.model.position_attention. Its softmax over keys is where a query would look if all tokens were alike. Two shares

@@ -141,6 +141,7 @@ class PiecewiseAttention(torch.autograd.Function):
     """softmax(scale * query keyᵀ) value with dropout, by pieces; padded queries get zeros."""
 
     @staticmethod
+    # pyrefly: ignore[bad-override]  # torch declares it with arguments of any number
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, settings: Settings) -> Tensor:
         """Returns the output with heads after positions, as transformers wants it."""
         ctx.save_for_backward(query, key, value)
