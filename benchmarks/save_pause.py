@@ -42,7 +42,7 @@ def after_a_step() -> PlainBackend:
     backend = PlainBackend.wrap(Accelerator(cpu=True), Holder(model), RECIPE)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    backend.step()
+    backend.step(RECIPE.learning_rate)
     return backend
 
 

@@ -119,6 +119,16 @@ def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -
     assert pipeline.prepare.recipe.row_length == pipeline.extend.recipe.num_positions == 512
 
 
+def test_stages_read_where_others_are_told_to_write(mine: str, tmp_path: Path) -> None:
+    moved = '[prepare]\noutput = "r"\n[extend]\noutput = "l"\n[pretrain]\nrun = "t"\n[evaluate]\noutput = "e"\n'
+    pipeline = parse(ResolvedPipeline, [mine, written(tmp_path, "moved.toml", moved)])
+    assert pipeline.extend and pipeline.evaluate
+    assert [pipeline.pretrain.rows, pipeline.evaluate.rows, pipeline.release.rows] == ["r"] * 3
+    assert [pipeline.pretrain.start.checkpoint, pipeline.evaluate.long_before] == ["l"] * 2
+    assert [pipeline.evaluate.long_after, pipeline.evaluate.run, pipeline.release.model] == ["t"] * 3
+    assert pipeline.release.evaluation == "e"
+
+
 @pytest.mark.parametrize("overlay", ["length = 2048\n", "[pretrain.runtime]\nnum_loader_workers = 2\n"])
 def test_an_overlay_of_one_key_is_enough(mine: str, tmp_path: Path, overlay: str) -> None:
     before, after = resolved(mine), resolved(mine, written(tmp_path, "overlay.toml", overlay))

@@ -110,13 +110,3 @@ def test_more_positions_are_refused_with_the_reason(base: Path, tmp_path: Path) 
     ):
         extend(ExtendConfig(base=str(base), output=str(tmp_path / "long"), recipe=recipe))
     assert not (tmp_path / "long").exists()
-
-
-@pytest.mark.parametrize("changed", [{"position_rate": 2.0}, {"positions_first_steps": 1}])
-def test_settings_of_a_position_table_are_refused_where_there_is_none(own, train, changed) -> None:
-    [name] = changed
-    with pytest.raises(
-        TrainingError, match=rf"recipe\.{name} is for a model with a learned position table.*: remove it"
-    ):
-        train(with_recipe(own, **changed))
-    assert not Path(own.run).exists()

@@ -95,13 +95,10 @@ def test_only_trials_of_the_last_length_compete(runs: FakeRuns) -> None:
 
 
 def test_candidates_replace_the_settings_of_the_extension(runs: FakeRuns) -> None:
-    text = TRAINING + "positions_first_steps = 300\n[extend.recipe]\nnum_positions = 64\n"
+    text = TRAINING + "[extend.recipe]\nnum_positions = 64\n"
     text += 'initialisation = "hierarchical"\nalpha = 0.3\n'
     compared(pipeline(text), "--budget", "10m")
-    recipes = [trial.pretrain.recipe for trial in runs.started]
-    assert [recipe.positions_first_steps for recipe in recipes] == [1] * 3 + [NUM_STEPS // 10] * 10
     assert {trial.extend.recipe.num_positions for trial in runs.started} == {64}
-    assert best_file().pretrain.recipe.positions_first_steps == 300
 
 
 def test_given_rates_seeds_and_arms_are_used(runs: FakeRuns) -> None:

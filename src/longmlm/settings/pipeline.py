@@ -15,6 +15,13 @@ from longmlm.settings.tables import Table, merged, table_at
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "pipelines"
 BUNDLED = "bundled:"
+RESULTS = (  # the setting of each stage that says where its result goes, and its default in the output folder
+    ("prepare", "output", "rows"),
+    ("extend", "output", "long"),
+    ("pretrain", "run", "run"),
+    ("evaluate", "output", "evaluation"),
+    ("release", "output", "release"),
+)
 NUM_STEPS = 3000
 ROWS_PER_STEP = 64
 StageName = Literal["extend", "prepare", "pretrain", "evaluate", "release"]
@@ -138,10 +145,10 @@ def _adds_tokens(given: Mapping[str, Any]) -> bool:
 
 
 def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
-    """Returns what the stages read and write."""
+    """Returns what the stages read and write: a stage reads where the one before it is told to write."""
     start, absent = table_at(given, "pretrain", "start"), absent_stages(base, given)
     rows, long, run, evaluation, release = (
-        str(Path(base.output) / name) for name in ("rows", "long", "run", "evaluation", "release")
+        _text(table_at(given, stage).get(setting)) or str(Path(base.output) / name) for stage, setting, name in RESULTS
     )
     source = {"files": list(base.corpus), "text_field": base.text_field, "language": base.language}
     recipe: Table = {"row_length": base.length, "sources": [source] if base.corpus else []}
@@ -168,6 +175,10 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     if not {"checkpoint", "architecture"} & start.keys():
         tables["pretrain"]["start"] = model
     return tables
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""  # the error is reported on validation
 
 
 def bundled_resolved(value: Any) -> Any:

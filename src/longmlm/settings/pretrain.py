@@ -51,11 +51,6 @@ class PretrainRecipe:
     """Tokens in a global batch: over all ranks and micro-batches of a step."""
     learning_rate: float
     """Learning rate after warm-up."""
-    position_rate: float = 1.0
-    """Factor on the learning rate of the position table, and so on its weight decay; for a model with a learned one."""
-    positions_first_steps: int = 0
-    """Steps at the start in which only the position table is trained, and only its gradient's norm is measured and
-    clipped. All other parameters stay as they are, and their AdamW state is new after these steps."""
     schedule: Schedule = "linear"
     """After warm-up: linear or cosine decay to zero, or constant followed by a linear decay to zero."""
     warmup_steps: int = 0
@@ -85,8 +80,6 @@ class PretrainRecipe:
     def __post_init__(self) -> None:
         if self.num_steps < 1 or self.batch_tokens < 1 or not 0 < self.learning_rate < math.inf:
             raise ValueError("num_steps, batch_tokens and learning_rate must be positive")
-        if not 0 < self.position_rate < math.inf or not 0 <= self.positions_first_steps <= self.num_steps:
-            raise ValueError("position_rate must be positive, positions_first_steps from 0 to num_steps")
         if self.batch_tokens > MAX_BATCH_TOKENS:
             raise ValueError(f"batch_tokens must be at most {MAX_BATCH_TOKENS:,}: a global batch is masked in memory")
         if not (0 <= self.adam_beta1 < 1 and 0 <= self.adam_beta2 < 1 and 0 < self.adam_epsilon < math.inf):

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.objective import Batch, Objective
-from longmlm.training.optimizer import ParameterGroup, new_optimizer
+from longmlm.training.optimizer import new_optimizer
 
 OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's; in fp16 also "scaler"
 
@@ -22,8 +22,7 @@ OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's
 class Backend(Protocol):
     """One model and optimizer on all ranks. What it gathers does not depend on the kind of backend.
 
-    One update: the rates of `parameter_groups`; for each micro-batch, in `accumulation`, forward and `backward`; then
-    `step`.
+    One update: for each micro-batch, in `accumulation`, forward and `backward`; then `step`.
     """
 
     @property
@@ -34,10 +33,6 @@ class Backend(Protocol):
     def settings(self) -> Mapping[str, object] | None:
         """The backend's own resolved settings, as DeepSpeed's JSON; None where it has none."""
 
-    @property
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """AdamW's groups, in the order of `new_optimizer`."""
-
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns what the objective returns, through the wrapper of this backend."""
 
@@ -47,7 +42,7 @@ class Backend(Protocol):
     def backward(self, loss: Tensor) -> None:
         """Adds the gradients of `loss`."""
 
-    def step(self) -> float:
+    def step(self, learning_rate: float) -> float:
         """Clips the gradients, updates unless their norm is not finite, and returns the norm before clipping."""
 
     def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:
@@ -93,11 +88,6 @@ class PlainBackend:
         """None: DDP has none of its own."""
         return None
 
-    @property
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """The optimizer's."""
-        return self.optimizer.param_groups
-
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns loss sum and number of correct predictions."""
         return self.wrapped(batch)
@@ -110,7 +100,7 @@ class PlainBackend:
         """Adds the gradients of `loss`, scaled in fp16."""
         self.accelerator.backward(self.scaler.scale(loss))
 
-    def step(self) -> float:
+    def step(self, learning_rate: float) -> float:
         """Clips, updates unless a gradient is not finite, and returns the norm; in fp16, adapts the loss scale.
 
         DDP averages the gradients, so one that is not finite is so on every rank, and all ranks skip the update.
@@ -118,6 +108,8 @@ class PlainBackend:
         self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))
         if norm < float("inf"):  # false for nan as well
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
             self.optimizer.step()
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)

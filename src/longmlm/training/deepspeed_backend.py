@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, Self, cast
 
 import torch
@@ -34,7 +33,7 @@ from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import OptimizerState, cpu_copies, gather_state_dict
 from longmlm.training.objective import Batch, Objective
-from longmlm.training.optimizer import ParameterGroup, new_optimizer
+from longmlm.training.optimizer import new_optimizer
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 FIXED = {
@@ -63,33 +62,25 @@ TUNED = {
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedBackend:
-    """A DeepSpeed engine; `parameters` are the optimizer's in its order, which ZeRO's flat groups do not keep.
-
-    `steps` holds, for each parameter, AdamW's step counts of the flat tensors of its group, which are equal.
-    """
+    """A DeepSpeed engine; `parameters` are the optimizer's in its order, which ZeRO's flat groups do not keep."""
 
     accelerator: Accelerator
     engine: Any  # deepspeed.DeepSpeedEngine, an extra that need not be installed
     parameters: tuple[nn.Parameter, ...]
-    steps: tuple[list[Tensor], ...]
 
     @classmethod
     def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
         """Returns the backend around an objective, with a new AdamW whose state is partitioned from the start."""
         optimizer = new_optimizer(objective, recipe)
-        groups = [tuple(group["params"]) for group in optimizer.param_groups]
+        parameters = tuple(parameter for group in optimizer.param_groups for parameter in group["params"])
         engine, wrapped = accelerator.prepare(objective, optimizer)
-        zero, steps = wrapped.optimizer, [list[Tensor]() for _ in groups]
-        flats = getattr(zero, "fp32_partitioned_groups_flat", None) or zero.single_partition_of_fp32_groups
-        group_of = getattr(zero, "sub_group_to_group_id", range(len(flats)))  # stage 3 may cut a group into several
-        for index, flat in enumerate(flats):
+        zero = wrapped.optimizer
+        for flat in getattr(zero, "fp32_partitioned_groups_flat", None) or zero.single_partition_of_fp32_groups:
             zero.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device)}
             zero.optimizer.state[flat] |= {key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS}
-            steps[group_of[index]].append(zero.optimizer.state[flat]["step"])
         if not _is_partitioned(next(engine.parameters())):
             zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  # once an update is made, it would link one group too few
-        of_parameters = tuple(steps[index] for index, group in enumerate(groups) for _ in group)
-        return cls(accelerator, engine, tuple(chain.from_iterable(groups)), of_parameters)
+        return cls(accelerator, engine, parameters)
 
     @property
     def objective(self) -> Objective:
@@ -100,11 +91,6 @@ class DeepSpeedBackend:
     def settings(self) -> Mapping[str, object] | None:
         """DeepSpeed's configuration with every key resolved."""
         return cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).deepspeed_config
-
-    @property
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """AdamW's, whose parameters are flat tensors."""
-        return self.engine.optimizer.param_groups
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns loss sum and number of correct predictions."""
@@ -119,8 +105,10 @@ class DeepSpeedBackend:
         """Adds the gradients of `loss`."""
         self.engine.backward(loss)
 
-    def step(self) -> float:
+    def step(self, learning_rate: float) -> float:
         """Clips, updates unless a gradient is not finite, and returns the norm, which is infinite then."""
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
         self.engine.step()
         return float(self.engine.get_global_grad_norm())
 
@@ -141,20 +129,21 @@ class DeepSpeedBackend:
     def _full_states(self) -> Iterator[dict[str, Tensor]]:
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        for parameter, steps in zip(self.parameters, self.steps, strict=True):
+        step = next(iter(self.engine.optimizer.optimizer.state.values()))["step"]
+        for parameter in self.parameters:
             full = {key: cast(Tensor, safe_get_full_optimizer_state(parameter, key)) for key in MOMENTS}
-            yield {"step": steps[0], **full}
+            yield {"step": step, **full}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
-        """Gives each rank its partition of AdamW's full moments; a parameter without any was not updated before."""
+        """Gives each rank its partition of AdamW's full moments, of which there are none before the first update."""
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
-        for index, saved in state["state"].items():
-            parameter = self.parameters[index]
-            for step in self.steps[index]:
-                step.copy_(saved["step"])
+        states = state["state"]
+        for own in self.engine.optimizer.optimizer.state.values() if states else ():
+            own["step"].copy_(states[0]["step"])
+        for index, parameter in enumerate(self.parameters if states else ()):
             for key in MOMENTS:
-                value = saved[key].to(parameter.device)
+                value = states[index][key].to(parameter.device)
                 if _is_partitioned(parameter):
                     safe_set_local_optimizer_state(parameter, _partition(value, parameter), key)
                 else:

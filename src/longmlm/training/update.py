@@ -22,7 +22,7 @@ from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.objective import Batch
-from longmlm.training.optimizer import learning_rate, set_rates
+from longmlm.training.optimizer import learning_rate
 from longmlm.training.run import Run, Task
 
 MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00006: the scale is not the cause
@@ -62,7 +62,6 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
         raise TrainingError(
             f"the rows of step {state.step + 1} have no token to predict: the tokenizer does not know the text's script"
         )
-    set_rates(backend.parameter_groups, state.step, task.recipe)
     sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
     loss_sum, num_correct, weight = math.nan, math.nan, accelerator.num_processes / num_targets
     for number, batch in enumerate(batches, 1):
@@ -76,7 +75,8 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
                 _check_finite(loss_sum, task, run, batches, state)
                 weight = weight if math.isfinite(loss_sum) else math.nan  # every rank skips the update
             backend.backward(loss * weight)
-    norm, rate = backend.step(), learning_rate(state.step, task.recipe)
+    rate = learning_rate(state.step, task.recipe)
+    norm = backend.step(rate)
     _check_finite(norm, task, run, batches, state)
     return Update(
         loss_sum / num_targets, 100 * num_correct / num_targets, int(num_tokens), int(num_targets), norm, rate

@@ -148,14 +148,8 @@ def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapp
 
 def _short_run(config: ComparedPipeline, tables: Table) -> Table:
     """Returns a schedule and intervals for a run of fewer steps than the pipeline's."""
-    recipe = table_at(tables, "pretrain", "recipe")
-    num_steps, first_steps = recipe["num_steps"], recipe.get("positions_first_steps", 0)
-    short = {
-        "schedule": "linear",
-        "warmup_steps": num_steps // 20,
-        "decay_steps": 0,
-        "positions_first_steps": min(first_steps, first_steps * num_steps // config.pretrain.recipe.num_steps),
-    }
+    num_steps = table_at(tables, "pretrain", "recipe")["num_steps"]
+    short = {"schedule": "linear", "warmup_steps": num_steps // 20, "decay_steps": 0}
     every = max(1, num_steps // 4)
     return {"pretrain": {"recipe": short, "runtime": {"evaluate_every_steps": every, "save_every_steps": num_steps}}}
 
