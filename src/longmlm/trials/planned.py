@@ -143,10 +143,10 @@ def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapp
     if arm == config.compare.control:
         tables = merged(tables, {"pretrain": {"recipe": {"batch_tokens": config.pretrain.recipe.batch_tokens}}})
     tables = functools.reduce(merged, itertools.starmap(table_of, values.items()), merged(tables, overlay))
-    return merged(tables, _short_run(config, tables)) if config.budget and NUM_STEPS in values else tables
+    return merged(tables, _short_run(tables)) if config.budget and NUM_STEPS in values else tables
 
 
-def _short_run(config: ComparedPipeline, tables: Table) -> Table:
+def _short_run(tables: Table) -> Table:
     """Returns a schedule and intervals for a run of fewer steps than the pipeline's."""
     num_steps = table_at(tables, "pretrain", "recipe")["num_steps"]
     short = {"schedule": "linear", "warmup_steps": num_steps // 20, "decay_steps": 0}
