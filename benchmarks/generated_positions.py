@@ -1,11 +1,13 @@
-"""Training steps of a 6 x 384 BERT, 512 positions to 1536: generated compared with materialized positions, fp32."""
+"""Training steps of a BERT, 512 positions to 1536, in fp32: generated compared with materialized positions.
+
+python benchmarks/generated_positions.py [--quick]
+"""
 
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
 
 import torch
-from paired import Way, compare
+from paired import Pair, Way, run
 from transformers import BertConfig, BertForMaskedLM
 
 from longmlm.artifacts.provenance import Extension, ModelSource
@@ -15,13 +17,15 @@ from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.settings.extend import PositionMode
 
 BASE, LENGTH, NUM_STEPS, VOCABULARY = 512, 1536, 3, 30522
-SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+SIZES = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
 
 
-def steps(mode: PositionMode) -> Callable[[], int]:
+def steps(num_layers: int, mode: PositionMode) -> Callable[[], int]:
     """Returns training steps on a row of 1536 tokens, after one warm-up step."""
     torch.manual_seed(0)
-    model = BertForMaskedLM(BertConfig(**SIZES, vocab_size=VOCABULARY, max_position_embeddings=LENGTH))
+    model = BertForMaskedLM(
+        BertConfig(**SIZES, num_hidden_layers=num_layers, vocab_size=VOCABULARY, max_position_embeddings=LENGTH)
+    )
     base = ModelSource(name="random")
     sizes = {"base_positions": BASE, "num_positions": LENGTH}
     rebuild_positions(model, Extension(base=base, **sizes, initialisation="hierarchical", alpha=0.4, seed=0, mode=mode))
@@ -43,5 +47,11 @@ def steps(mode: PositionMode) -> Callable[[], int]:
     return work
 
 
+def pair(num_layers: int) -> Pair:
+    """Returns the comparison for a model of so many layers."""
+    generated, materialized = (Way(mode, partial(steps, num_layers, mode)) for mode in ("generated", "materialized"))
+    return Pair(f"{num_layers} layers of 384, a row of {LENGTH} tokens", generated, materialized, aim=0.95)
+
+
 if __name__ == "__main__":
-    compare("training step", *(Way(mode, partial(steps, mode)) for mode in get_args(PositionMode)))
+    run("generated positions", __doc__ or "", [pair(6)], [pair(2)])

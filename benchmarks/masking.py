@@ -1,10 +1,14 @@
-"""Speed of dynamic masking of rows of 1536 tokens: a pure function of seed, epoch and row, and transformers."""
+"""Dynamic masking of rows of 1536 tokens: a pure function of seed, epoch and row, and transformers' collator.
+
+python benchmarks/masking.py [--quick]
+"""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from paired import Way, compare
+from paired import Pair, Way, run
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from longmlm.batches.collate import collate
@@ -14,12 +18,12 @@ from longmlm.data.vocabulary import load_vocabulary
 from longmlm.settings.masking import Masking
 
 MODEL = "src/longmlm/bundled/roberta-mini"
-NUM_ROWS, ROW_LENGTH, ROWS_PER_BATCH = 1024, 1536, 16
+ROW_LENGTH, ROWS_PER_BATCH = 1536, 16
 
 
-def rows() -> np.ndarray:
+def random_rows(num_rows: int) -> np.ndarray:
     """Returns random rows of ordinary tokens."""
-    return np.random.default_rng(0).integers(300, 8000, (NUM_ROWS, ROW_LENGTH))
+    return np.random.default_rng(0).integers(300, 8000, (num_rows, ROW_LENGTH))
 
 
 def row_of(input_ids: np.ndarray) -> Row:
@@ -27,13 +31,13 @@ def row_of(input_ids: np.ndarray) -> Row:
     return Row(input_ids, np.array([1]), np.array([0]))
 
 
-def ours() -> Callable[[], int]:
+def ours(num_rows: int) -> Callable[[], int]:
     """Returns a function that masks and collates all rows, batch by batch."""
-    tokens, vocabulary, masking = rows(), load_vocabulary(MODEL), Masking()
+    tokens, vocabulary, masking = random_rows(num_rows), load_vocabulary(MODEL), Masking()
     maskable = vocabulary.maskable
 
     def work() -> int:
-        for first in range(0, NUM_ROWS, ROWS_PER_BATCH):
+        for first in range(0, num_rows, ROWS_PER_BATCH):
             batch = range(first, first + ROWS_PER_BATCH)
             masked = [mask_row(row_of(tokens[row_id]), maskable, masking, 0, 0, row_id) for row_id in batch]
             collate(masked, vocabulary.special.pad)
@@ -42,19 +46,28 @@ def ours() -> Callable[[], int]:
     return work
 
 
-def theirs() -> Callable[[], int]:
+def theirs(num_rows: int) -> Callable[[], int]:
     """Returns a function that does the same with DataCollatorForLanguageModeling."""
-    tokens = rows()
+    tokens = random_rows(num_rows)
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
 
     def work() -> int:
-        for first in range(0, NUM_ROWS, ROWS_PER_BATCH):
+        for first in range(0, num_rows, ROWS_PER_BATCH):
             collator([{"input_ids": tokens[row_id]} for row_id in range(first, first + ROWS_PER_BATCH)])
         return tokens.size
 
     return work
 
 
+def pair(num_rows: int) -> Pair:
+    """Returns the comparison on so many rows."""
+    own, peer = (
+        Way("longmlm", partial(ours, num_rows)),
+        Way("DataCollatorForLanguageModeling", partial(theirs, num_rows)),
+    )
+    return Pair(f"{num_rows} rows of {ROW_LENGTH} tokens in batches of {ROWS_PER_BATCH}", own, peer, aim=5)
+
+
 if __name__ == "__main__":
-    compare("masking", Way("longmlm", ours), Way("DataCollatorForLanguageModeling", theirs))
+    run("masking", __doc__ or "", [pair(1024)], [pair(128)])

@@ -1,14 +1,20 @@
-"""Compares two ways of doing the same work: run alternately several times; medians, their ratio and peak memory."""
+"""Compares longmlm with a peer on the same work: run alternately in fresh processes; medians, ratio, peak memory.
 
+The last line is one JSON object: name, shape, ours, peer, ratio, unit, aim, met, and what else was measured. The ratio
+is how many times better ours is.
+"""
+
+import argparse
+import json
 import multiprocessing
 import multiprocessing.connection
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-NUM_ROUNDS = 5
+NUM_ROUNDS, QUICK_ROUNDS = 5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +25,66 @@ class Way:
     prepare: Callable[[], Callable[[], int]]
 
 
-def compare(title: str, ours: Way, theirs: Way) -> None:
-    """Prints tokens/s of both ways and the ratio of the medians; each round runs each way in a fresh process."""
-    speeds: dict[str, list[float]] = {ours.name: [], theirs.name: []}
-    memory: dict[str, float] = {}
-    for _ in range(NUM_ROUNDS):
-        for way in (ours, theirs):
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The median of a way over all rounds, the slowest and the fastest, and its peak resident memory in GiB."""
+
+    speed: float
+    slowest: float
+    fastest: float
+    gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What both ways do: `shape` in words, ours and the peer's way, and the ratio of tokens/s aimed at."""
+
+    shape: str
+    ours: Way
+    peer: Way
+    aim: float
+    memory_aim: float | None = None
+
+    def measured(self, num_rounds: int) -> dict[str, object]:
+        """Runs both ways and prints a line for each; returns the entry for the last line."""
+        found = _alternately([self.ours, self.peer], num_rounds)
+        print(f"{self.shape}, median of {num_rounds}")
+        for way, one in zip((self.ours, self.peer), found, strict=True):
+            spread = f"({one.slowest:,.0f} to {one.fastest:,.0f})"
+            print(f"  {way.name:40} {one.speed:>12,.0f} tokens/s {spread}  peak {one.gib:,.2f} GiB", flush=True)
+        ours, peer = found
+        ratio, memory_ratio = ours.speed / peer.speed, peer.gib / ours.gib
+        print(f"  {ratio:.2f} times as fast, 1/{memory_ratio:.2f} of the memory", flush=True)
+        met = ratio >= self.aim and (self.memory_aim is None or memory_ratio >= self.memory_aim)
+        speeds = {"ours": ours.speed, "peer": peer.speed, "ratio": ratio, "unit": "tokens/s", "aim": self.aim}
+        memory = {"ours_gib": ours.gib, "peer_gib": peer.gib, "memory_ratio": memory_ratio}
+        entry: dict[str, object] = {"shape": self.shape}
+        return {**entry, **speeds, "met": met, **memory, "memory_aim": self.memory_aim}
+
+
+def run(name: str, description: str, full: Sequence[Pair], quick: Sequence[Pair]) -> None:
+    """Runs the full pairs, or with --quick the quick ones; the first of them is the one that counts."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smaller shape, in under a minute")
+    is_quick = parser.parse_args().quick
+    entries = [pair.measured(QUICK_ROUNDS if is_quick else NUM_ROUNDS) for pair in (quick if is_quick else full)]
+    first, *others = entries
+    print(json.dumps({"name": name, **first, **({"others": others} if others else {})}))
+
+
+def _alternately(ways: Sequence[Way], num_rounds: int) -> list[Measured]:
+    """Runs each way once per round, each time in a fresh process."""
+    speeds: list[list[float]] = [[] for _ in ways]
+    peaks = [0.0] * len(ways)
+    for _ in range(num_rounds):
+        for number, way in enumerate(ways):
             speed, peak = _in_a_process(way)
-            speeds[way.name].append(speed)
-            memory[way.name] = max(peak, memory.get(way.name, 0.0))
-    print(f"{title}, median of {NUM_ROUNDS}")
-    for name, found in speeds.items():
-        low, high = min(found), max(found)
-        print(
-            f"  {name:40} {statistics.median(found):>12,.0f} tokens/s ({low:,.0f} to {high:,.0f})"
-            f"  peak {memory[name]:,.2f} GiB"
-        )
-    print(f"  ratio {statistics.median(speeds[ours.name]) / statistics.median(speeds[theirs.name]):.2f}")
+            speeds[number].append(speed)
+            peaks[number] = max(peaks[number], peak)
+    return [
+        Measured(statistics.median(found), min(found), max(found), peak)
+        for found, peak in zip(speeds, peaks, strict=True)
+    ]
 
 
 def _in_a_process(way: Way) -> tuple[float, float]:
@@ -43,6 +92,7 @@ def _in_a_process(way: Way) -> tuple[float, float]:
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measure, args=(way, sender))
     process.start()
+    sender.close()
     try:
         return receiver.recv()
     except EOFError:

@@ -1,70 +1,169 @@
-"""Training steps of RoBERTa-base at 1536, bf16: head on selected positions and no mask, and the stock model."""
+"""Training steps of RoBERTa-base in bf16: longmlm's update, and transformers' Trainer as in run_mlm.py.
 
+Both mask rows of random tokens, make the forward and backward pass, clip the gradient and update AdamW. The Trainer has
+DataCollatorForLanguageModeling and RobertaForMaskedLM, with the same dropout, precision and rows per batch.
+
+    python benchmarks/training_step.py [--quick]
+"""
+
+import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
-from paired import Way, compare
-from transformers import RobertaConfig, RobertaForMaskedLM
+from accelerate import Accelerator
+from paired import Pair, Way, run
+from torch.utils.data import Dataset
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    Trainer,
+    TrainingArguments,
+)
 
-from longmlm.batches.collate import MlmBatch
+from longmlm.batches.collate import collate
+from longmlm.batches.masking import mask_row
+from longmlm.data.rows import Row
+from longmlm.data.vocabulary import load_vocabulary
 from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.settings.masking import Masking
+from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.training.backend import PlainBackend
 
-LENGTH, NUM_STEPS, VOCABULARY = 1536, 2, 50265
-
-
-def model_and_batch() -> tuple[RobertaForMaskedLM, MlmBatch, torch.optim.AdamW]:
-    """Returns an untrained RoBERTa-base of 1536 positions without dropout, a row with 15 % selected, and AdamW."""
-    torch.manual_seed(0)
-    model = RobertaForMaskedLM(RobertaConfig(vocab_size=VOCABULARY, max_position_embeddings=LENGTH + 2))
-    set_dropout(model, 0.0)
-    input_ids = torch.randint(5, VOCABULARY, (1, LENGTH))
-    selected = torch.randperm(LENGTH)[: round(0.15 * LENGTH)].sort().values
-    batch = MlmBatch(input_ids, None, selected, input_ids[0, selected])
-    return model.train(), batch, torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+TOKENIZER = "src/longmlm/bundled/roberta-mini"  # its 8,192 tokens are drawn; the model's vocabulary may be larger
+RATE = 1e-5
+AIMS = {0.0: (1.5, None), 0.1: (2.5, 2.0)}
 
 
-def ours() -> Callable[[], int]:
-    """Returns steps as in the training loop."""
-    model, batch, optimizer = model_and_batch()
-    objective = MlmObjective(model, "bf16")
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model of RoBERTa's architecture, and the rows of a step."""
 
-    def step() -> None:
-        loss_sum, _ = objective(batch)
-        (loss_sum / len(batch.labels)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    name: str
+    num_layers: int
+    width: int
+    vocabulary: int
+    row_length: int
+    dropout: float
+    num_rows: int = 1
+    num_steps: int = 2
 
-    return repeated(step)
+    @property
+    def label(self) -> str:
+        """The shape in words."""
+        model = f"{self.name} ({self.num_layers} x {self.width}, vocabulary {self.vocabulary:,})"
+        return f"{model}, {self.num_rows} x {self.row_length} tokens, dropout {self.dropout}, bf16"
+
+    def model(self) -> RobertaForMaskedLM:
+        """Returns an untrained model with this dropout."""
+        torch.manual_seed(0)
+        config = RobertaConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.width // 64,
+            intermediate_size=4 * self.width,
+            max_position_embeddings=self.row_length + 2,
+        )
+        model = RobertaForMaskedLM(config).train()
+        set_dropout(model, self.dropout)
+        return model
+
+    def rows(self) -> np.ndarray:
+        """Returns random rows of ordinary tokens, for one step more than is timed."""
+        size = ((self.num_steps + 1) * self.num_rows, self.row_length)
+        return np.random.default_rng(0).integers(300, 8000, size)
 
 
-def theirs() -> Callable[[], int]:
-    """Returns steps on the stock model: labels of -100, a mask of ones, every position projected."""
-    model, batch, optimizer = model_and_batch()
-    labels = torch.full_like(batch.input_ids, -100)
-    labels[0, batch.selected] = batch.labels
+def ours(shape: Shape) -> Callable[[], int]:
+    """Returns longmlm's updates, after one to warm up."""
+    vocabulary, tokens = load_vocabulary(TOKENIZER), shape.rows()
+    recipe = PretrainRecipe(num_steps=shape.num_steps, batch_tokens=shape.row_length, learning_rate=RATE)
+    objective = MlmObjective(shape.model(), "bf16")
+    backend = PlainBackend.wrap(Accelerator(cpu=True), objective.train(), replace(recipe, precision="bf16"))
 
-    def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16):
-            mask = torch.ones_like(batch.input_ids)
-            loss = model(input_ids=batch.input_ids, attention_mask=mask, labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def step(number: int) -> None:
+        row_ids = range(number * shape.num_rows, (number + 1) * shape.num_rows)
+        rows = [Row(tokens[row_id], np.array([1]), np.array([0])) for row_id in row_ids]
+        masked = [
+            mask_row(row, vocabulary.maskable, Masking(), 0, 0, row_id)
+            for row, row_id in zip(rows, row_ids, strict=True)
+        ]
+        batch = collate(masked, vocabulary.special.pad)
+        loss, _ = backend.forward(batch)
+        backend.backward(loss / batch.num_targets)
+        backend.step(RATE)
 
-    return repeated(step)
-
-
-def repeated(step: Callable[[], None]) -> Callable[[], int]:
-    """Returns the timed steps, after one to warm up."""
-    step()
+    step(0)
 
     def work() -> int:
-        for _ in range(NUM_STEPS):
-            step()
-        return NUM_STEPS * LENGTH
+        for number in range(1, shape.num_steps + 1):
+            step(number)
+        return shape.num_steps * shape.num_rows * shape.row_length
 
     return work
 
 
+class Rows(Dataset[dict[str, list[int]]]):
+    """Rows as run_mlm.py has them."""
+
+    def __init__(self, tokens: np.ndarray) -> None:
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return {"input_ids": self.tokens[index].tolist()}
+
+
+def theirs(shape: Shape) -> Callable[[], int]:
+    """Returns the Trainer's steps, after one to warm up."""
+    model, tokens = shape.model(), shape.rows()
+    tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+
+    def train(rows: np.ndarray) -> None:
+        arguments = TrainingArguments(
+            output_dir=tempfile.mkdtemp(),
+            per_device_train_batch_size=shape.num_rows,
+            max_steps=len(rows) // shape.num_rows,
+            learning_rate=RATE,
+            bf16=True,
+            use_cpu=True,
+            report_to=[],
+            logging_strategy="no",
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        Trainer(model, arguments, collator, Rows(rows)).train()
+
+    train(tokens[: shape.num_rows])
+
+    def work() -> int:
+        train(tokens[shape.num_rows :])
+        return shape.num_steps * shape.num_rows * shape.row_length
+
+    return work
+
+
+def pair(shape: Shape) -> Pair:
+    """Returns the comparison at this shape."""
+    aim, memory_aim = AIMS[shape.dropout]
+    own, peer = Way("longmlm", partial(ours, shape)), Way("transformers Trainer", partial(theirs, shape))
+    return Pair(shape.label, own, peer, aim, memory_aim)
+
+
 if __name__ == "__main__":
-    compare("training step", Way("longmlm", ours), Way("RobertaForMaskedLM, labels of -100", theirs))
+    base = Shape("RoBERTa-base", 12, 768, 50265, 1536, 0.1)
+    small = Shape("small", 4, 256, 8192, 1536, 0.1)
+    full = [
+        replace(base, row_length=length, dropout=dropout) for length in (1536, 512, 1024, 2048) for dropout in (0.1, 0)
+    ]
+    quick = [replace(small, dropout=dropout) for dropout in (0.1, 0.0)]
+    run("training step", __doc__ or "", [pair(shape) for shape in full], [pair(shape) for shape in quick])
