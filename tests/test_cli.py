@@ -1,6 +1,7 @@
 """The command line: help, exit codes, and one line for every error that the user can fix."""
 
 import errno
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -26,6 +27,28 @@ def longmlm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     with pytest.raises(SystemExit) as stop:
         main()
     return stop.value.code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"GOMP_SPINCOUNT": "1000"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+        ({"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
+    ],
+)
+def test_idle_threads_soon_sleep_unless_the_user_decides(
+    given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setenv(name, "")  # so that it is restored, whatever main sets
+            patch.delenv(name)
+        for name, value in given.items():
+            patch.setenv(name, value)
+        longmlm(patch, capsys, "--version")
+        assert {name: os.environ[name] for name in names if name in os.environ} == expected
 
 
 def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str, monkeypatch, capsys) -> None:
