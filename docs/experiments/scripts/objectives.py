@@ -106,14 +106,16 @@ class FadingObjective(MlmObjective):
 
 def measure(kind: Kind, folder: Path, seed: int) -> str:
     """Trains one run as the pipeline's pretrain stage does, and returns its held-out accuracies by step."""
-    config = read(ResolvedPipeline, [folder / "pipeline.toml"]).pretrain
+    pipeline = read(ResolvedPipeline, [folder / "pipeline.toml"])
+    config = pipeline.pretrain
     runtime = replace(config.runtime, stop_when_recovered=False)
     recipe = replace(config.recipe, seed=seed)
     config = replace(config, recipe=recipe, runtime=runtime, run=str(folder / f"{kind}-{seed}"))
     precision = resolved_precision(recipe.precision)
     accelerator = launch(precision, 1, runtime.num_threads, runtime.hang_seconds, None)
     task, run, resumed_from = open_run(config, accelerator)
-    base = load_model(str(read(ResolvedPipeline, [folder / "pipeline.toml"]).model)).model
+    assert pipeline.extend is not None
+    base = load_model(pipeline.extend.base).model
     per_step = -(-task.batches.rows_per_step // task.batches.rows_per_micro_batch)
     num_fading = round(FADING_SHARE * recipe.num_steps * per_step)
     objective = FadingObjective(run.backend.objective.model, base, precision, kind, num_fading)
