@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from paired import Pair, Way, run
+from paired import Comparison, Way, run
 from transformers import BertConfig, BertForMaskedLM
 
 from longmlm.artifacts.provenance import Extension, ModelSource
@@ -47,11 +47,11 @@ def steps(num_layers: int, mode: PositionMode) -> Callable[[], int]:
     return work
 
 
-def pair(num_layers: int) -> Pair:
-    """Returns the comparison for a model of so many layers."""
+def comparison(num_layers: int) -> Comparison:
+    """Returns the comparison for a model with `num_layers` layers."""
     generated, materialized = (Way(mode, partial(steps, num_layers, mode)) for mode in ("generated", "materialized"))
-    return Pair(f"{num_layers} layers of 384, a row of {LENGTH} tokens", generated, materialized, aim=0.95)
+    return Comparison(f"{num_layers} layers of 384, a row of {LENGTH} tokens", generated, materialized, aim=0.95)
 
 
 if __name__ == "__main__":
-    run("generated positions", __doc__ or "", [pair(6)], [pair(2)])
+    run("generated positions", __doc__ or "", [comparison(6)], [comparison(2)])

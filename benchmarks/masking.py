@@ -1,4 +1,4 @@
-"""Dynamic masking of rows of 1536 tokens: a pure function of seed, epoch and row, and transformers' collator.
+"""Dynamic masking of rows of 1536 tokens: longmlm, whose masks depend only on seed, epoch and row, and transformers.
 
 python benchmarks/masking.py [--quick]
 """
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from paired import Pair, Way, run
+from paired import Comparison, Way, run
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from longmlm.batches.collate import collate
@@ -60,14 +60,14 @@ def theirs(num_rows: int) -> Callable[[], int]:
     return work
 
 
-def pair(num_rows: int) -> Pair:
-    """Returns the comparison on so many rows."""
+def comparison(num_rows: int) -> Comparison:
+    """Returns the comparison on `num_rows` rows."""
     own, peer = (
         Way("longmlm", partial(ours, num_rows)),
         Way("DataCollatorForLanguageModeling", partial(theirs, num_rows)),
     )
-    return Pair(f"{num_rows} rows of {ROW_LENGTH} tokens in batches of {ROWS_PER_BATCH}", own, peer, aim=5)
+    return Comparison(f"{num_rows} rows of {ROW_LENGTH} tokens in batches of {ROWS_PER_BATCH}", own, peer, aim=5)
 
 
 if __name__ == "__main__":
-    run("masking", __doc__ or "", [pair(1024)], [pair(128)])
+    run("masking", __doc__ or "", [comparison(1024)], [comparison(128)])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import load_dataset
-from paired import Pair, Way, run
+from paired import Comparison, Way, run
 from transformers import AutoTokenizer
 
 from longmlm.data.engine import prepare_rows
@@ -59,5 +59,5 @@ def theirs() -> Callable[[], int]:
 
 
 if __name__ == "__main__":
-    pair = Pair("the demo's text, 3 MB", Way("longmlm prepare", ours), Way("datasets.map", theirs), aim=1)
-    run("packing", __doc__ or "", [pair], [pair])
+    comparison = Comparison("the demo's text, 3 MB", Way("longmlm prepare", ours), Way("datasets.map", theirs), aim=1)
+    run("packing", __doc__ or "", [comparison], [comparison])

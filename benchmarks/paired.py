@@ -1,7 +1,8 @@
-"""Compares longmlm with a peer on the same work: run alternately in fresh processes; medians, ratio, peak memory.
+"""Compares longmlm with another library on the same work.
 
-The last line is one JSON object: name, shape, ours, peer, ratio, unit, aim, met, and what else was measured. The ratio
-is how many times better ours is.
+Each side runs several times, alternately, in fresh processes. Prints median speed, ratio and peak memory. The last
+line is a JSON object: name, shape, ours, peer, ratio, unit, aim, met, memory, and `others` for further shapes. `ratio`
+is our tokens/s divided by the peer's.
 """
 
 import argparse
@@ -27,17 +28,20 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The median of a way over all rounds, the slowest and the fastest, and its peak resident memory in GiB."""
+    """Median, lowest and highest tokens/s over all rounds, and peak resident memory in GiB."""
 
     speed: float
-    slowest: float
-    fastest: float
+    lowest: float
+    highest: float
     gib: float
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """What both ways do: `shape` in words, ours and the peer's way, and the ratio of tokens/s aimed at."""
+class Comparison:
+    """The work in words (`shape`), our way and the peer's, and the targets.
+
+    `aim` is the target for our tokens/s divided by the peer's, `memory_aim` for the peer's memory divided by ours.
+    """
 
     shape: str
     ours: Way
@@ -45,16 +49,16 @@ class Pair:
     aim: float
     memory_aim: float | None = None
 
-    def measured(self, num_rounds: int) -> dict[str, object]:
-        """Runs both ways and prints a line for each; returns the entry for the last line."""
-        found = _alternately([self.ours, self.peer], num_rounds)
+    def measure(self, num_rounds: int) -> dict[str, object]:
+        """Runs both, prints a line for each, and returns an entry for the JSON line."""
+        found = _measure_alternately([self.ours, self.peer], num_rounds)
         print(f"{self.shape}, median of {num_rounds}")
         for way, one in zip((self.ours, self.peer), found, strict=True):
-            spread = f"({one.slowest:,.0f} to {one.fastest:,.0f})"
+            spread = f"({one.lowest:,.0f} to {one.highest:,.0f})"
             print(f"  {way.name:40} {one.speed:>12,.0f} tokens/s {spread}  peak {one.gib:,.2f} GiB", flush=True)
         ours, peer = found
         ratio, memory_ratio = ours.speed / peer.speed, peer.gib / ours.gib
-        print(f"  {ratio:.2f} times as fast, 1/{memory_ratio:.2f} of the memory", flush=True)
+        print(f"  speed {ratio:.2f}x, memory {1 / memory_ratio:.2f}x the peer's", flush=True)
         met = ratio >= self.aim and (self.memory_aim is None or memory_ratio >= self.memory_aim)
         speeds = {"ours": ours.speed, "peer": peer.speed, "ratio": ratio, "unit": "tokens/s", "aim": self.aim}
         memory = {"ours_gib": ours.gib, "peer_gib": peer.gib, "memory_ratio": memory_ratio}
@@ -62,17 +66,22 @@ class Pair:
         return {**entry, **speeds, "met": met, **memory, "memory_aim": self.memory_aim}
 
 
-def run(name: str, description: str, full: Sequence[Pair], quick: Sequence[Pair]) -> None:
-    """Runs the full pairs, or with --quick the quick ones; the first of them is the one that counts."""
+def run(name: str, description: str, full: Sequence[Comparison], quick: Sequence[Comparison]) -> None:
+    """Runs the comparisons in `full`, or those in `quick` with --quick.
+
+    The first is the main result; the rest go under `others` in the JSON line.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smaller shape, in under a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds and, where possible, smaller inputs; under a minute"
+    )
     is_quick = parser.parse_args().quick
-    entries = [pair.measured(QUICK_ROUNDS if is_quick else NUM_ROUNDS) for pair in (quick if is_quick else full)]
+    entries = [one.measure(QUICK_ROUNDS if is_quick else NUM_ROUNDS) for one in (quick if is_quick else full)]
     first, *others = entries
     print(json.dumps({"name": name, **first, **({"others": others} if others else {})}))
 
 
-def _alternately(ways: Sequence[Way], num_rounds: int) -> list[Measured]:
+def _measure_alternately(ways: Sequence[Way], num_rounds: int) -> list[Measured]:
     """Runs each way once per round, each time in a fresh process."""
     speeds: list[list[float]] = [[] for _ in ways]
     peaks = [0.0] * len(ways)

@@ -1,7 +1,8 @@
-"""Training steps of RoBERTa-base in bf16: longmlm's update, and transformers' Trainer as in run_mlm.py.
+"""Compares a training step of longmlm with one of transformers' Trainer, for RoBERTa-base in bf16.
 
-Both mask rows of random tokens, make the forward and backward pass, clip the gradient and update AdamW. The Trainer has
-DataCollatorForLanguageModeling and RobertaForMaskedLM, with the same dropout, precision and rows per batch.
+Both mask rows of random tokens, run the forward and backward pass, clip the gradient and update AdamW. The Trainer uses
+DataCollatorForLanguageModeling and RobertaForMaskedLM, as run_mlm.py does, with the same dropout, precision and batch
+size.
 
     python benchmarks/training_step.py [--quick]
 """
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from paired import Pair, Way, run
+from paired import Comparison, Way, run
 from torch.utils.data import Dataset
 from transformers import (
     AutoTokenizer,
@@ -35,14 +36,14 @@ from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
 
-TOKENIZER = "src/longmlm/bundled/roberta-mini"  # its 8,192 tokens are drawn; the model's vocabulary may be larger
+TOKENIZER = "src/longmlm/bundled/roberta-mini"  # token ids are drawn from this vocabulary; the model's may be larger
 RATE = 1e-5
-AIMS = {0.0: (1.5, None), 0.1: (2.5, 2.0)}
+AIMS = {0.0: (1.5, None), 0.1: (2.5, 2.0)}  # by dropout: the target speed ratio, and memory ratio if there is one
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model of RoBERTa's architecture, and the rows of a step."""
+    """The size of a RoBERTa model, its dropout, and the number and length of rows in a step."""
 
     name: str
     num_layers: int
@@ -75,13 +76,13 @@ class Shape:
         return model
 
     def rows(self) -> np.ndarray:
-        """Returns random rows of ordinary tokens, for one step more than is timed."""
+        """Returns random token ids for the timed steps and one warm-up step."""
         size = ((self.num_steps + 1) * self.num_rows, self.row_length)
         return np.random.default_rng(0).integers(300, 8000, size)
 
 
 def ours(shape: Shape) -> Callable[[], int]:
-    """Returns longmlm's updates, after one to warm up."""
+    """Returns a function that runs longmlm's training steps, after one warm-up step."""
     vocabulary, tokens = load_vocabulary(TOKENIZER), shape.rows()
     recipe = PretrainRecipe(num_steps=shape.num_steps, batch_tokens=shape.row_length, learning_rate=RATE)
     objective = MlmObjective(shape.model(), "bf16")
@@ -110,7 +111,7 @@ def ours(shape: Shape) -> Callable[[], int]:
 
 
 class Rows(Dataset[dict[str, list[int]]]):
-    """Rows as run_mlm.py has them."""
+    """Rows in the format of run_mlm.py."""
 
     def __init__(self, tokens: np.ndarray) -> None:
         self.tokens = tokens
@@ -123,7 +124,7 @@ class Rows(Dataset[dict[str, list[int]]]):
 
 
 def theirs(shape: Shape) -> Callable[[], int]:
-    """Returns the Trainer's steps, after one to warm up."""
+    """Returns a function that runs the Trainer's steps, after one warm-up step."""
     model, tokens = shape.model(), shape.rows()
     tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
@@ -152,11 +153,11 @@ def theirs(shape: Shape) -> Callable[[], int]:
     return work
 
 
-def pair(shape: Shape) -> Pair:
-    """Returns the comparison at this shape."""
+def comparison(shape: Shape) -> Comparison:
+    """Returns the comparison for this shape."""
     aim, memory_aim = AIMS[shape.dropout]
     own, peer = Way("longmlm", partial(ours, shape)), Way("transformers Trainer", partial(theirs, shape))
-    return Pair(shape.label, own, peer, aim, memory_aim)
+    return Comparison(shape.label, own, peer, aim, memory_aim)
 
 
 if __name__ == "__main__":
@@ -166,4 +167,4 @@ if __name__ == "__main__":
         replace(base, row_length=length, dropout=dropout) for length in (1536, 512, 1024, 2048) for dropout in (0.1, 0)
     ]
     quick = [replace(small, dropout=dropout) for dropout in (0.1, 0.0)]
-    run("training step", __doc__ or "", [pair(shape) for shape in full], [pair(shape) for shape in quick])
+    run("training step", __doc__ or "", [comparison(shape) for shape in full], [comparison(shape) for shape in quick])

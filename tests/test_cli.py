@@ -37,7 +37,7 @@ def longmlm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         ({"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
     ],
 )
-def test_idle_threads_soon_sleep_unless_the_user_decides(
+def test_idle_threads_sleep_early_unless_the_user_sets_otherwise(
     given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")

@@ -119,7 +119,7 @@ def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -
     assert pipeline.prepare.recipe.row_length == pipeline.extend.recipe.num_positions == 512
 
 
-def test_stages_read_where_others_are_told_to_write(mine: str, tmp_path: Path) -> None:
+def test_later_stages_read_from_a_configured_output_path(mine: str, tmp_path: Path) -> None:
     moved = '[prepare]\noutput = "r"\n[extend]\noutput = "l"\n[pretrain]\nrun = "t"\n[evaluate]\noutput = "e"\n'
     pipeline = parse(ResolvedPipeline, [mine, written(tmp_path, "moved.toml", moved)])
     assert pipeline.extend and pipeline.evaluate

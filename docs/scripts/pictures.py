@@ -38,7 +38,7 @@ MARGIN, TITLE_HEIGHT, LABEL_HEIGHT = 16, 28, 18
 STRIDE, SHADES = 2, 8
 WIDTH, HEIGHT = (int(72 * inches) for inches in NARROW)
 INITIALISATIONS: tuple[Initialisation, ...] = ("hierarchical", "stretched", "fitted")
-CELL, LEAST, MOST = (
+MAP_SIZE, MIN_SHARE, MAX_SHARE = (
     150,
     0.1,
     20.0,
@@ -73,7 +73,7 @@ def positions_picture() -> str:
     """Returns the cosine similarities and norms of the bundled model's position table, before and after extension."""
     base = load_model(str(MODEL))
     trained = position_table_of(base.model).usable_rows
-    table, n = _extended(base, "hierarchical"), len(trained)
+    table, n = _extended_table(base, "hierarchical"), len(trained)
     positions, norms = [float(position) for position in range(NUM_POSITIONS)], table.norm(dim=1).tolist()
     series = [
         Series(f"trained: 0–{n - 1}", "ink", positions[:n], norms[:n]),
@@ -90,13 +90,13 @@ def positions_picture() -> str:
 
 
 def attention_picture() -> str:
-    """Returns where each head of the first layer would look if all tokens were alike, in four position tables."""
+    """Returns the attention of each head of the first layer if all tokens were the same, for four position tables."""
     base = load_model(str(MODEL))
     trained = position_table_of(base.model).usable_rows
     attention, n = PositionAttention.of(base.model, 1), len(trained)
     tables = {f"trained, {n}": trained}
-    tables |= {f"{name}, {NUM_POSITIONS}": _extended(base, name) for name in INITIALISATIONS}
-    step, grid = CELL + MARGIN, []
+    tables |= {f"{name}, {NUM_POSITIONS}": _extended_table(base, name) for name in INITIALISATIONS}
+    step, grid = MAP_SIZE + MARGIN, []
     for column, (title, table) in enumerate(tables.items()):
         (kernels,) = attention.kernels(table[1:], table[1:])
         x = LABEL_HEIGHT + MARGIN + column * step
@@ -104,29 +104,37 @@ def attention_picture() -> str:
         grid.append(f'<text x="{x}" y="{MARGIN + 14}" {style}>{title}</text>')
         for head, shares in enumerate(len(table) * kernels.softmax(-1)):
             y = MARGIN + TITLE_HEIGHT + head * step
-            grid.append(_image(_log_shades(shares, len(table) // n), "Blues", x, y, CELL))
+            grid.append(_image(_log_shades(shares, len(table) // n), "Blues", x, y, MAP_SIZE))
             if column == 0:
-                place = f'x="{MARGIN + 4}" y="{y + CELL // 2}" transform="rotate(-90 {MARGIN + 4} {y + CELL // 2})"'
+                place = (
+                    f'x="{MARGIN + 4}" y="{y + MAP_SIZE // 2}" transform="rotate(-90 {MARGIN + 4} {y + MAP_SIZE // 2})"'
+                )
                 grid.append(
                     f'<text {place} text-anchor="middle" font-size="11" fill="var(--ink)">head {head + 1}</text>'
                 )
     caption = (
-        "Attention of the first layer by position alone, query by key: for trained positions it follows the diagonal; "
-        "hierarchical ones repeat that diagonal in every block; stretched ones blur it; fitted ones restore it."
+        "First-layer attention from positions alone (rows: queries, columns: keys). Trained positions follow the "
+        "diagonal; hierarchical ones repeat it in every block; stretched ones blur it; fitted ones restore it."
     )
     width = LABEL_HEIGHT + MARGIN + len(tables) * step
     return _svg(caption, width, MARGIN + TITLE_HEIGHT + base.model.config.num_attention_heads * step, grid)
 
 
-def _extended(base: LoadedModel, initialisation: Initialisation) -> Float[Tensor, "positions width"]:
+def _extended_table(base: LoadedModel, initialisation: Initialisation) -> Float[Tensor, "positions width"]:
+    """Returns the position table after extension."""
     recipe = ExtendRecipe(num_positions=NUM_POSITIONS, initialisation=initialisation, alpha=ALPHA)
     source = ModelSource(name=MODEL.name)
     return long_table(base.model, Extension.of(recipe, source, len(position_table_of(base.model).usable_rows)))
 
 
 def _log_shades(shares: Float[Tensor, "queries keys"], pooled: int) -> Float[Tensor, "rows columns"]:
-    """Returns 0 at LEAST times the mean share or less, 1 at MOST times or more; each cell is the mean of `pooled`²."""
-    scaled = (avg_pool2d(shares.unsqueeze(0), pooled)[0] / LEAST).clamp(min=1).log() / math.log(MOST / LEAST)
+    """Maps attention to 0 to 1 on a log scale: 0 at MIN_SHARE times the mean or less, 1 at MAX_SHARE times or more.
+
+    Each pixel is the mean of `pooled` x `pooled` values.
+    """
+    scaled = (avg_pool2d(shares.unsqueeze(0), pooled)[0] / MIN_SHARE).clamp(min=1).log() / math.log(
+        MAX_SHARE / MIN_SHARE
+    )
     return (scaled.clamp(max=1) * SHADES).round() / SHADES
 
 

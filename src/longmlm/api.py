@@ -219,12 +219,12 @@ def evaluate(
         )
     vocabulary, maskable = cached_vocabulary(tokenizer)
     frozen = FrozenRows(held_out, settings.held_out, maskable, vocabulary.special)
-    own_attention = attention_name(model)
+    original_attention = attention_name(model)
     try:
         objective = MlmObjective(model, resolved_precision(settings.precision))
         return measure(objective, frozen, viewer_of(view, block, vocabulary.special), block, accelerator=None)
     finally:
-        model.set_attn_implementation(own_attention)
+        model.set_attn_implementation(original_attention)
 
 
 def export(

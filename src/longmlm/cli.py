@@ -42,7 +42,7 @@ OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
 }
-SPINS_OF_THREADS = (
+OPENMP_SPIN_COUNT = (
     "1000"  # before an idle thread sleeps; by default it spins for longer and takes cores from other jobs
 )
 
@@ -51,7 +51,7 @@ def main(stage: str | None = None) -> None:
     """Runs `stage`, or the command that the first argument names, with the settings of the other arguments."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # longmlm reports in one line what matters of its warnings
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = SPINS_OF_THREADS  # read when torch is imported
+        os.environ["GOMP_SPINCOUNT"] = OPENMP_SPIN_COUNT  # read when torch is imported
     arguments = sys.argv[1:]
     hide_bars_off_terminal()
     with user_errors(), exit_on_sigterm():

@@ -1,4 +1,4 @@
-"""Attention in pieces: torch's values and gradients, dropout with the right mean, nothing kept that grows as L²."""
+"""Chunked attention: matches torch's values and gradients, dropout keeps the mean, saved memory is linear in length."""
 
 from itertools import pairwise
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from longmlm.batches.collate import MlmBatch
 from longmlm.model import cpu_attention
 from longmlm.model.cpu_attention import (
+    ATTENTION_NAME,
     FAMILIES,
-    NAME,
-    PiecewiseAttention,
-    Settings,
-    attend_in_pieces,
+    AttentionOptions,
+    ChunkedAttention,
     attention,
     attention_name,
-    drawn_dropout,
-    pieces,
+    chunks,
+    new_dropout_pool,
+    use_chunked_attention,
 )
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from tests.support.families import tiny_model
@@ -50,15 +50,15 @@ def reference(states: list[Tensor], kept: Tensor | None = None, scale: float = 1
     return (shares @ value * is_token()[:, None, :, None]).transpose(1, 2)
 
 
-def in_pieces(states: list[Tensor], dropout: float = 0.0) -> Tensor:
-    return PiecewiseAttention.apply(*states, Settings(LENGTHS, dropout, SCALE))
+def in_chunks(states: list[Tensor], dropout: float = 0.0) -> Tensor:
+    return ChunkedAttention.apply(*states, AttentionOptions(LENGTHS, dropout, SCALE))
 
 
-@pytest.mark.parametrize("piece", [1, 7, 12 * 5, 12 * 12, 3 * 12 * 12, 10**6])
-def test_values_and_gradients_are_those_of_the_formula(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "PIECE", piece)
+@pytest.mark.parametrize("max_chunk", [1, 7, 12 * 5, 12 * 12, 3 * 12 * 12, 10**6])
+def test_values_and_gradients_are_those_of_the_formula(max_chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", max_chunk)
     outputs, gradients = [], []
-    for attend in (reference, in_pieces):
+    for attend in (reference, in_chunks):
         states = states_of()
         output = attend(states)
         (output.cos() * torch.arange(WIDTH)).sum().backward()
@@ -69,23 +69,23 @@ def test_values_and_gradients_are_those_of_the_formula(piece: int, monkeypatch: 
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)  # sums are fp32
 
 
-@pytest.mark.parametrize("piece", [1, 50, 12 * 12, 10**6])
+@pytest.mark.parametrize("max_chunk", [1, 50, 12 * 12, 10**6])
 @pytest.mark.parametrize("lengths", [[12, 5, 1], [40], [3] * 7])
-def test_pieces_cover_all_pairs_once_and_are_small(
-    piece: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+def test_chunks_cover_all_pairs_once_and_are_small(
+    max_chunk: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_attention, "PIECE", piece)
+    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", max_chunk)
     seen = [np.zeros((NUM_HEADS, length), dtype=int) for length in lengths]
-    for part in pieces(lengths, NUM_HEADS):
+    for part in chunks(lengths, NUM_HEADS):
         seen[part.row][part.heads, part.queries] += 1
         covered = seen[part.row][part.heads, part.queries]
-        assert covered.size * part.length <= max(piece, part.length)
+        assert covered.size * part.length <= max(max_chunk, part.length)
         assert part.length == lengths[part.row]
     assert all((counts == 1).all() for counts in seen)
 
 
-def test_a_row_of_1536_takes_one_piece_per_head_and_short_rows_take_one() -> None:
-    found = list(pieces([1536, 400], 12))
+def test_a_row_of_1536_takes_one_chunk_per_head_and_a_short_row_takes_one() -> None:
+    found = list(chunks([1536, 400], 12))
     assert len(found) == 12 + 1
     assert found[-1].heads == slice(0, 12)
     assert all(part.queries == slice(0, 1536) for part in found[:-1])
@@ -93,32 +93,32 @@ def test_a_row_of_1536_takes_one_piece_per_head_and_short_rows_take_one() -> Non
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_gradients_belong_to_the_values_with_dropout(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "PIECE", 60)
+    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", 60)
 
     def with_fixed_seed(*states: Tensor) -> Tensor:
         torch.manual_seed(5)
-        return in_pieces(list(states), dropout)
+        return in_chunks(list(states), dropout)
 
     states = [state.detach().clone().requires_grad_() for state in states_of()]
     assert torch.autograd.gradcheck(with_fixed_seed, states, atol=1e-4, rtol=1e-3)
 
 
-def test_dropout_keeps_the_mean_and_drops_the_share_asked_for() -> None:
+def test_dropout_keeps_the_mean_and_drops_the_requested_share() -> None:
     torch.manual_seed(2)
     states = [state.detach() for state in states_of()]
-    draws = torch.stack([in_pieces(states, 0.3) for _ in range(4000)])
+    draws = torch.stack([in_chunks(states, 0.3) for _ in range(4000)])
     errors = draws.std(0) / len(draws) ** 0.5
     assert ((draws.mean(0) - reference(states)).abs() <= 5 * errors + 1e-12).all()
-    drop = drawn_dropout(0.3, 7, torch.empty(0), 50_000)
+    drop = new_dropout_pool(0.3, 7, torch.empty(0), 50_000)
     assert drop is not None
-    kept = drop.next(torch.Size((50_000,)))
+    kept = drop.next_mask(torch.Size((50_000,)))
     assert set(kept.tolist()) == {0.0, 1.0}
     assert 1 - kept.mean().item() == pytest.approx(0.3, abs=5 * (0.21 / len(kept)) ** 0.5)
     assert drop.scale == pytest.approx(1 / 0.7, abs=1e-4)
 
 
 def test_neighbouring_draws_are_independent() -> None:
-    drop = drawn_dropout(0.1, 3, torch.empty(0), 400_000)
+    drop = new_dropout_pool(0.1, 3, torch.empty(0), 400_000)
     assert drop is not None
     dropped = 1 - drop.pool
     for distance in (1, 2, 3, 4, 1536):
@@ -126,28 +126,28 @@ def test_neighbouring_draws_are_independent() -> None:
         assert both == pytest.approx(0.01, abs=5 * (0.01 / len(dropped)) ** 0.5)
 
 
-def test_each_call_draws_anew_and_the_same_after_the_same_seed() -> None:
+def test_each_call_draws_new_dropout_and_a_seed_repeats_it() -> None:
     states = [state.detach() for state in states_of()]
     torch.manual_seed(4)
-    first, second = in_pieces(states, 0.2), in_pieces(states, 0.2)
+    first, second = in_chunks(states, 0.2), in_chunks(states, 0.2)
     torch.manual_seed(4)
-    assert torch.equal(in_pieces(states, 0.2), first)
+    assert torch.equal(in_chunks(states, 0.2), first)
     assert not torch.equal(first, second)
 
 
-def test_dropout_of_a_whole_pool_is_finite() -> None:
+def test_dropout_near_one_is_finite() -> None:
     states = [state.detach() for state in states_of()]
-    assert in_pieces(states, 1 - 1e-9).isfinite().all()
+    assert in_chunks(states, 1 - 1e-9).isfinite().all()
 
 
 def test_no_draw_is_made_without_dropout() -> None:
     before = torch.get_rng_state()
-    in_pieces(states_of())
+    in_chunks(states_of())
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_other_masks_and_whole_rows_are_attended_as_torch_does(dtype: torch.dtype) -> None:
+def test_other_masks_and_unpadded_rows_match_torch(dtype: torch.dtype) -> None:
     states = states_of(dtype)
     holes = is_token().clone()
     holes[0, 3] = False
@@ -162,20 +162,20 @@ def test_half_precision_is_as_exact_as_that_of_torch() -> None:
     exact = reference(states_of()).detach()
     rows = is_token().unsqueeze(-1).unsqueeze(-1)
     states = states_of(torch.bfloat16)
-    ours = in_pieces(states)
+    ours = in_chunks(states)
     mask = is_token()[:, None, None].expand(-1, 1, LENGTH, -1)
     torchs = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=mask, scale=SCALE).transpose(1, 2)
     errors = [((output - exact) * rows).norm().item() for output in (ours, torchs)]
     assert errors[0] < 2 * errors[1]
 
 
-def test_what_is_kept_for_the_backward_pass_grows_with_the_tokens_alone() -> None:
+def test_memory_saved_for_backward_is_linear_in_length() -> None:
     kept = []
     for length in (64, 128):
         states = [torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3)]
         sizes: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda one, to=sizes: to.append(one.numel()), lambda one: one):
-            PiecewiseAttention.apply(*states, Settings([length], 0.1, 1.0))
+            ChunkedAttention.apply(*states, AttentionOptions([length], 0.1, 1.0))
         kept.append(sum(sizes))
     assert kept[1] == 2 * kept[0] > 0
 
@@ -191,15 +191,15 @@ def batch_of(lengths: list[int]) -> MlmBatch:
 @pytest.mark.parametrize("lengths", [[16, 16], [16, 3, 9]], ids=["full", "padded"])
 def test_models_give_the_losses_and_gradients_of_stock_attention(kind: tuple[str, int], lengths: list[int]) -> None:
     losses, gradients = [], []
-    for name in ("sdpa", NAME):
+    for name in ("sdpa", ATTENTION_NAME):
         objective = MlmObjective(tiny_model(*kind).train(), "bf16")
-        assert attention_name(objective.model) == NAME
+        assert attention_name(objective.model) == ATTENTION_NAME
         objective.model.set_attn_implementation(name)
         set_dropout(objective, 0.0)
         objective(batch_of(lengths)).loss_sum.backward()
         losses.append(objective.predict(batch_of(lengths)).losses.detach())
         gradients.append(torch.cat([one.grad.flatten() for one in objective.parameters() if one.grad is not None]))
-    assert not torch.equal(losses[0], losses[1])  # pieces were used
+    assert not torch.equal(losses[0], losses[1])  # chunked attention was used
     torch.testing.assert_close(losses[1], losses[0], rtol=0.05, atol=0.1)
     assert (gradients[1] - gradients[0]).norm() < 0.1 * gradients[0].norm()
 
@@ -219,17 +219,17 @@ def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
     )
 
 
-def test_only_known_families_with_fused_attention_change_theirs(any_kind: tuple[str, int]) -> None:
+def test_only_known_families_with_sdpa_use_chunked_attention(any_kind: tuple[str, int]) -> None:
     model = tiny_model(*any_kind)
     before = attention_name(model)
-    attend_in_pieces(model)
-    assert attention_name(model) == (NAME if model.config.model_type in FAMILIES else before)
+    use_chunked_attention(model)
+    assert attention_name(model) == (ATTENTION_NAME if model.config.model_type in FAMILIES else before)
     eager = tiny_model(*any_kind)
     eager.set_attn_implementation("eager")
-    attend_in_pieces(eager)
+    use_chunked_attention(eager)
     assert attention_name(eager) == "eager"
 
 
-def test_a_saved_config_does_not_name_it(kind: tuple[str, int]) -> None:
+def test_a_saved_config_does_not_name_our_attention(kind: tuple[str, int]) -> None:
     model = MlmObjective(tiny_model(*kind)).model
-    assert NAME not in str(model.config.to_dict())
+    assert ATTENTION_NAME not in str(model.config.to_dict())

@@ -1,11 +1,12 @@
-"""Two objectives that start close to the base model, against MLM alone: does either recover with fewer tokens?
+"""Compares two auxiliary objectives with plain MLM: does either recover accuracy in fewer tokens?
 
     longmlm run demo FILE.toml --output FOLDER --until prepare
     python docs/experiments/scripts/objectives.py penalty FOLDER --seed 42
 
-`penalty` subtracts 6 from attention logits between tokens of different blocks; `teacher` adds to the loss how far the
-last hidden states are from those of the base model, which reads the row in windows. Both fade linearly to nothing over
-the first half of the steps, so that what is measured and exported is a stock model. `mlm` has neither.
+`penalty` subtracts 6 from the attention logits of token pairs in different blocks. `teacher` adds to the loss the
+distance between the model's last hidden states and those of the base model, which is run on windows of the row. The
+weight of both falls linearly to 0 over the first half of the steps, so that the evaluated and exported model is a stock
+model. `mlm` is plain MLM.
 """
 
 import argparse
@@ -33,9 +34,9 @@ from longmlm.training.backend import PlainBackend
 from longmlm.training.objective import Objective
 
 Kind = Literal["mlm", "penalty", "teacher"]
-PENALTY = 6.0  # logits
-TEACHER_WEIGHT = 1.0  # of the relative squared distance of hidden states, against one nat of loss
-FADING_SHARE = 0.5  # of all steps
+PENALTY = 6.0  # subtracted from logits
+TEACHER_WEIGHT = 1.0  # factor on the relative squared distance between hidden states
+FADING_SHARE = 0.5  # share of the steps over which the weight falls to 0
 
 
 class FadingObjective(MlmObjective):
@@ -46,11 +47,11 @@ class FadingObjective(MlmObjective):
     ) -> None:
         super().__init__(model, precision)
         self.kind, self.num_fading, self.num_seen = kind, num_fading, 0
-        self.teacher = [architecture_of(base.eval()).encoder]  # in a list, so that it is no submodule
+        self.teacher = [architecture_of(base.eval()).encoder]  # in a list, so that it is not registered as a submodule
         self.num_base_positions = architecture_of(base).num_positions or 0
 
     def forward(self, batch: MlmBatch) -> LossSum:
-        """Returns the sums over the batch, with what the teacher adds."""
+        """Returns the loss sum, including the teacher's term, and the number of correct predictions."""
         weight = max(0.0, 1 - self.num_seen / self.num_fading) if self.kind != "mlm" else 0.0
         self.num_seen += 1
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
@@ -66,7 +67,7 @@ class FadingObjective(MlmObjective):
         return LossSum(loss, output.is_correct.sum())
 
     def _mask(self, batch: MlmBatch, weight: float) -> Tensor | None:
-        """Returns what is added to attention logits; only padding is masked once the penalty has faded."""
+        """Returns the additive attention mask with the penalty, or the padding mask once the penalty is 0."""
         if self.kind != "penalty" or not weight:
             return None if batch.attention_mask is None else batch.attention_mask.long()
         block = torch.arange(batch.input_ids.shape[1]) // self.num_base_positions
@@ -86,19 +87,21 @@ class FadingObjective(MlmObjective):
         for begin in range(1, row_length - 1, length):
             end = min(begin + length, row_length - 1)
             window = self._window(batch.input_ids, first, begin, end)
-            seen = is_token[:, begin:end]
-            around = torch.ones(num_rows, 1, dtype=torch.bool)
+            window_is_token = is_token[:, begin:end]
+            special_mask = torch.ones(num_rows, 1, dtype=torch.bool)
             with torch.no_grad():
-                mask = torch.cat([around, seen, around], dim=1).long()
-                wanted = self.teacher[0](input_ids=window, attention_mask=mask).last_hidden_state[:, 1:-1].float()
-            error = (hidden[:, begin:end] - wanted).square().mean(-1) / wanted.var()
-            total, count = total + (error * seen).sum(), count + int(seen.sum())
+                mask = torch.cat([special_mask, window_is_token, special_mask], dim=1).long()
+                teacher_hidden = (
+                    self.teacher[0](input_ids=window, attention_mask=mask).last_hidden_state[:, 1:-1].float()
+                )
+            error = (hidden[:, begin:end] - teacher_hidden).square().mean(-1) / teacher_hidden.var()
+            total, count = total + (error * window_is_token).sum(), count + int(window_is_token.sum())
         return total / count
 
     def _window(
         self, input_ids: Int64[Tensor, "rows length"], first: Int64[Tensor, "rows 1"], begin: int, end: int
     ) -> Int64[Tensor, "rows window"]:
-        """Returns tokens `begin` to `end - 1` of each row between both special tokens."""
+        """Returns tokens `begin` to `end - 1` of each row, with a special token before and after."""
         config = self.model.config
         last = first.new_full(first.shape, config.eos_token_id or config.sep_token_id)
         return torch.cat([first, input_ids[:, begin:end], last], dim=1)

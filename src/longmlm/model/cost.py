@@ -179,8 +179,8 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
 def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, int]:
     """Returns the saved bytes per unit of width, and per attention score (a pair of tokens in one head).
 
-    Scores are saved by families without a fused attention kernel and, on the CPU, by dropout in families that do not
-    attend in pieces.
+    Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
+    families without chunked attention.
     """
     dropout = has_dropout(architecture_of(model).layers)
     match model.config.model_type:
@@ -191,6 +191,6 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
         case "mpnet" | "roformer":
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
         case family:
-            is_fused = work.has_gpu or family in FAMILIES
-            width, pairs = 27 if work.is_half else 36, (0, 0 if is_fused else 12)
+            saves_scores = not (work.has_gpu or family in FAMILIES)
+            width, pairs = 27 if work.is_half else 36, (0, 12 if saves_scores else 0)
     return width, pairs[dropout]

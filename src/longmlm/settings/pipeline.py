@@ -15,7 +15,7 @@ from longmlm.settings.tables import Table, merged, table_at
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "pipelines"
 BUNDLED = "bundled:"
-RESULTS = (  # the setting of each stage that says where its result goes, and its default in the output folder
+OUTPUT_SETTINGS = (  # stage, the setting that holds its output path, the default folder name
     ("prepare", "output", "rows"),
     ("extend", "output", "long"),
     ("pretrain", "run", "run"),
@@ -145,10 +145,11 @@ def _adds_tokens(given: Mapping[str, Any]) -> bool:
 
 
 def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
-    """Returns what the stages read and write: a stage reads where the one before it is told to write."""
+    """Returns the input and output paths of every stage; if an output path is set, later stages read from it."""
     start, absent = table_at(given, "pretrain", "start"), absent_stages(base, given)
     rows, long, run, evaluation, release = (
-        _text(table_at(given, stage).get(setting)) or str(Path(base.output) / name) for stage, setting, name in RESULTS
+        _string_or_empty(table_at(given, stage).get(setting)) or str(Path(base.output) / name)
+        for stage, setting, name in OUTPUT_SETTINGS
     )
     source = {"files": list(base.corpus), "text_field": base.text_field, "language": base.language}
     recipe: Table = {"row_length": base.length, "sources": [source] if base.corpus else []}
@@ -177,8 +178,8 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     return tables
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""  # the error is reported on validation
+def _string_or_empty(value: object) -> str:
+    return value if isinstance(value, str) else ""  # validation reports a value of another type
 
 
 def bundled_resolved(value: Any) -> Any:
