@@ -31,6 +31,7 @@ from longmlm.batches.collate import collate
 from longmlm.batches.masking import mask_row
 from longmlm.data.rows import Row
 from longmlm.data.vocabulary import load_vocabulary
+from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import PretrainRecipe
@@ -85,7 +86,9 @@ def ours(shape: Shape) -> Callable[[], int]:
     """Returns a function that runs longmlm's training steps, after one warm-up step."""
     vocabulary, tokens = load_vocabulary(TOKENIZER), shape.rows()
     recipe = PretrainRecipe(num_steps=shape.num_steps, batch_tokens=shape.row_length, learning_rate=RATE)
-    objective = MlmObjective(shape.model(), "bf16")
+    model = shape.model()
+    use_cpu_attention(model)
+    objective = MlmObjective(model, "bf16")
     backend = PlainBackend.wrap(Accelerator(cpu=True), objective.train(), replace(recipe, precision="bf16"))
 
     def step(number: int) -> None:

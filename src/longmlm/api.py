@@ -41,7 +41,6 @@ from longmlm.evaluation.measure import measure
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried
-from longmlm.model.cpu_attention import attention_name
 from longmlm.model.extension import check_extendable, check_finite, long_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
@@ -219,12 +218,8 @@ def evaluate(
         )
     vocabulary, maskable = cached_vocabulary(tokenizer)
     frozen = FrozenRows(held_out, settings.held_out, maskable, vocabulary.special)
-    original_attention = attention_name(model)
-    try:
-        objective = MlmObjective(model, resolved_precision(settings.precision))
-        return measure(objective, frozen, viewer_of(view, block, vocabulary.special), block, accelerator=None)
-    finally:
-        model.set_attn_implementation(original_attention)
+    objective = MlmObjective(model, resolved_precision(settings.precision))
+    return measure(objective, frozen, viewer_of(view, block, vocabulary.special), block, accelerator=None)
 
 
 def export(

@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 from longmlm.batches.collate import MlmBatch
 from longmlm.model import cost
 from longmlm.model.cost import Work, cost_of, peak_flops
+from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.settings.pretrain import ComputePrecision
 from tests.support.families import tiny_model
@@ -92,7 +93,9 @@ def test_local_attention_counts_the_tokens_in_its_window() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("family", WIDE)
 def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: float, precision: ComputePrecision) -> None:
-    objective = MlmObjective(model_of(family), precision).train()
+    model = model_of(family)
+    use_cpu_attention(model)
+    objective = MlmObjective(model, precision).train()
     set_dropout(objective, dropout)
     one, two = (saved_bytes(objective, batch_of(512, num_rows)) for num_rows in (1, 2))
     predicted = cost_of(objective.model, Work(512, 1 / 8, precision != "no")).row_bytes

@@ -18,7 +18,7 @@ from longmlm.model.cpu_attention import (
     attention_name,
     chunks,
     new_dropout_pool,
-    use_chunked_attention,
+    use_cpu_attention,
 )
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from tests.support.families import tiny_model
@@ -109,21 +109,40 @@ def test_dropout_keeps_the_mean_and_drops_the_requested_share() -> None:
     draws = torch.stack([in_chunks(states, 0.3) for _ in range(4000)])
     errors = draws.std(0) / len(draws) ** 0.5
     assert ((draws.mean(0) - reference(states)).abs() <= 5 * errors + 1e-12).all()
-    drop = new_dropout_pool(0.3, 7, torch.empty(0), 50_000)
-    assert drop is not None
-    kept = drop.next_mask(torch.Size((50_000,)))
+    dropout = new_dropout_pool(0.3, 7, torch.empty(0), [50_000])
+    assert dropout is not None
+    kept = dropout.mask(0, torch.Size((50_000,)))
     assert set(kept.tolist()) == {0.0, 1.0}
     assert 1 - kept.mean().item() == pytest.approx(0.3, abs=5 * (0.21 / len(kept)) ** 0.5)
-    assert drop.scale == pytest.approx(1 / 0.7, abs=1e-4)
+    assert dropout.scale == pytest.approx(1 / 0.7, abs=1e-4)
 
 
 def test_neighbouring_draws_are_independent() -> None:
-    drop = new_dropout_pool(0.1, 3, torch.empty(0), 400_000)
-    assert drop is not None
-    dropped = 1 - drop.pool
+    dropout = new_dropout_pool(0.1, 3, torch.empty(0), [400_000])
+    assert dropout is not None
+    dropped = 1 - dropout.pool
     for distance in (1, 2, 3, 4, 1536):
         both = (dropped[:-distance] * dropped[distance:]).mean().item()
         assert both == pytest.approx(0.01, abs=5 * (0.01 / len(dropped)) ** 0.5)
+
+
+@pytest.mark.parametrize("sizes", [[5, 3, 8], [1], [2**20, 2**20]])
+def test_masks_of_a_small_call_do_not_overlap(sizes: list[int]) -> None:
+    dropout = new_dropout_pool(0.1, 3, torch.empty(0), sizes)
+    assert dropout is not None
+    ends = [begin + size for begin, size in zip(dropout.begins, sizes, strict=True)]
+    assert dropout.begins == [0, *ends[:-1]]
+    assert ends[-1] == sum(sizes) <= len(dropout.pool)
+
+
+def test_masks_of_a_large_call_start_at_random_places_of_a_bounded_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_attention, "MIN_POOL", 100)
+    dropout = new_dropout_pool(0.1, 3, torch.empty(0), [80] * 50)
+    assert dropout is not None
+    assert len(dropout.pool) == 160
+    assert len({*dropout.begins}) > 20
+    assert 0 <= min(dropout.begins) < 20
+    assert 60 < max(dropout.begins) <= 80
 
 
 def test_each_call_draws_new_dropout_and_a_seed_repeats_it() -> None:
@@ -147,6 +166,32 @@ def test_no_draw_is_made_without_dropout() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dropout", [0.0, 1e-12])
+def test_padding_is_skipped(dtype: torch.dtype, dropout: float) -> None:
+    lengths = [LENGTH, 5, 0]
+    mask = torch.arange(LENGTH) < torch.tensor(lengths).unsqueeze(1)
+    outputs, gradients = [], []
+    for kind in (torch.float64, dtype):
+        states = states_of(kind)
+        if kind is dtype:
+            output, _ = attention(None, *states, mask, scaling=SCALE, dropout=dropout)
+            is_zero = (output == 0).flatten(2).all(-1)
+            assert torch.equal(is_zero, ~mask) or dtype is torch.float32
+        else:
+            output = torch.nn.functional.scaled_dot_product_attention(
+                *states, attn_mask=mask[:, None, None].expand(-1, 1, LENGTH, -1), scale=SCALE
+            ).transpose(1, 2)
+        kept = output[:2] * mask[:2, :, None, None]
+        kept.square().sum().backward()
+        outputs.append(kept.detach().double())
+        gradients.append([state.grad[:2].double() for state in states])
+    tolerance = 1e-5 if dtype is torch.float32 else 0.03
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=tolerance, atol=tolerance)
+    for ours, expected in zip(gradients[1], gradients[0], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=tolerance, atol=2 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_masks_and_unpadded_rows_match_torch(dtype: torch.dtype) -> None:
     states = states_of(dtype)
     holes = is_token().clone()
@@ -158,15 +203,18 @@ def test_other_masks_and_unpadded_rows_match_torch(dtype: torch.dtype) -> None:
         torch.testing.assert_close(output, expected.transpose(1, 2), rtol=0.02, atol=0.02 if dtype.itemsize < 4 else 0)
 
 
-def test_half_precision_is_as_exact_as_that_of_torch() -> None:
-    exact = reference(states_of()).detach()
-    rows = is_token().unsqueeze(-1).unsqueeze(-1)
-    states = states_of(torch.bfloat16)
-    ours = in_chunks(states)
-    mask = is_token()[:, None, None].expand(-1, 1, LENGTH, -1)
-    torchs = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=mask, scale=SCALE).transpose(1, 2)
-    errors = [((output - exact) * rows).norm().item() for output in (ours, torchs)]
-    assert errors[0] < 2 * errors[1]
+@pytest.mark.parametrize("spread", [1.0, 4.0, 16.0])
+def test_bf16_is_as_exact_as_eager_attention_under_autocast(spread: float) -> None:
+    generator = torch.Generator().manual_seed(9)
+    states = [torch.randn(1, 2, 256, 32, generator=generator, dtype=torch.float64) for _ in range(3)]
+    states[0] *= spread / 32**0.5
+    options = AttentionOptions([256], 1e-12, 1.0)  # a dropout that drops nothing
+    exact = (states[0] @ states[1].transpose(2, 3)).softmax(-1) @ states[2]
+    query, key, value = (state.bfloat16() for state in states)
+    eager = (query @ key.transpose(2, 3)).float().softmax(-1).bfloat16() @ value
+    ours = ChunkedAttention.apply(query, key, value, options).transpose(1, 2)
+    errors = [(output - exact).norm().item() for output in (ours, eager)]
+    assert errors[0] < 1.3 * errors[1]
 
 
 def test_memory_saved_for_backward_is_linear_in_length() -> None:
@@ -191,15 +239,17 @@ def batch_of(lengths: list[int]) -> MlmBatch:
 @pytest.mark.parametrize("lengths", [[16, 16], [16, 3, 9]], ids=["full", "padded"])
 def test_models_give_the_losses_and_gradients_of_stock_attention(kind: tuple[str, int], lengths: list[int]) -> None:
     losses, gradients = [], []
-    for name in ("sdpa", ATTENTION_NAME):
+    for is_ours in (False, True):
         objective = MlmObjective(tiny_model(*kind).train(), "bf16")
-        assert attention_name(objective.model) == ATTENTION_NAME
-        objective.model.set_attn_implementation(name)
         set_dropout(objective, 0.0)
+        if is_ours:
+            use_cpu_attention(objective.model)
+            assert attention_name(objective.model) == ATTENTION_NAME
+            set_dropout(objective, 1e-12)  # drops nothing
         objective(batch_of(lengths)).loss_sum.backward()
         losses.append(objective.predict(batch_of(lengths)).losses.detach())
         gradients.append(torch.cat([one.grad.flatten() for one in objective.parameters() if one.grad is not None]))
-    assert not torch.equal(losses[0], losses[1])  # chunked attention was used
+    assert not torch.equal(losses[0], losses[1])  # chunks were used
     torch.testing.assert_close(losses[1], losses[0], rtol=0.05, atol=0.1)
     assert (gradients[1] - gradients[0]).norm() < 0.1 * gradients[0].norm()
 
@@ -208,6 +258,7 @@ def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
     gradients = []
     for is_recomputed in (False, True):
         objective = MlmObjective(tiny_model(*kind).train())
+        use_cpu_attention(objective.model)
         set_dropout(objective, 0.2)
         if is_recomputed:
             checkpoint_activations(objective.model)
@@ -219,17 +270,26 @@ def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
     )
 
 
-def test_only_known_families_with_sdpa_use_chunked_attention(any_kind: tuple[str, int]) -> None:
+def test_only_known_families_with_sdpa_use_cpu_attention(any_kind: tuple[str, int]) -> None:
     model = tiny_model(*any_kind)
     before = attention_name(model)
-    use_chunked_attention(model)
+    use_cpu_attention(model)
     assert attention_name(model) == (ATTENTION_NAME if model.config.model_type in FAMILIES else before)
     eager = tiny_model(*any_kind)
     eager.set_attn_implementation("eager")
-    use_chunked_attention(eager)
+    use_cpu_attention(eager)
     assert attention_name(eager) == "eager"
 
 
+def test_a_decoder_keeps_its_attention() -> None:
+    model = tiny_model("bert", 0)
+    model.config.is_decoder = True
+    use_cpu_attention(model)
+    assert attention_name(model) == "sdpa"
+
+
 def test_a_saved_config_does_not_name_our_attention(kind: tuple[str, int]) -> None:
-    model = MlmObjective(tiny_model(*kind)).model
+    model = tiny_model(*kind)
+    use_cpu_attention(model)
+    assert attention_name(model) == ATTENTION_NAME
     assert ATTENTION_NAME not in str(model.config.to_dict())

@@ -117,6 +117,7 @@ def measure(kind: Kind, folder: Path, seed: int) -> str:
     precision = resolved_precision(recipe.precision)
     accelerator = launch(precision, 1, runtime.num_threads, runtime.hang_seconds, None)
     task, run, resumed_from = open_run(config, accelerator)
+    assert resumed_from is None, f"{config.run} exists: a run of this script cannot be resumed"
     assert pipeline.extend is not None
     base = load_model(pipeline.extend.base).model
     per_step = -(-task.batches.rows_per_step // task.batches.rows_per_micro_batch)

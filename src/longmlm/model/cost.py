@@ -180,7 +180,7 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
     """Returns the saved bytes per unit of width, and per attention score (a pair of tokens in one head).
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
-    families without chunked attention.
+    families outside FAMILIES.
     """
     dropout = has_dropout(architecture_of(model).layers)
     match model.config.model_type:

@@ -1,38 +1,46 @@
-"""Attention on a CPU, computed in chunks that fit in the cache.
+"""Attention on a CPU: padding is skipped, and dropout is computed in chunks that fit in the cache.
+
+Without dropout, torch's attention runs on one row at a time, without its padding. With dropout, torch's attention works
+on all heads of the batch at once and saves every probability. Here it is computed chunk by chunk, and the backward pass
+recomputes the probabilities.
 
 Example: 12 heads, two rows of 1536 and 400 tokens. A chunk holds at most 1536 x 1536 probabilities. The first row takes
-12 chunks, one per head; the second takes one chunk for all 12 heads (12 x 400 x 400). Padding is skipped.
+12 chunks, one per head; the second takes one chunk for all 12 heads (12 x 400 x 400).
 
-The backward pass recomputes the probabilities, so the forward pass does not save them. torch's own attention works on
-all heads of the batch at once and, with dropout on a CPU, saves every probability.
-
-Dropout draws one pool of random zeros and ones per call. Each chunk uses a slice of the pool that starts at a random
-index: drawing a new mask for every chunk would take longer than the attention itself.
+In bf16, chunks round scores and probabilities to bf16, as transformers' eager attention does under autocast.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 ATTENTION_NAME = "longmlm"  # in transformers' registry
 FAMILIES = frozenset({"roberta", "xlm-roberta", "camembert", "bert", "electra", "distilbert", "albert"})
 MAX_CHUNK = 1536 * 1536  # probabilities; the backward pass holds three buffers of this size, in bf16 of 4.7 MB each
+MIN_POOL = 2**21  # of dropout, unless a call has fewer probabilities
 
 
-def use_chunked_attention(model: PreTrainedModel) -> None:
+def use_cpu_attention(model: PreTrainedModel) -> None:
     """Sets the model's attention to `attention` below, if its family is in FAMILIES and it uses sdpa.
 
     Other models are unchanged.
     """
-    if model.config.model_type in FAMILIES and attention_name(model) == "sdpa":
+    if uses_cpu_attention(model.config) and attention_name(model) == "sdpa":
         AttentionInterface.register(ATTENTION_NAME, attention)
         AttentionMaskInterface.register(ATTENTION_NAME, _padding_mask)
         model.set_attn_implementation(ATTENTION_NAME)
+
+
+def uses_cpu_attention(config: PreTrainedConfig) -> bool:
+    """Returns whether models with this config can use `attention`: encoders of a known family."""
+    return config.model_type in FAMILIES and not getattr(config, "is_decoder", False)
 
 
 def attention_name(model: PreTrainedModel) -> str:
@@ -53,24 +61,35 @@ def attention(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
-    """Computes attention with the same result as transformers' `sdpa`.
+    """Computes what transformers' `sdpa` computes for an encoder, faster on a CPU with padding or dropout.
 
-    Works in chunks on a CPU in bf16 or with dropout, where that is faster. Uses `dropout` and `scaling` of
-    transformers' options and ignores the others. `attention_mask` is 2-D (True for tokens, False for padding), or any
-    mask that scaled_dot_product_attention accepts.
+    Uses `dropout` and `scaling` of transformers' options and ignores the others. `attention_mask` is 2-D (True for
+    tokens, False for padding), or any mask that scaled_dot_product_attention accepts.
     """
     dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
     is_padding_mask = attention_mask is None or attention_mask.ndim == query.ndim - 2
     if query.device.type == "cpu" and (query.dtype == torch.bfloat16 or dropout) and is_padding_mask:
         lengths = _row_lengths(attention_mask, query)
-        if lengths is not None:
+        if lengths is not None and dropout:
             return ChunkedAttention.apply(query, key, value, AttentionOptions(lengths, dropout, scale)), None
+        if lengths is not None and attention_mask is not None:
+            return _row_by_row(query, key, value, lengths, scale), None
     if attention_mask is not None and is_padding_mask:
         attention_mask = attention_mask[:, None, None, :].expand(-1, 1, query.shape[2], -1)
-    output = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scale
-    )
+    output = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scale)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _row_by_row(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scale: float) -> Tensor:
+    """Returns the output as (rows, length, heads, head_dim), zero at padding; a row alone needs no mask."""
+    num_rows, num_heads, length, head_dim = query.shape
+    rows = []
+    for row, num_tokens in enumerate(lengths):
+        q, k, v = (states[row : row + 1, :, :num_tokens] for states in (query, key, value))
+        output = scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
+        padding = query.new_zeros(1, length - num_tokens, num_heads, head_dim)
+        rows.append(torch.cat([output, padding], dim=1))
+    return torch.cat(rows) if num_rows else query.transpose(1, 2)
 
 
 def _row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> list[int] | None:
@@ -79,7 +98,7 @@ def _row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> lis
     if mask is None:
         return [length] * num_rows
     lengths = mask.sum(1)
-    is_token = torch.arange(length) < lengths.unsqueeze(1)
+    is_token = torch.arange(length, device=mask.device) < lengths.unsqueeze(1)
     return lengths.tolist() if torch.equal(mask, is_token) else None
 
 
@@ -119,35 +138,42 @@ def chunks(lengths: list[int], num_heads: int) -> Iterator[Chunk]:
 
 @dataclass(frozen=True, slots=True)
 class DropoutPool:
-    """Random zeros and ones from which each chunk takes its dropout mask, a slice that starts at a random index.
+    """Random zeros and ones, of which each chunk takes a slice as its dropout mask; the same again for the same seed.
 
-    The same seed gives the same masks. Kept values are multiplied by `scale`, so that the expected value does not
-    change.
+    Drawing every mask anew would take longer than the attention itself. In a call of up to MIN_POOL probabilities,
+    slices do not overlap. In a larger one they start at random indices: within a mask all values are independent, but
+    two masks may hold the same values, shifted. Kept values are multiplied by `scale`, so that the expected value does
+    not change.
     """
 
     pool: Tensor
+    begins: list[int]
     scale: float
-    generator: torch.Generator
 
-    def next_mask(self, shape: torch.Size) -> Tensor:
-        """Returns the mask of the next chunk."""
-        size = shape.numel()
-        begin = int(torch.randint(len(self.pool) - size + 1, (), generator=self.generator))
-        return self.pool[begin : begin + size].view(shape)
+    def mask(self, number: int, shape: torch.Size) -> Tensor:
+        """Returns the mask of a chunk, counted from 0."""
+        begin = self.begins[number]
+        return self.pool[begin : begin + shape.numel()].view(shape)
 
 
-def new_dropout_pool(probability: float, seed: int, like: Tensor, max_size: int) -> DropoutPool | None:
-    """Returns a pool for chunks of up to `max_size` probabilities, or None without dropout.
+def new_dropout_pool(probability: float, seed: int, like: Tensor, sizes: Sequence[int]) -> DropoutPool | None:
+    """Returns a pool for chunks of these sizes, or None without dropout.
 
     `probability` is rounded to a multiple of 1/65536.
     """
-    if not probability:
+    if not probability or not sizes:
         return None
     generator = torch.Generator().manual_seed(seed)
-    words = torch.empty((2 * max_size + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    size = min(sum(sizes), max(MIN_POOL, 2 * max(sizes)))
+    words = torch.empty((size + 3) // 4, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=generator)
     num_dropped = min(round(probability * 2**16), 2**16 - 1)
     is_kept = words.view(torch.int16) >= num_dropped - 2**15
-    return DropoutPool(is_kept.to(like.dtype), 1 / (1 - num_dropped / 2**16), generator)
+    if size == sum(sizes):
+        begins = list(itertools.accumulate(sizes[:-1], initial=0))
+    else:
+        starts = torch.rand(len(sizes), generator=generator, dtype=torch.float64, device="cpu").tolist()
+        begins = [int(start * (size - own + 1)) for start, own in zip(starts, sizes, strict=True)]
+    return DropoutPool(is_kept.to(like.dtype), begins, 1 / (1 - num_dropped / 2**16))
 
 
 class ChunkedAttention(torch.autograd.Function):
@@ -158,16 +184,17 @@ class ChunkedAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Returns the output as (rows, length, heads, head_dim), the layout that transformers expects."""
         ctx.save_for_backward(query, key, value)
-        ctx.options, ctx.seed = options, int(torch.randint(2**62, ())) if options.dropout else 0
+        ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu")) if options.dropout else 0
         num_rows, num_heads, length, head_dim = query.shape
         parts, (buffer, scratch) = _plan(options, query, 2)
-        dropout = new_dropout_pool(options.dropout, ctx.seed, query, len(buffer))
+        sizes = [chunk.num_probabilities for chunk in parts]
+        dropout = new_dropout_pool(options.dropout, ctx.seed, query, sizes)
         output = query.new_zeros(num_rows, length, num_heads, head_dim)
-        for chunk in parts:
+        for number, chunk in enumerate(parts):
             q, k, v = _inputs_of(chunk, query, key, value)
             probs = _softmax(q * options.scale, k, buffer)
             if dropout is not None:
-                probs = torch.mul(probs, dropout.next_mask(probs.shape), out=_view(scratch, probs.shape))
+                probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
                 v = v * dropout.scale
             output[chunk.row, chunk.queries, chunk.heads] = torch.bmm(probs, v).transpose(0, 1)
         return output
@@ -178,10 +205,11 @@ class ChunkedAttention(torch.autograd.Function):
         query, key, value = ctx.saved_tensors
         options: AttentionOptions = ctx.options
         parts, (buffer, scratch, grad_buffer) = _plan(options, query, 3)
-        dropout = new_dropout_pool(options.dropout, ctx.seed, query, len(buffer))
+        sizes = [chunk.num_probabilities for chunk in parts]
+        dropout = new_dropout_pool(options.dropout, ctx.seed, query, sizes)
         grad_query = torch.zeros_like(query)
-        grad_key, grad_value = (torch.zeros(one.shape, dtype=torch.float32) for one in (key, value))
-        for chunk in parts:
+        grad_key, grad_value = (torch.zeros_like(one, dtype=torch.float32) for one in (key, value))
+        for number, chunk in enumerate(parts):
             q, k, v = _inputs_of(chunk, query, key, value)
             q = q * options.scale
             grad = grad_outputs[0][chunk.row, chunk.queries, chunk.heads].transpose(0, 1).to(q.dtype).contiguous()
@@ -190,7 +218,7 @@ class ChunkedAttention(torch.autograd.Function):
             if dropout is None:
                 torch.bmm(grad, v.transpose(1, 2), out=grad_probs)
             else:
-                mask, grad = dropout.next_mask(probs.shape), grad * dropout.scale
+                mask, grad = dropout.mask(number, probs.shape), grad * dropout.scale
                 dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
                 torch.bmm(grad, v.transpose(1, 2), out=grad_probs).mul_(mask)
             grad_value[chunk.row, chunk.heads, : chunk.length] += torch.bmm(dropped_probs.transpose(1, 2), grad)
@@ -204,7 +232,7 @@ def _plan(options: AttentionOptions, query: Tensor, num_buffers: int) -> tuple[l
     """Returns the chunks, and buffers that hold the probabilities of any one of them."""
     parts = list(chunks(options.lengths, query.shape[1]))
     size = max((chunk.num_probabilities for chunk in parts), default=0)
-    return parts, [torch.empty(size, dtype=query.dtype) for _ in range(num_buffers)]
+    return parts, [query.new_empty(size) for _ in range(num_buffers)]
 
 
 def _inputs_of(chunk: Chunk, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

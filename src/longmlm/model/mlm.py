@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.architecture import architecture_of
-from longmlm.model.cpu_attention import use_chunked_attention
 from longmlm.settings.pretrain import ComputePrecision
 
 
@@ -36,7 +35,6 @@ class MlmObjective(nn.Module):
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
         super().__init__()
         self.model = model
-        use_chunked_attention(model)
         self.precision: ComputePrecision = precision
         self.parts = architecture_of(model)
         if precision != "no" and model.config.model_type == "deberta":

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForMaskedLM, PretrainedConfig
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.cost import Cost, Gpu, Work
-from longmlm.model.cpu_attention import attention
+from longmlm.model.cpu_attention import attention, use_cpu_attention, uses_cpu_attention
 from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 
@@ -49,6 +50,7 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
     if has_position_table(model):
         replace_positions(model, torch.zeros(SHORT_LENGTH, position_table_of(model).rows.embedding_dim))
+    use_cpu_attention(model)
     objective = MlmObjective(model, "bf16" if work.is_half else "no").train()
     set_dropout(objective, dropout)
     input_ids = torch.full((NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1)
@@ -69,7 +71,10 @@ def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int
     states.requires_grad_()
 
     def step() -> None:
-        output, _ = attention(None, states[0], states[1], states[2], None, dropout=dropout)
+        if uses_cpu_attention(config):
+            output, _ = attention(None, states[0], states[1], states[2], None, dropout=dropout)
+        else:
+            output = scaled_dot_product_attention(states[0], states[1], states[2], dropout_p=dropout)
         output.sum().backward()
 
     return step

@@ -148,7 +148,7 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     """Returns the input and output paths of every stage; if an output path is set, later stages read from it."""
     start, absent = table_at(given, "pretrain", "start"), absent_stages(base, given)
     rows, long, run, evaluation, release = (
-        _string_or_empty(table_at(given, stage).get(setting)) or str(Path(base.output) / name)
+        _path_or(str(Path(base.output) / name), table_at(given, stage).get(setting))
         for stage, setting, name in OUTPUT_SETTINGS
     )
     source = {"files": list(base.corpus), "text_field": base.text_field, "language": base.language}
@@ -178,8 +178,8 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     return tables
 
 
-def _string_or_empty(value: object) -> str:
-    return value if isinstance(value, str) else ""  # validation reports a value of another type
+def _path_or(default: str, value: object) -> str:
+    return value if isinstance(value, str) else default  # validation reports a value of another type
 
 
 def bundled_resolved(value: Any) -> Any:
