@@ -296,7 +296,8 @@ def test_the_demo_keeps_its_settings() -> None:
     demo = resolved("demo")
     recipe, evaluation = demo.pretrain.recipe, demo.evaluate.recipe
     held_out = (recipe.held_out.max_rows, evaluation.held_out.max_rows)
-    assert (recipe.num_steps, recipe.batch_tokens, recipe.learning_rate, recipe.warmup_steps) == (100, 6144, 6e-4, 5)
+    assert (recipe.num_steps, recipe.batch_tokens, recipe.learning_rate, recipe.warmup_steps) == (60, 6144, 6e-4, 3)
     assert (recipe.dropout, recipe.seed, held_out, evaluation.precision) == (0.0, 42, (200, 450), "auto")
+    assert recipe.masking.selected_fraction == 0.3
     assert (demo.prepare.recipe.held_out_fraction, demo.prepare.recipe.slice_bytes) == (0.3, 1_000_000)
-    assert (demo.pretrain.runtime.evaluate_every_steps, demo.pretrain.runtime.rows_per_micro_batch) == (20, 6)
+    assert (demo.pretrain.runtime.evaluate_every_steps, demo.pretrain.runtime.rows_per_micro_batch) == (15, 6)

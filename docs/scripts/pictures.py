@@ -26,7 +26,7 @@ from longmlm.settings.extend import ExtendRecipe, Initialisation
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
-EXPERIMENT = ROOT / "docs" / "experiments" / "0003-minilm-1536.md"
+EXPERIMENT = ROOT / "docs" / "experiments" / "0007-initialisations.md"
 MODEL = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
 NUM_POSITIONS, ALPHA = 384, 0.4
 VIEWS: dict[str, tuple[str, Colour]] = {
@@ -56,7 +56,7 @@ def recovery_picture() -> str:
     steps, whole = ([float(line[column]) for line in curve[1:]] for column in (0, 1))
     levels = [Series("base model, cut to 512", "ink", [], [float(base_cut[1])])]
     series = [*levels, Series("long model, whole row", "blue", steps, whole)]
-    recovery = Chart("Recovery during training", ("step (3,072 tokens)", "held-out accuracy (%)"), series)
+    recovery = Chart("Recovery during training", ("step (7,500 tokens)", "held-out accuracy (%)"), series)
     lines = blocks[2:]  # without names and whole rows
     series = []
     for view, (name, colour) in VIEWS.items():
