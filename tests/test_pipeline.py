@@ -105,13 +105,9 @@ def test_derived_values_follow_what_the_user_sets(mine: str) -> None:
 
 
 def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -> None:
-    overlay = written(
-        tmp_path,
-        "overlay.toml",
-        "length = 512\n[pretrain.recipe]\nwarmup_steps = 7\nnum_steps = 40\n[release]\noutput = 'elsewhere'\n"
-        "[[prepare.recipe.sources]]\ndataset = 'a/b'\nsplit = 'train'\n",
-    )
-    pipeline = resolved(mine, overlay, "--pretrain.recipe.num-steps", "60")
+    text = "length = 512\n[pretrain.recipe]\nwarmup_steps = 7\nnum_steps = 40\n[release]\noutput = 'elsewhere'\n"
+    text += "[[prepare.recipe.sources]]\ndataset = 'a/b'\nsplit = 'train'\n"
+    pipeline = resolved(mine, written(tmp_path, "overlay.toml", text), "--pretrain.recipe.num-steps", "60")
     assert (pipeline.pretrain.recipe.num_steps, pipeline.pretrain.recipe.warmup_steps) == (60, 7)
     assert pipeline.pretrain.runtime.save_every_steps == 5
     assert (pipeline.release.output, pipeline.evaluate.output) == ("elsewhere", "out/mine/evaluation")
@@ -121,12 +117,11 @@ def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -
 
 def test_later_stages_read_from_a_configured_output_path(mine: str, tmp_path: Path) -> None:
     moved = '[prepare]\noutput = "r"\n[extend]\noutput = "l"\n[pretrain]\nrun = "t"\n[evaluate]\noutput = "e"\n'
-    pipeline = parse(ResolvedPipeline, [mine, written(tmp_path, "moved.toml", moved)])
-    assert pipeline.extend and pipeline.evaluate
-    assert [pipeline.pretrain.rows, pipeline.evaluate.rows, pipeline.release.rows] == ["r"] * 3
-    assert [pipeline.pretrain.start.checkpoint, pipeline.evaluate.long_before] == ["l"] * 2
-    assert [pipeline.evaluate.long_after, pipeline.evaluate.run, pipeline.release.model] == ["t"] * 3
-    assert pipeline.release.evaluation == "e"
+    pipeline = resolved(mine, written(tmp_path, "moved.toml", moved))
+    start, evaluate, release = pipeline.pretrain.start, pipeline.evaluate, pipeline.release
+    assert [pipeline.pretrain.rows, evaluate.rows, release.rows] == ["r"] * 3
+    assert [start.checkpoint, evaluate.long_before, evaluate.long_after, evaluate.run] == ["l", "l", "t", "t"]
+    assert (release.model, release.evaluation) == ("t", "e")
 
 
 @pytest.mark.parametrize("overlay", ["length = 2048\n", "[pretrain.runtime]\nnum_loader_workers = 2\n"])
@@ -295,9 +290,9 @@ def test_the_demo_keeps_its_settings() -> None:
     """The accuracy table in the README is of these."""
     demo = resolved("demo")
     recipe, evaluation = demo.pretrain.recipe, demo.evaluate.recipe
-    held_out = (recipe.held_out.max_rows, evaluation.held_out.max_rows)
+    rows = (recipe.held_out.max_rows, evaluation.held_out.max_rows)
     assert (recipe.num_steps, recipe.batch_tokens, recipe.learning_rate, recipe.warmup_steps) == (60, 6144, 6e-4, 3)
-    assert (recipe.dropout, recipe.seed, held_out, evaluation.precision) == (0.0, 42, (200, 450), "auto")
-    assert recipe.masking.selected_fraction == 0.3
+    assert (recipe.dropout, recipe.masking.selected_fraction, recipe.seed) == (0.0, 0.3, 42)
+    assert (rows, evaluation.precision) == ((200, 450), "auto")
     assert (demo.prepare.recipe.held_out_fraction, demo.prepare.recipe.slice_bytes) == (0.3, 1_000_000)
     assert (demo.pretrain.runtime.evaluate_every_steps, demo.pretrain.runtime.rows_per_micro_batch) == (15, 6)

@@ -48,7 +48,7 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(generated,
         with pytest.raises(SystemExit):
             train(generated)
     resumed = train(generated)
-    assert read_provenance(checkpoint_folder(resumed, 4)).extension.mode == "generated"
+    assert read_provenance(checkpoint_folder(resumed, 8)).extension.mode == "generated"
     assert_same_model(whole, resumed, 12)
     assert losses(whole) == losses(resumed)
 
