@@ -137,6 +137,6 @@ def test_every_rank_takes_the_rows_that_fit_on_the_fullest(settings, tmp_path):
     code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 1_000))
     [error] = errors_in(output)
     assert code != 0 and "one row at a time, but only 0.0 GB are free" in error
-    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 990_000))
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 900_000))
     assert code == 0, output[-2000:]
     assert re.findall(r"micro-batches of (\d+) rows", output) == ["2"]
