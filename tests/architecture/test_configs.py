@@ -35,8 +35,9 @@ def test_shipped_pipeline_parses_with_every_overlay(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(COMPARISONS.glob("*.toml")), ids=lambda path: path.stem)
 def test_comparisons_of_the_experiments_are_of_valid_pipelines(path: Path) -> None:
-    pipeline = "minilm-1536" if path.stem.startswith("minilm") else "demo"
-    config = parse(ComparedPipeline, [pipeline, str(path)])
+    shared = COMPARISONS.parent / "mini.toml"
+    files = {"minilm": ["minilm-1536"], "mini": ["demo", str(shared)]}.get(path.stem.partition("-")[0], [])
+    config = parse(ComparedPipeline, [*files, str(path)])
     seed = config.compare.seeds[0]
     assert all(planned_trial(config, arm, {}, seed).arm == arm for arm in config.compare.arms)
     assert len(config.compare.arms) > 2

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model import cpu_attention
+from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.cpu_attention import (
     ATTENTION_NAME,
-    FAMILIES,
     AttentionOptions,
     ChunkedAttention,
     attention,
@@ -110,7 +110,6 @@ def test_dropout_keeps_the_mean_and_drops_the_requested_share() -> None:
     errors = draws.std(0) / len(draws) ** 0.5
     assert ((draws.mean(0) - reference(states)).abs() <= 5 * errors + 1e-12).all()
     dropout = new_dropout_pool(0.3, 7, torch.empty(0), [50_000])
-    assert dropout is not None
     kept = dropout.mask(0, torch.Size((50_000,)))
     assert set(kept.tolist()) == {0.0, 1.0}
     assert 1 - kept.mean().item() == pytest.approx(0.3, abs=5 * (0.21 / len(kept)) ** 0.5)
@@ -119,7 +118,6 @@ def test_dropout_keeps_the_mean_and_drops_the_requested_share() -> None:
 
 def test_neighbouring_draws_are_independent() -> None:
     dropout = new_dropout_pool(0.1, 3, torch.empty(0), [400_000])
-    assert dropout is not None
     dropped = 1 - dropout.pool
     for distance in (1, 2, 3, 4, 1536):
         both = (dropped[:-distance] * dropped[distance:]).mean().item()
@@ -129,7 +127,6 @@ def test_neighbouring_draws_are_independent() -> None:
 @pytest.mark.parametrize("sizes", [[5, 3, 8], [1], [2**20, 2**20]])
 def test_masks_of_a_small_call_do_not_overlap(sizes: list[int]) -> None:
     dropout = new_dropout_pool(0.1, 3, torch.empty(0), sizes)
-    assert dropout is not None
     ends = [begin + size for begin, size in zip(dropout.begins, sizes, strict=True)]
     assert dropout.begins == [0, *ends[:-1]]
     assert ends[-1] == sum(sizes) <= len(dropout.pool)
@@ -138,7 +135,6 @@ def test_masks_of_a_small_call_do_not_overlap(sizes: list[int]) -> None:
 def test_masks_of_a_large_call_start_at_random_places_of_a_bounded_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_attention, "MIN_POOL", 100)
     dropout = new_dropout_pool(0.1, 3, torch.empty(0), [80] * 50)
-    assert dropout is not None
     assert len(dropout.pool) == 160
     assert len({*dropout.begins}) > 20
     assert 0 <= min(dropout.begins) < 20
@@ -161,7 +157,8 @@ def test_dropout_near_one_is_finite() -> None:
 
 def test_no_draw_is_made_without_dropout() -> None:
     before = torch.get_rng_state()
-    in_chunks(states_of())
+    for dtype in (torch.float32, torch.bfloat16):
+        attention(None, *states_of(dtype), is_token(), scaling=SCALE)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -274,7 +271,7 @@ def test_only_known_families_with_sdpa_use_cpu_attention(any_kind: tuple[str, in
     model = tiny_model(*any_kind)
     before = attention_name(model)
     use_cpu_attention(model)
-    assert attention_name(model) == (ATTENTION_NAME if model.config.model_type in FAMILIES else before)
+    assert attention_name(model) == (ATTENTION_NAME if model.config.model_type in LEARNED_FAMILIES else before)
     eager = tiny_model(*any_kind)
     eager.set_attn_implementation("eager")
     use_cpu_attention(eager)

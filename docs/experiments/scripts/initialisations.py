@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -106,15 +106,11 @@ class OwnBlockObjective(MlmObjective):
         super().__init__(model, "bf16")
         self.num_positions = num_positions
 
-    def logits(self, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
-        """Returns the logits at the selected positions."""
+    def attention_mask(self, batch: MlmBatch) -> Bool[Tensor, "rows 1 length length"]:
+        """Returns which tokens see each other."""
         block = torch.arange(batch.input_ids.shape[1]) // self.num_positions
         mask = (block.unsqueeze(0) == block.unsqueeze(1)).expand(len(batch.input_ids), 1, -1, -1)
-        if batch.attention_mask is not None:
-            mask = mask & batch.attention_mask[:, None, None]
-        with torch.autocast("cpu", torch.bfloat16):
-            hidden = self.parts.encoder(input_ids=batch.input_ids, attention_mask=mask).last_hidden_state
-            return self.parts.head(hidden.flatten(0, 1).index_select(0, batch.selected)).float()
+        return mask if batch.attention_mask is None else mask & batch.attention_mask[:, None, None]
 
 
 def report(options: argparse.Namespace) -> None:

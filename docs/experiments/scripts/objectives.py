@@ -3,7 +3,7 @@
     longmlm run demo FILE.toml --output FOLDER --until prepare
     python docs/experiments/scripts/objectives.py penalty FOLDER --seed 42
 
-`penalty` subtracts 6 from the attention logits of token pairs in different blocks. `teacher` adds to the loss the
+`penalty` subtracts 8 from the attention logits of token pairs in different blocks. `teacher` adds to the loss the
 distance between the model's last hidden states and those of the base model, which is run on windows of the row. The
 weight of both falls linearly to 0 over the first half of the steps, so that the evaluated and exported model is a stock
 model. `mlm` is plain MLM.
@@ -24,7 +24,7 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.config import read
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
-from longmlm.model.mlm import LossSum, MlmObjective, MlmOutput
+from longmlm.model.mlm import LossSum, MlmObjective
 from longmlm.runtime.launch import launch, shut_down
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.pipeline import ResolvedPipeline
@@ -34,7 +34,7 @@ from longmlm.training.backend import PlainBackend
 from longmlm.training.objective import Objective
 
 Kind = Literal["mlm", "penalty", "teacher"]
-PENALTY = 6.0  # subtracted from logits
+PENALTY = 8.0  # subtracted from logits
 TEACHER_WEIGHT = 1.0  # factor on the relative squared distance between hidden states
 FADING_SHARE = 0.5  # share of the steps over which the weight falls to 0
 
@@ -50,28 +50,31 @@ class FadingObjective(MlmObjective):
         self.teacher = [architecture_of(base.eval()).encoder]  # in a list, so that it is not registered as a submodule
         self.num_base_positions = architecture_of(base).num_positions or 0
 
+    @property
+    def weight(self) -> float:
+        """Weight of the penalty or the teacher in the current micro-batch."""
+        return 0.0 if self.kind == "mlm" else max(0.0, 1 - self.num_seen / self.num_fading)
+
     def forward(self, batch: MlmBatch) -> LossSum:
         """Returns the loss sum, including the teacher's term, and the number of correct predictions."""
-        weight = max(0.0, 1 - self.num_seen / self.num_fading) if self.kind != "mlm" else 0.0
+        sums = super().forward(batch)
+        if self.kind == "teacher" and self.weight:
+            term = TEACHER_WEIGHT * batch.num_targets * self._distance(batch, self.last_hidden.float())
+            sums = sums._replace(loss_sum=sums.loss_sum + self.weight * term)
         self.num_seen += 1
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
-            hidden = self.parts.encoder(
-                input_ids=batch.input_ids, attention_mask=self._mask(batch, weight)
-            ).last_hidden_state
-            logits = self.parts.head(hidden.flatten(0, 1).index_select(0, batch.selected)).float()
-        losses = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-        output = MlmOutput(losses, logits.argmax(-1) == batch.labels)
-        loss = output.losses.sum()
-        if self.kind == "teacher" and weight:
-            loss = loss + weight * TEACHER_WEIGHT * batch.num_targets * self._distance(batch, hidden.float())
-        return LossSum(loss, output.is_correct.sum())
+        return sums
 
-    def _mask(self, batch: MlmBatch, weight: float) -> Tensor | None:
+    def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
+        """Returns the last hidden states, and keeps them for the teacher's term."""
+        self.last_hidden = super().hidden_states(batch)
+        return self.last_hidden
+
+    def attention_mask(self, batch: MlmBatch) -> Tensor | None:
         """Returns the additive attention mask with the penalty, or the padding mask once the penalty is 0."""
-        if self.kind != "penalty" or not weight:
-            return None if batch.attention_mask is None else batch.attention_mask.long()
+        if self.kind != "penalty" or not self.weight:
+            return super().attention_mask(batch)
         block = torch.arange(batch.input_ids.shape[1]) // self.num_base_positions
-        added = -weight * PENALTY * (block.unsqueeze(0) != block.unsqueeze(1)).float()
+        added = -self.weight * PENALTY * (block.unsqueeze(0) != block.unsqueeze(1)).float()
         added = added.expand(len(batch.input_ids), 1, -1, -1)
         if batch.attention_mask is not None:
             added = added.masked_fill(~batch.attention_mask[:, None, None], torch.finfo(torch.float32).min)

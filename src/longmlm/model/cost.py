@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of, has_dropout
-from longmlm.model.cpu_attention import FAMILIES
+from longmlm.model.cpu_attention import uses_cpu_attention
 
 
 class Gpu(NamedTuple):
@@ -180,7 +180,7 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
     """Returns the saved bytes per unit of width, and per attention score (a pair of tokens in one head).
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
-    families outside FAMILIES.
+    models that cannot use `cpu_attention`.
     """
     dropout = has_dropout(architecture_of(model).layers)
     match model.config.model_type:
@@ -190,7 +190,7 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
             width, pairs = (38, (2, 6)) if work.is_half else (58, (4, 12))
         case "mpnet" | "roformer":
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
-        case family:
-            saves_scores = not (work.has_gpu or family in FAMILIES)
+        case _:
+            saves_scores = not (work.has_gpu or uses_cpu_attention(model.config))
             width, pairs = 27 if work.is_half else 36, (0, 12 if saves_scores else 0)
     return width, pairs[dropout]

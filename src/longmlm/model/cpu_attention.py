@@ -21,14 +21,15 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
+from longmlm.model.architecture import LEARNED_FAMILIES
+
 ATTENTION_NAME = "longmlm"  # in transformers' registry
-FAMILIES = frozenset({"roberta", "xlm-roberta", "camembert", "bert", "electra", "distilbert", "albert"})
 MAX_CHUNK = 1536 * 1536  # probabilities; the backward pass holds three buffers of this size, in bf16 of 4.7 MB each
-MIN_POOL = 2**21  # of dropout, unless a call has fewer probabilities
+MIN_POOL = 2**21  # numbers in a dropout pool, or as many as the call has probabilities if these are fewer
 
 
 def use_cpu_attention(model: PreTrainedModel) -> None:
-    """Sets the model's attention to `attention` below, if its family is in FAMILIES and it uses sdpa.
+    """Sets the model's attention to `attention` below, if it is an encoder with a learned position table and uses sdpa.
 
     Other models are unchanged.
     """
@@ -39,8 +40,8 @@ def use_cpu_attention(model: PreTrainedModel) -> None:
 
 
 def uses_cpu_attention(config: PreTrainedConfig) -> bool:
-    """Returns whether models with this config can use `attention`: encoders of a known family."""
-    return config.model_type in FAMILIES and not getattr(config, "is_decoder", False)
+    """Returns whether models with this config can use `attention`: encoders with a learned position table."""
+    return config.model_type in LEARNED_FAMILIES and not getattr(config, "is_decoder", False)
 
 
 def attention_name(model: PreTrainedModel) -> str:
@@ -156,15 +157,10 @@ class DropoutPool:
         return self.pool[begin : begin + shape.numel()].view(shape)
 
 
-def new_dropout_pool(probability: float, seed: int, like: Tensor, sizes: Sequence[int]) -> DropoutPool | None:
-    """Returns a pool for chunks of these sizes, or None without dropout.
-
-    `probability` is rounded to a multiple of 1/65536.
-    """
-    if not probability or not sizes:
-        return None
+def new_dropout_pool(probability: float, seed: int, like: Tensor, sizes: Sequence[int]) -> DropoutPool:
+    """Returns a pool for chunks of these sizes; `probability` is rounded to a multiple of 1/65536."""
     generator = torch.Generator().manual_seed(seed)
-    size = min(sum(sizes), max(MIN_POOL, 2 * max(sizes)))
+    size = min(sum(sizes), max(MIN_POOL, 2 * max(sizes, default=0)))
     words = torch.empty((size + 3) // 4, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=generator)
     num_dropped = min(round(probability * 2**16), 2**16 - 1)
     is_kept = words.view(torch.int16) >= num_dropped - 2**15
@@ -184,19 +180,15 @@ class ChunkedAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Returns the output as (rows, length, heads, head_dim), the layout that transformers expects."""
         ctx.save_for_backward(query, key, value)
-        ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu")) if options.dropout else 0
+        ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu"))
         num_rows, num_heads, length, head_dim = query.shape
-        parts, (buffer, scratch) = _plan(options, query, 2)
-        sizes = [chunk.num_probabilities for chunk in parts]
-        dropout = new_dropout_pool(options.dropout, ctx.seed, query, sizes)
+        parts, (buffer, scratch), dropout = _plan(options, ctx.seed, query, num_buffers=2)
         output = query.new_zeros(num_rows, length, num_heads, head_dim)
         for number, chunk in enumerate(parts):
             q, k, v = _inputs_of(chunk, query, key, value)
             probs = _softmax(q * options.scale, k, buffer)
-            if dropout is not None:
-                probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
-                v = v * dropout.scale
-            output[chunk.row, chunk.queries, chunk.heads] = torch.bmm(probs, v).transpose(0, 1)
+            dropped_probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
+            output[chunk.row, chunk.queries, chunk.heads] = torch.bmm(dropped_probs, v * dropout.scale).transpose(0, 1)
         return output
 
     @staticmethod
@@ -204,23 +196,17 @@ class ChunkedAttention(torch.autograd.Function):
         """Returns the gradients of query, key and value."""
         query, key, value = ctx.saved_tensors
         options: AttentionOptions = ctx.options
-        parts, (buffer, scratch, grad_buffer) = _plan(options, query, 3)
-        sizes = [chunk.num_probabilities for chunk in parts]
-        dropout = new_dropout_pool(options.dropout, ctx.seed, query, sizes)
+        parts, (buffer, scratch, grad_buffer), dropout = _plan(options, ctx.seed, query, num_buffers=3)
         grad_query = torch.zeros_like(query)
         grad_key, grad_value = (torch.zeros_like(one, dtype=torch.float32) for one in (key, value))
         for number, chunk in enumerate(parts):
             q, k, v = _inputs_of(chunk, query, key, value)
             q = q * options.scale
-            grad = grad_outputs[0][chunk.row, chunk.queries, chunk.heads].transpose(0, 1).to(q.dtype).contiguous()
+            grad = grad_outputs[0][chunk.row, chunk.queries, chunk.heads].transpose(0, 1).to(q.dtype) * dropout.scale
             probs = _softmax(q, k, buffer)
-            dropped_probs, grad_probs = probs, _view(grad_buffer, probs.shape)
-            if dropout is None:
-                torch.bmm(grad, v.transpose(1, 2), out=grad_probs)
-            else:
-                mask, grad = dropout.mask(number, probs.shape), grad * dropout.scale
-                dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
-                torch.bmm(grad, v.transpose(1, 2), out=grad_probs).mul_(mask)
+            mask = dropout.mask(number, probs.shape)
+            dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
+            grad_probs = torch.bmm(grad, v.transpose(1, 2), out=_view(grad_buffer, probs.shape)).mul_(mask)
             grad_value[chunk.row, chunk.heads, : chunk.length] += torch.bmm(dropped_probs.transpose(1, 2), grad)
             grad_scores = _softmax_backward(grad_probs, probs, scratch)
             grad_query[chunk.row, chunk.heads, chunk.queries] = torch.bmm(grad_scores, k) * options.scale
@@ -228,11 +214,14 @@ class ChunkedAttention(torch.autograd.Function):
         return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None
 
 
-def _plan(options: AttentionOptions, query: Tensor, num_buffers: int) -> tuple[list[Chunk], list[Tensor]]:
-    """Returns the chunks, and buffers that hold the probabilities of any one of them."""
+def _plan(
+    options: AttentionOptions, seed: int, query: Tensor, num_buffers: int
+) -> tuple[list[Chunk], list[Tensor], DropoutPool]:
+    """Returns the chunks, buffers that hold the probabilities of any one of them, and the masks of all."""
     parts = list(chunks(options.lengths, query.shape[1]))
-    size = max((chunk.num_probabilities for chunk in parts), default=0)
-    return parts, [query.new_empty(size) for _ in range(num_buffers)]
+    sizes = [chunk.num_probabilities for chunk in parts]
+    buffers = [query.new_empty(max(sizes, default=0)) for _ in range(num_buffers)]
+    return parts, buffers, new_dropout_pool(options.dropout, seed, query, sizes)
 
 
 def _inputs_of(chunk: Chunk, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -55,10 +55,18 @@ class MlmObjective(nn.Module):
         """Returns the fp32 logits at the selected positions, computed under autocast unless the precision is no."""
         half = torch.float16 if self.precision == "fp16" else torch.bfloat16
         with torch.autocast(batch.input_ids.device.type, half, enabled=self.precision != "no"):
-            mask = None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
-            output = self.parts.encoder(input_ids=batch.input_ids, attention_mask=mask)
-            hidden = output.last_hidden_state.flatten(0, 1).index_select(0, batch.selected)
+            hidden = self.hidden_states(batch).flatten(0, 1).index_select(0, batch.selected)
             return self.parts.head(hidden).float()
+
+    def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
+        """Returns the last hidden states."""
+        return self.parts.encoder(
+            input_ids=batch.input_ids, attention_mask=self.attention_mask(batch)
+        ).last_hidden_state
+
+    def attention_mask(self, batch: MlmBatch) -> Tensor | None:
+        """Returns the mask that the encoder gets."""
+        return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
 
 
 def _attend_in_fp32(layers: nn.ModuleList) -> None:
