@@ -3,7 +3,8 @@
     python docs/experiments/scripts/summary.py "bundled RoBERTa mini" en OUTPUT/compare/comparison.json --best fitted
 
 `plain` is the arm with hierarchical positions, `best` the arm given by --best. Accuracies are percent, means over the
-seeds; `base_windows` is null unless trials ran until evaluate. Tokens to recovery are null if a seed did not recover.
+seeds; `base_windows` is null unless trials ran until evaluate, on the rows of that stage. `tokens_to_recover_*` is
+null if a seed did not recover; all values of an arm are null if it was not run.
 """
 
 import argparse
@@ -20,25 +21,30 @@ SUMMARY = Path(__file__).parents[1] / "summary.json"
 def entry(comparison: Comparison, language: str, plain: str, best: str) -> dict[str, object]:
     """Returns what the comparison found, with both arms at the values that served them best."""
     arms = {arm.name: arm for arm in comparison.arms()}
-    one, other = arms[best], arms[plain]
-    cut = one.trials[0].base_cut
-    return {
+    one = arms[best]
+    found: dict[str, object] = {
         "language": language,
         "row_length": comparison.row_length,
-        "seeds": [trial.seed for trial in one.trials],
-        "base_cut": _rounded(cut),
+        "base_cut": _rounded(one.trials[0].base_cut),
         "base_windows": _rounded(_measured(one, "base_windows")),
         "best_init": best,
-        "best_values": one.values,
-        "long_before": _rounded(one.before),
-        "long_after": _rounded(one.after),
-        "plain_values": other.values,
-        "long_before_plain": _rounded(other.before),
-        "long_after_plain": _rounded(other.after),
+    }
+    other = arms.get(plain)
+    recovery = {
         "tokens_to_recover_best": one.tokens_to_recovery(),
-        "tokens_to_recover_plain": other.tokens_to_recovery(),
-        "tokens_trained": one.trials[0].curve[-1].tokens,
-        "tokens_trained_plain": other.trials[0].curve[-1].tokens,
+        "tokens_to_recover_plain": other and other.tokens_to_recovery(),
+    }
+    return found | _results(one) | {f"{key}_plain": value for key, value in _results(other).items()} | recovery
+
+
+def _results(arm: Arm | None) -> dict[str, object]:
+    """Returns what an arm reached; nulls for an arm that was not run."""
+    return {
+        "values": arm and arm.values,
+        "seeds": arm and [trial.seed for trial in arm.trials],
+        "long_before": arm and _rounded(arm.before),
+        "long_after": arm and _rounded(arm.after),
+        "tokens_trained": arm and arm.trials[0].curve[-1].tokens,
     }
 
 
