@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.batches.sampling import Draw, global_batch, micro_batches, permuted
+from longmlm.batches.sampling import Draw, global_batch, micro_batches, permuted, share_of_rank
 
 SIZES = [*range(1, 70), 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025, 4097, 10_007]
 
@@ -77,35 +77,29 @@ def test_a_cursor_in_the_middle_goes_on_as_counting_from_the_beginning(size: int
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.integers(1, 12), st.integers(0, 90), st.integers(1, 20))
-def test_the_micro_batches_of_all_processes_are_the_global_batch_in_its_order(
-    num_processes: int, more_rows: int, rows_per_micro_batch: int
+@given(st.integers(1, 12), st.integers(0, 90), st.integers(1, 20), st.integers(0, 2**32))
+def test_micro_batches_divide_the_shares_of_all_ranks(
+    num_processes: int, more_rows: int, rows_per_micro_batch: int, seed: int
 ) -> None:
     num_rows = num_processes + more_rows
     draw = Draw(np.arange(num_rows) * 3, np.arange(num_rows) % 2)
-    shares = [micro_batches(draw, rank, num_processes, rows_per_micro_batch) for rank in range(num_processes)]
-    everything = [batch for share in shares for batch in share]
-    assert np.concatenate([batch.row_ids for batch in everything]).tolist() == draw.row_ids.tolist()
-    assert np.concatenate([batch.epochs for batch in everything]).tolist() == draw.epochs.tolist()
-    assert len({len(share) for share in shares}) == 1
-    assert all(len(batch.row_ids) == len(batch.epochs) > 0 for batch in everything)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.integers(1, 12), st.integers(0, 90), st.integers(1, 20))
-def test_a_micro_batch_holds_about_as_many_rows_as_asked(
-    num_processes: int, more_rows: int, rows_per_micro_batch: int
-) -> None:
-    num_rows = num_processes + more_rows
-    draw = Draw(np.arange(num_rows), np.zeros(num_rows, dtype=np.int64))
-    shares = [micro_batches(draw, rank, num_processes, rows_per_micro_batch) for rank in range(num_processes)]
-    sizes = [len(batch.row_ids) for share in shares for batch in share]
-    assert max(sizes) <= rows_per_micro_batch + 1
-    assert max(sizes) - min(sizes) <= 1
+    shares = [share_of_rank(draw, rank, num_processes) for rank in range(num_processes)]
+    for name in ("row_ids", "epochs"):
+        assert np.concatenate([getattr(one, name) for one in shares]).tolist() == getattr(draw, name).tolist()
+    lengths = np.random.default_rng(seed).integers(1, 9, num_rows)
+    parts = [
+        micro_batches(lengths[: len(share.row_ids)], num_rows, num_processes, rows_per_micro_batch) for share in shares
+    ]
+    assert len({len(part) for part in parts}) == 1
+    sizes = [len(one) for part in parts for one in part]
+    assert 0 < max(sizes) <= rows_per_micro_batch + 1 and max(sizes) - min(sizes) <= 1
+    for share, part in zip(shares, parts, strict=True):
+        order = np.concatenate(part)
+        assert sorted(order) == list(range(len(share.row_ids)))
+        assert (np.diff(lengths[order]) <= 0).all()
 
 
 def test_an_even_global_batch_gives_micro_batches_of_exactly_the_size_asked() -> None:
-    draw = Draw(np.arange(48), np.zeros(48, dtype=np.int64))
     for num_processes in (1, 2, 3, 4, 6):
-        shares = [micro_batches(draw, rank, num_processes, 4) for rank in range(num_processes)]
-        assert [len(batch.row_ids) for share in shares for batch in share] == [4] * 12
+        share = np.full(48 // num_processes, 7)
+        assert [len(part) for part in micro_batches(share, 48, num_processes, 4)] == [4] * (12 // num_processes)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tokenizers import normalizers
 
+from longmlm.batches import sampling
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
@@ -71,15 +72,27 @@ def test_any_launch_gives_the_same_global_batches(rows: Rows, recipe: Recipe, la
     for cursor in (0, ROWS_PER_STEP, last * ROWS_PER_STEP, len(rows) - 5):
         batch = global_batch(rows, recipe, launch, cursor)
         assert len(batch) == ROWS_PER_STEP
-        assert batch == global_batch(rows, recipe, LAUNCHES[0], cursor)
+        assert sorted(batch) == sorted(global_batch(rows, recipe, LAUNCHES[0], cursor))
 
 
 def test_an_epoch_has_every_row_once(rows: Rows, recipe: Recipe) -> None:
-    batches = StepBatches(rows, recipe, 0, 1, ROWS_PER_STEP)
-    cursors = range(0, 2 * len(rows), ROWS_PER_STEP)
-    taken = [row_id for cursor in cursors for row_id in batches[cursor][0].row_ids]
-    assert sorted(taken[: len(rows)]) == sorted(taken[len(rows) : 2 * len(rows)]) == list(range(len(rows)))
-    assert taken[: len(rows)] != taken[len(rows) : 2 * len(rows)]
+    batches = StepBatches(rows, dataclasses.replace(recipe, rows_per_step=1), 0, 1, 1)
+    taken = [row_id for cursor in range(2 * len(rows)) for row_id in batches[cursor][0].row_ids]
+    assert sorted(taken[: len(rows)]) == sorted(taken[len(rows) :]) == list(range(len(rows)))
+    assert taken[: len(rows)] != taken[len(rows) :]
+
+
+def test_micro_batches_hold_rows_of_similar_length(rows: Rows, recipe: Recipe) -> None:
+    padding, unsorted_padding = 0, 0
+    for cursor in range(0, len(rows), ROWS_PER_STEP):
+        batches = StepBatches(rows, recipe, 0, 1, 3)[cursor]
+        lengths = [len(rows[row_id]) for batch in batches for row_id in batch.row_ids]
+        assert lengths == sorted(lengths, reverse=True)
+        padding += sum(batch.num_padded - batch.num_tokens for batch in batches)
+        drawn = sampling.global_batch(cursor, ROWS_PER_STEP, len(rows), recipe.seed).row_ids.tolist()
+        parts = np.array_split([len(rows[row_id]) for row_id in drawn], len(batches))
+        unsorted_padding += sum(int(part.max()) * len(part) - int(part.sum()) for part in parts)
+    assert padding < unsorted_padding / 2
 
 
 def test_rows_are_masked_by_their_epoch(rows: Rows, recipe: Recipe) -> None:

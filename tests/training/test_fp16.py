@@ -78,7 +78,7 @@ def test_twenty_steps_in_fp16_have_the_losses_of_fp32(settings, train, tmp_path)
 def test_a_run_that_skips_updates_resumes_bit_for_bit_with_the_scale_and_its_growth(
     fp16, train, scaler, monkeypatch, tmp_path
 ):
-    scaler(init_scale=2.0**24, growth_interval=2)
+    scaler(init_scale=2.0**24, growth_interval=5)
     whole = train(replace(fp16, run=str(tmp_path / "whole")))
     with monkeypatch.context() as patched:
         stop_after(patched, 6)
@@ -99,7 +99,8 @@ def test_a_skipped_update_is_a_step_that_changes_no_weight(fp16, train, scaler):
     run = train(fp16)
     first, second = weights_at(run, 1), weights_at(run, 2)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert torch.load(checkpoint_folder(run, 2) / "optimizer.pt", weights_only=True)["state"] == {}
+    moments = torch.load(checkpoint_folder(run, 2) / "optimizer.pt", weights_only=True)["state"].values()
+    assert all(not value.any() for moment in moments for value in moment.values())  # the step as well
     states = [state_at(run, step) for step in (1, 2, 3)]
     assert [state.skipped_steps for state in states] == [1, 2, 3] == [state.skipped_in_a_row for state in states]
     assert states[1].cursor == 2 * states[0].cursor and states[1].tokens > states[0].tokens

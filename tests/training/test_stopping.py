@@ -108,5 +108,5 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_rows(se
     rows = open_rows(Path(settings.rows), "train")
     num_rows = rows_per_step(settings.recipe.batch_tokens, rows.row_length, rows.mean_fill, num_processes=1)
     expected = global_batch(9 * num_rows, num_rows, len(rows), settings.recipe.seed).row_ids.tolist()
-    assert (named["step"], named["row_ids"]) == (10, expected)
+    assert (named["step"], sorted(named["row_ids"])) == (10, sorted(expected))
     assert all(torch.isfinite(tensor).all() for tensor in weights_at(run, 8).values())

@@ -17,7 +17,8 @@ METRICS_FILE = "metrics.jsonl"
 class TrainingMetrics(Artifact):
     """Means over the steps since the previous line: loss in nats, accuracy in percent; memory is the peak so far.
 
-    `skipped_steps` counts the updates that fp16 has skipped so far; `gradient_norm` is None if all these steps were.
+    `mfu` is a share of the devices' peak speed, `padding_percent` one of the model's input. `skipped_steps` counts the
+    updates that fp16 has skipped so far; `gradient_norm` is None if all these steps were.
     """
 
     kind: Literal["training"] = "training"
@@ -31,6 +32,7 @@ class TrainingMetrics(Artifact):
     elapsed_seconds: float
     memory_bytes: int = 0
     mfu: float | None = None
+    padding_percent: float | None = None
     skipped_steps: int = 0
 
     @classmethod

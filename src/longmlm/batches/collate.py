@@ -42,6 +42,11 @@ class MlmBatch:
         """The number of tokens without padding."""
         return self.input_ids.numel() if self.attention_mask is None else int(self.attention_mask.sum())
 
+    @property
+    def num_padded(self) -> int:
+        """The number of tokens with padding."""
+        return self.input_ids.numel()
+
     def to(self, device: torch.device) -> Self:
         """Returns the batch on `device`."""
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))

@@ -65,15 +65,21 @@ def global_batch(cursor: int, num_rows: int, dataset_rows: int, seed: int) -> Dr
     return Draw(row_ids, epochs)
 
 
-def micro_batches(draw: Draw, rank: int, num_processes: int, rows_per_micro_batch: int) -> list[Draw]:
-    """Returns a rank's share of a global batch in micro-batches of about `rows_per_micro_batch` rows.
-
-    Every rank gets the same number of micro-batches, none empty; where the rows do not divide evenly, some have one
-    row more or less. The global batch must have at least one row for each rank.
-    """
+def share_of_rank(draw: Draw, rank: int, num_processes: int) -> Draw:
+    """Returns a rank's share of a global batch; where the rows do not divide evenly, some ranks have one row more."""
     num_rows = len(draw.row_ids)
-    begin, end = num_rows * rank // num_processes, num_rows * (rank + 1) // num_processes
+    share = slice(num_rows * rank // num_processes, num_rows * (rank + 1) // num_processes)
+    return Draw(draw.row_ids[share], draw.epochs[share])
+
+
+def micro_batches(
+    lengths: Int64[np.ndarray, " rows"], num_rows: int, num_processes: int, rows_per_micro_batch: int
+) -> list[Int64[np.ndarray, " n"]]:
+    """Returns which rows of a rank's share form each micro-batch: rows of similar length, the longest first.
+
+    `lengths` are those of the share, `num_rows` is the size of the global batch, at least one row for each rank. Every
+    rank gets the same number of micro-batches, none empty, of about `rows_per_micro_batch` rows.
+    """
     largest_share = -(-num_rows // num_processes)
     count = min(-(-largest_share // rows_per_micro_batch), num_rows // num_processes)
-    row_ids, epochs = (np.array_split(column[begin:end], count) for column in (draw.row_ids, draw.epochs))
-    return list(map(Draw, row_ids, epochs))
+    return np.array_split(np.argsort(-lengths, kind="stable"), count)

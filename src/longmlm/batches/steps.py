@@ -2,16 +2,18 @@
 
 A global batch of 13 rows on 2 ranks, with 3 rows per micro-batch: rank 0 takes rows 0 to 5, rank 1 rows 6 to 12. The
 larger share needs 3 micro-batches, so both ranks run 3, of 2 2 2 and of 3 2 2 rows: ranks that run in lockstep must
-call the model equally often.
+call the model equally often. A rank's rows are sorted by length first: rows of 9 4 8 3 tokens in micro-batches of two
+are 9 8 and 4 3, with 2 tokens of padding where 9 4 and 8 3 would need 10.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch.utils.data import Dataset
 
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
-from longmlm.batches.sampling import Draw, global_batch, micro_batches
+from longmlm.batches.sampling import global_batch, micro_batches, share_of_rank
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Maskable, Vocabulary
 from longmlm.errors import DataError, TrainingError
@@ -69,14 +71,15 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
         return self.recipe.rows_per_step
 
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
-        draw = global_batch(index, self.rows_per_step, len(self.rows), self.recipe.seed)
-        shares = micro_batches(draw, self.rank, self.num_processes, self.rows_per_micro_batch)
-        return tuple(self._batch(share) for share in shares)
-
-    def _batch(self, draw: Draw) -> MlmBatch:
         recipe = self.recipe
+        draw = global_batch(index, self.rows_per_step, len(self.rows), recipe.seed)
+        share = share_of_rank(draw, self.rank, self.num_processes)
         masked = [
             mask_row(self.rows[row_id], recipe.vocabulary, recipe.masking, recipe.seed, epoch, row_id)
-            for row_id, epoch in zip(draw.row_ids.tolist(), draw.epochs.tolist(), strict=True)
+            for row_id, epoch in zip(share.row_ids.tolist(), share.epochs.tolist(), strict=True)
         ]
-        return collate(masked, recipe.pad, draw.row_ids.tolist())
+        lengths = np.array([len(one.row) for one in masked])
+        parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)
+        return tuple(
+            collate([masked[place] for place in part], recipe.pad, share.row_ids[part].tolist()) for part in parts
+        )

@@ -111,8 +111,9 @@ class PretrainRuntime:
     """CPU threads per rank if there is no GPU; by default an equal share of the cores."""
     hang_seconds: float = 1800.0
     """Seconds without progress after which a rank exits, because another rank must have hung."""
-    num_loader_workers: int = 0
-    """Processes per rank that prepare batches in advance; 0 prepares them in the training process."""
+    num_loader_workers: int | None = None
+    """Processes per rank that prepare batches in advance; 0, the default without a GPU, prepares them in the training
+    process; the default with a GPU is 2."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: a third more computation, a fraction of the memory."""
     peak_flops: float | None = None
@@ -140,7 +141,7 @@ class PretrainRuntime:
             raise ValueError("hang_seconds must be positive and at most 1e8")
         if self.peak_flops is not None and not 0 < self.peak_flops < math.inf:
             raise ValueError("peak_flops must be positive")
-        if self.num_loader_workers < 0:
+        if self.num_loader_workers is not None and self.num_loader_workers < 0:
             raise ValueError("num_loader_workers must not be negative")
         if self.num_threads is not None and not 1 <= self.num_threads <= MAX_THREADS:
             raise ValueError(f"num_threads must be between 1 and {MAX_THREADS}")

@@ -42,8 +42,11 @@ class Backend(Protocol):
     def backward(self, loss: Tensor) -> None:
         """Adds the gradients of `loss`."""
 
-    def step(self, learning_rate: float) -> float:
-        """Clips the gradients, updates unless their norm is not finite, and returns the norm before clipping."""
+    def step(self, learning_rate: float) -> Tensor:
+        """Clips the gradients, updates unless their norm is not finite, and returns the norm before clipping.
+
+        The norm stays on the device, so that the host need not wait.
+        """
 
     def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:
         """Returns how much of a rank's gradients and AdamW moments is allocated only by the first update."""
@@ -100,17 +103,18 @@ class PlainBackend:
         """Adds the gradients of `loss`, scaled in fp16."""
         self.accelerator.backward(self.scaler.scale(loss))
 
-    def step(self, learning_rate: float) -> float:
+    def step(self, learning_rate: float) -> Tensor:
         """Clips, updates unless a gradient is not finite, and returns the norm; in fp16, adapts the loss scale.
 
-        DDP averages the gradients, so one that is not finite is so on every rank, and all ranks skip the update.
+        DDP averages the gradients, so one that is not finite is so on every rank, and all ranks skip the update. The
+        fused optimizer itself skips it, where `found_inf` is 1.
         """
         self.scaler.unscale_(self.optimizer)
-        norm = float(nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))
-        if norm < float("inf"):  # false for nan as well
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-            self.optimizer.step()
+        norm = nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        cast(Any, self.optimizer).found_inf = norm.isfinite().logical_not().float()
+        self.optimizer.step()
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return norm

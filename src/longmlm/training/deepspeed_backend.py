@@ -105,12 +105,12 @@ class DeepSpeedBackend:
         """Adds the gradients of `loss`."""
         self.engine.backward(loss)
 
-    def step(self, learning_rate: float) -> float:
+    def step(self, learning_rate: float) -> Tensor:
         """Clips, updates unless a gradient is not finite, and returns the norm, which is infinite then."""
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
         self.engine.step()
-        return float(self.engine.get_global_grad_norm())
+        return torch.as_tensor(self.engine.get_global_grad_norm(), device=self.accelerator.device)
 
     def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:  # noqa: ARG002 - part of the protocol
         """Returns a rank's gradients, a partition of them from stage 2 on; the moments are allocated already."""

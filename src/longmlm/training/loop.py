@@ -43,6 +43,7 @@ from longmlm.training.run_folder import SETTINGS
 from longmlm.training.update import Update, one_update
 
 DEEPSPEED_SETTINGS = "deepspeed.json"
+GPU_LOADER_WORKERS = 2
 
 
 class EvaluationStoppedError(Exception):
@@ -203,13 +204,15 @@ def _is_stopping(run: Run, stop: Stop, saver: Saver) -> bool:
 
 def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[Batch, ...]]:
     """Yields the micro-batches of each step left; a generator of its own leaves dropout's untouched."""
-    rows_per_step = task.batches.rows_per_step
+    rows_per_step, num_workers = task.batches.rows_per_step, run.runtime.num_loader_workers
+    if num_workers is None:
+        num_workers = GPU_LOADER_WORKERS if torch.cuda.is_available() else 0
     end = state.cursor + (task.recipe.num_steps - state.step) * rows_per_step
     loader = DataLoader(
         cast(Dataset[tuple[Batch, ...]], task.batches),
         batch_size=None,
         sampler=range(state.cursor, end, rows_per_step),
-        num_workers=run.runtime.num_loader_workers,
+        num_workers=num_workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),
         worker_init_fn=ignore_stop_signals,
@@ -224,7 +227,8 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], pr
         progress.report(state.step, f"no finite loss, {state.skipped_steps} skipped")
         return
     num_targets = sum(update.num_targets for update in updates)
-    speed = sum(update.num_tokens for update, _ in window) / sum(seconds for _, seconds in window)
+    num_tokens = sum(update.num_tokens for update, _ in window)
+    speed = num_tokens / sum(seconds for _, seconds in window)
     line = TrainingMetrics(
         step=state.step,
         tokens=state.tokens,
@@ -236,6 +240,7 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], pr
         elapsed_seconds=state.training_seconds,
         memory_bytes=peak_memory_bytes(),
         mfu=speed / run.peak_tokens_per_second if run.peak_tokens_per_second else None,
+        padding_percent=100 * (1 - num_tokens / sum(update.num_padded for update, _ in window)),
         skipped_steps=state.skipped_steps,
     )
     means = f"loss {line.loss:.3f} accuracy {line.accuracy:.1f} % lr {line.learning_rate:.1e} {speed:,.0f} tokens/s"

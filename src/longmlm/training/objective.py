@@ -24,6 +24,10 @@ class Batch(Protocol):
         """Tokens without padding."""
 
     @property
+    def num_padded(self) -> int:
+        """Tokens with padding."""
+
+    @property
     def row_ids(self) -> tuple[int, ...]:
         """The rows that it consists of."""
 

@@ -9,6 +9,9 @@ Two ranks with two micro-batches each; targets and loss sums:
 The loss is (6 + 4 + 5 + 1) / (3 + 1 + 2 + 2) = 2.0 nats. The mean of the four micro-batches' means would be
 (2.0 + 4.0 + 2.5 + 0.5) / 4 = 2.25: it would weigh the single target of the second micro-batch as much as the three of
 the first. Data parallelism averages gradients over the ranks, so each backward pass scales its sum by 2 ranks / 8.
+
+The host waits for the device once per step, after the update has been queued: it then reads counts, sums and gradient
+norm together. Until then they stay on the device, which also decides whether the update is made.
 """
 
 import math
@@ -32,12 +35,15 @@ MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00
 class Update:
     """One update over all ranks: mean loss in nats, accuracy in percent, gradient norm before clipping.
 
+    `num_tokens` counts the tokens of the rows, `num_padded` those and the padding.
+
     An update is skipped, and changes no weight, when its loss or norm is not finite, as happens in fp16.
     """
 
     loss: float
     accuracy: float
     num_tokens: int
+    num_padded: int
     num_targets: int
     gradient_norm: float
     learning_rate: float
@@ -51,41 +57,38 @@ class Update:
 def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> Update:
     """Makes one update with this rank's micro-batches of a global batch.
 
-    Raises TrainingError, before the update, when the loss or a gradient is not finite on any rank. In fp16, such an
-    update is skipped and the loss scale lowered, and the error comes after MAX_SKIPPED_IN_A_ROW of them in a row.
+    Raises TrainingError when the loss or a gradient is not finite on any rank; the update is not made then. In fp16,
+    the loss scale is lowered instead, and the error comes after MAX_SKIPPED_IN_A_ROW such updates in a row.
     """
     accelerator, backend = run.accelerator, run.backend
-    own_counts = [sum(batch.num_targets for batch in batches), sum(batch.num_tokens for batch in batches)]
-    counts = torch.tensor(own_counts, dtype=torch.float64, device=accelerator.device)
-    num_targets, num_tokens = accelerator.reduce(counts, "sum").tolist()
+    own = [[batch.num_targets, batch.num_tokens, batch.num_padded] for batch in batches]
+    own_counts = torch.tensor(own, dtype=torch.float64).sum(0)
+    counts = accelerator.reduce(own_counts.to(accelerator.device, non_blocking=True), "sum")
+    weight = (accelerator.num_processes / counts[0]).float()
+    sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
+    for number, batch in enumerate(batches, 1):
+        heartbeat()
+        with backend.accumulation(is_last=number == len(batches)):
+            loss, correct = backend.forward(batch.to(accelerator.device))
+            sums += torch.stack([loss.detach().double(), correct.double()])
+            backend.backward(loss * torch.where(loss.detach().isfinite(), weight, math.nan))  # nan: no rank updates
+    rate = learning_rate(state.step, task.recipe)
+    norm = backend.step(rate)
+    figures = torch.cat([counts, accelerator.reduce(sums, "sum"), norm.double().view(1)])
+    num_targets, num_tokens, num_padded, loss_sum, num_correct, norm = figures.tolist()
     if not num_targets:
         raise TrainingError(
             f"the rows of step {state.step + 1} have no token to predict: the tokenizer does not know the text's script"
         )
-    sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
-    loss_sum, num_correct, weight = math.nan, math.nan, accelerator.num_processes / num_targets
-    for number, batch in enumerate(batches, 1):
-        is_last = number == len(batches)
-        heartbeat()
-        with backend.accumulation(is_last):
-            loss, correct = backend.forward(batch.to(accelerator.device))
-            sums += torch.stack([loss.detach().double(), correct.double()])
-            if is_last:
-                loss_sum, num_correct = accelerator.reduce(sums, "sum").tolist()
-                _check_finite(loss_sum, task, run, batches, state)
-                weight = weight if math.isfinite(loss_sum) else math.nan  # every rank skips the update
-            backend.backward(loss * weight)
-    rate = learning_rate(state.step, task.recipe)
-    norm = backend.step(rate)
-    _check_finite(norm, task, run, batches, state)
-    return Update(
-        loss_sum / num_targets, 100 * num_correct / num_targets, int(num_tokens), int(num_targets), norm, rate
-    )
+    if not (math.isfinite(loss_sum) and math.isfinite(norm)):
+        _check_skipped(task, run, batches, state)
+        norm = math.nan
+    loss, accuracy = loss_sum / num_targets, 100 * num_correct / num_targets
+    return Update(loss, accuracy, int(num_tokens), int(num_padded), int(num_targets), norm, rate)
 
 
-def _check_finite(value: float, task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> None:
-    if math.isfinite(value):
-        return
+def _check_skipped(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> None:
+    """Raises TrainingError for a skipped update, in fp16 only after MAX_SKIPPED_IN_A_ROW of them in a row."""
     skipped, reason = state.skipped_in_a_row + 1, ""
     if task.record.trained_on.precision == "fp16":
         if skipped < MAX_SKIPPED_IN_A_ROW:
