@@ -6,11 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.rows import Row
+from longmlm.model import mlm
 from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.settings.pretrain import ComputePrecision
 from tests.support.families import tiny_model
@@ -233,3 +235,52 @@ def test_attention_of_deberta_stays_in_fp32_under_autocast() -> None:
         tiny_model("deberta", 0)(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long())
     logits = [MlmObjective(tiny_model("deberta", 0), precision).logits(batch) for precision in ("no", "bf16")]
     assert 0 < (logits[1] - logits[0]).abs().mean() < 0.05 * logits[0].std()
+
+
+class LogitSizes(TorchDispatchMode):
+    """Records the number of rows of each tensor that is as wide as the vocabulary, and of those saved for backward."""
+
+    def __init__(self, objective: MlmObjective) -> None:
+        super().__init__()
+        self.vocab_size, self.weight_rows = objective.parts.decoder_weight.shape
+        self.rows, self.saved_rows = [0], [0]
+        self.saved = torch.autograd.graph.saved_tensors_hooks(self.save, lambda tensor: tensor)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.count(result, self.rows)
+        return result
+
+    def count(self, value: object, rows: list[int]) -> None:
+        if isinstance(value, torch.Tensor) and value.ndim > 1 and value.shape[-1] == self.vocab_size:
+            num_rows = value.numel() // self.vocab_size
+            rows += [num_rows] if num_rows != self.weight_rows else []
+
+    def save(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.count(tensor, self.saved_rows)
+        return tensor
+
+
+def test_logits_are_computed_for_some_positions_at_a_time(
+    model: PreTrainedModel, batch: MlmBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin, objective = MlmObjective(copy.deepcopy(model)), MlmObjective(model)
+    with LogitSizes(twin) as sizes:
+        twin(batch)
+    assert max(sizes.rows) == len(batch.labels) > 8
+    expected = twin(batch)
+    expected.loss_sum.backward()
+    monkeypatch.setattr(mlm, "MAX_LOGITS", 3 * model.config.vocab_size + 1)
+    with LogitSizes(objective) as sizes:
+        with sizes.saved:
+            found = objective(batch)
+        found.loss_sum.backward()
+    assert max(sizes.rows) == 3 and max(sizes.saved_rows) == 0
+    assert torch.allclose(found.loss_sum, expected.loss_sum, rtol=1e-6)
+    assert int(found.num_correct) == int(expected.num_correct)
+    for (name, one), other in zip(objective.named_parameters(), twin.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None), name
+        assert one.grad is None or torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-5), name
+    with LogitSizes(objective) as sizes, torch.inference_mode():
+        assert torch.allclose(objective.predict(batch).losses.sum(), expected.loss_sum, rtol=1e-6)
+    assert max(sizes.rows) == 3

@@ -14,6 +14,8 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.model.architecture import architecture_of
 from longmlm.settings.pretrain import ComputePrecision
 
+MAX_LOGITS = 2**26  # computed at a time, 256 MiB in fp32; the backward pass holds three times as much
+
 
 class LossSum(NamedTuple):
     """Summed cross-entropy in nats, and the number of correct predictions, over the selected positions of a batch."""
@@ -30,7 +32,11 @@ class MlmOutput(NamedTuple):
 
 
 class MlmObjective(nn.Module):
-    """A masked language model whose head runs at the selected positions only; parameters stay fp32 in any precision."""
+    """A masked language model whose head runs at the selected positions only; parameters stay fp32 in any precision.
+
+    The head runs on as many positions at a time as give MAX_LOGITS logits, and again in the backward pass if those are
+    not all: with 50,265 tokens in the vocabulary, on 1,335 positions.
+    """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
         super().__init__()
@@ -47,16 +53,35 @@ class MlmObjective(nn.Module):
 
     def predict(self, batch: MlmBatch) -> MlmOutput:
         """Returns loss and correctness at each selected position, in the batch's order."""
-        logits = self.logits(batch)
-        losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-        return MlmOutput(losses, logits.argmax(-1) == batch.labels)
+        hidden, size = self.selected_states(batch), max(1, MAX_LOGITS // self.model.config.vocab_size)
+        if len(hidden) <= size:
+            return self._predict(hidden, batch.labels)
+        predict = self._predict
+        if torch.is_grad_enabled():
+            predict = partial(checkpoint, predict, use_reentrant=False, preserve_rng_state=False)
+        parts = [predict(*part) for part in zip(hidden.split(size), batch.labels.split(size), strict=True)]
+        return MlmOutput(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _predict(self, hidden: Float[Tensor, "selected width"], labels: Int[Tensor, " selected"]) -> MlmOutput:
+        logits = self._logits(hidden)
+        return MlmOutput(nn.functional.cross_entropy(logits, labels, reduction="none"), logits.argmax(-1) == labels)
 
     def logits(self, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
         """Returns the fp32 logits at the selected positions, computed under autocast unless the precision is no."""
-        half = torch.float16 if self.precision == "fp16" else torch.bfloat16
-        with torch.autocast(batch.input_ids.device.type, half, enabled=self.precision != "no"):
-            hidden = self.hidden_states(batch).flatten(0, 1).index_select(0, batch.selected)
+        return self._logits(self.selected_states(batch))
+
+    def _logits(self, hidden: Float[Tensor, "selected width"]) -> Float[Tensor, "selected vocabulary"]:
+        with self._autocast(hidden):
             return self.parts.head(hidden).float()
+
+    def selected_states(self, batch: MlmBatch) -> Float[Tensor, "selected width"]:
+        """Returns the last hidden states at the selected positions."""
+        with self._autocast(batch.input_ids):
+            return self.hidden_states(batch).flatten(0, 1).index_select(0, batch.selected)
+
+    def _autocast(self, like: Tensor) -> torch.autocast:
+        half = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        return torch.autocast(like.device.type, half, enabled=self.precision != "no")
 
     def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
         """Returns the last hidden states."""
