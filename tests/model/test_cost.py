@@ -41,10 +41,12 @@ def model_of(family: str) -> PreTrainedModel:
     return AutoModelForMaskedLM.from_config(config)
 
 
-def batch_of(length: int, num_rows: int = 1) -> MlmBatch:
+def batch_of(length: int, num_rows: int = 1, is_packed: bool = False) -> MlmBatch:
     tokens = torch.randint(5, 290, (num_rows, length), generator=torch.Generator().manual_seed(length))
-    selected = torch.arange(0, num_rows * length, 8)
-    return MlmBatch(tokens, None, selected, tokens.flatten()[selected])
+    selected, labels = torch.arange(0, num_rows * length, 8), tokens.flatten()[::8]
+    if is_packed:
+        return MlmBatch(tokens.view(1, -1), None, selected, labels, row_lengths=(length,) * num_rows)
+    return MlmBatch(tokens, None, selected, labels)
 
 
 def saved_bytes(objective: MlmObjective, batch: MlmBatch) -> int:
@@ -97,7 +99,7 @@ def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: floa
     use_cpu_attention(model)
     objective = MlmObjective(model, precision).train()
     set_dropout(objective, dropout)
-    one, two = (saved_bytes(objective, batch_of(512, num_rows)) for num_rows in (1, 2))
+    one, two = (saved_bytes(objective, batch_of(512, num_rows, objective.is_packed)) for num_rows in (1, 2))
     predicted = cost_of(objective.model, Work(512, 1 / 8, precision != "no")).row_bytes
     assert predicted == pytest.approx(two - one, rel=0.2)
 

@@ -1,5 +1,6 @@
-"""Chunked attention: matches torch's values and gradients, dropout keeps the mean, saved memory is linear in length."""
+"""Attention over packed rows: torch's values and gradients, dropout that keeps the mean, memory linear in length."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -7,20 +8,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from longmlm.batches.collate import MlmBatch
+from longmlm.batches.collate import MlmBatch, collate
+from longmlm.batches.masking import MaskedRow
+from longmlm.data.rows import Row
 from longmlm.model import cpu_attention
 from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.cpu_attention import (
     ATTENTION_NAME,
     AttentionOptions,
     ChunkedAttention,
+    PackedRows,
     attention,
     attention_name,
     chunks,
+    jagged_attention,
     new_dropout_pool,
     use_cpu_attention,
 )
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.settings.pretrain import ComputePrecision
 from tests.support.families import tiny_model
 
 NUM_HEADS, LENGTH, WIDTH = 3, 12, 4
@@ -29,38 +35,56 @@ SCALE = 0.3
 
 
 def states_of(dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Returns queries, keys and values of three rows, in transformers' layout."""
+    """Returns queries, keys and values of three packed rows, in transformers' layout."""
     generator = torch.Generator().manual_seed(1)
-    shape = (len(LENGTHS), LENGTH, NUM_HEADS, WIDTH)
+    shape = (1, sum(LENGTHS), NUM_HEADS, WIDTH)
     return [
         torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).transpose(1, 2).requires_grad_()
         for _ in range(3)
     ]
 
 
-def is_token() -> Tensor:
-    return torch.arange(LENGTH) < torch.tensor(LENGTHS).unsqueeze(1)
+def packed(lengths: list[int]) -> PackedRows:
+    return PackedRows(tuple(lengths), torch.tensor([0, *np.cumsum(lengths)]))
 
 
-def reference(states: list[Tensor], kept: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """Returns the attention written as its formula, with zeros for padded queries."""
+def reference(states: list[Tensor]) -> Tensor:
+    """Returns the attention written as its formula, with a mask that separates the rows."""
     query, key, value = states
-    scores = (SCALE * query @ key.transpose(2, 3)).masked_fill(~is_token()[:, None, None], -torch.inf)
-    shares = scores.softmax(-1) if kept is None else scores.softmax(-1) * kept * scale
-    return (shares @ value * is_token()[:, None, :, None]).transpose(1, 2)
+    row = torch.repeat_interleave(torch.tensor(LENGTHS))
+    scores = (SCALE * query @ key.transpose(2, 3)).masked_fill(row != row.unsqueeze(1), -torch.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
 
 
 def in_chunks(states: list[Tensor], dropout: float = 0.0) -> Tensor:
     return ChunkedAttention.apply(*states, AttentionOptions(LENGTHS, dropout, SCALE))
 
 
+def row_by_row(states: list[Tensor]) -> Tensor:
+    return attention(None, *states, None, packed(LENGTHS), scaling=SCALE)[0]
+
+
+def nested(states: list[Tensor]) -> Tensor:
+    return jagged_attention(*states, packed(LENGTHS), 0.0, SCALE)
+
+
 @pytest.mark.parametrize("max_chunk", [1, 7, 12 * 5, 12 * 12, 3 * 12 * 12, 10**6])
-def test_values_and_gradients_are_those_of_the_formula(max_chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_give_the_values_and_gradients_of_the_formula(max_chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_attention, "MAX_CHUNK", max_chunk)
+    check_values_and_gradients(in_chunks)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("attend", [row_by_row, nested])
+def test_rows_do_not_attend_to_each_other(attend: Callable[[list[Tensor]], Tensor]) -> None:
+    check_values_and_gradients(attend)
+
+
+def check_values_and_gradients(attend: Callable[[list[Tensor]], Tensor]) -> None:
     outputs, gradients = [], []
-    for attend in (reference, in_chunks):
+    for function in (reference, attend):
         states = states_of()
-        output = attend(states)
+        output = function(states)
         (output.cos() * torch.arange(WIDTH)).sum().backward()
         outputs.append(output.detach())
         gradients.append([state.grad for state in states])
@@ -75,20 +99,22 @@ def test_chunks_cover_all_pairs_once_and_are_small(
     max_chunk: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_attention, "MAX_CHUNK", max_chunk)
-    seen = [np.zeros((NUM_HEADS, length), dtype=int) for length in lengths]
+    seen = np.zeros((NUM_HEADS, sum(lengths)), dtype=int)
+    rows = [slice(begin, end) for begin, end in pairwise([0, *np.cumsum(lengths).tolist()])]
     for part in chunks(lengths, NUM_HEADS):
-        seen[part.row][part.heads, part.queries] += 1
-        covered = seen[part.row][part.heads, part.queries]
-        assert covered.size * part.length <= max(max_chunk, part.length)
-        assert part.length == lengths[part.row]
-    assert all((counts == 1).all() for counts in seen)
+        seen[part.heads, part.queries] += 1
+        length = part.tokens.stop - part.tokens.start
+        assert part.num_probabilities == seen[part.heads, part.queries].size * length <= max(max_chunk, length)
+        assert part.tokens in rows and part.tokens.start <= part.queries.start < part.queries.stop <= part.tokens.stop
+    assert (seen == 1).all()
 
 
 def test_a_row_of_1536_takes_one_chunk_per_head_and_a_short_row_takes_one() -> None:
     found = list(chunks([1536, 400], 12))
     assert len(found) == 12 + 1
     assert found[-1].heads == slice(0, 12)
-    assert all(part.queries == slice(0, 1536) for part in found[:-1])
+    assert all(part.queries == part.tokens == slice(0, 1536) for part in found[:-1])
+    assert found[-1].tokens == slice(1536, 1936)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
@@ -158,46 +184,8 @@ def test_dropout_near_one_is_finite() -> None:
 def test_no_draw_is_made_without_dropout() -> None:
     before = torch.get_rng_state()
     for dtype in (torch.float32, torch.bfloat16):
-        attention(None, *states_of(dtype), is_token(), scaling=SCALE)
+        attention(None, *states_of(dtype), None, packed(LENGTHS), scaling=SCALE)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dropout", [0.0, 1e-12])
-def test_padding_is_skipped(dtype: torch.dtype, dropout: float) -> None:
-    lengths = [LENGTH, 5, 0]
-    mask = torch.arange(LENGTH) < torch.tensor(lengths).unsqueeze(1)
-    outputs, gradients = [], []
-    for kind in (torch.float64, dtype):
-        states = states_of(kind)
-        if kind is dtype:
-            output, _ = attention(None, *states, mask, scaling=SCALE, dropout=dropout)
-            is_zero = (output == 0).flatten(2).all(-1)
-            assert torch.equal(is_zero, ~mask) or dtype is torch.float32
-        else:
-            output = torch.nn.functional.scaled_dot_product_attention(
-                *states, attn_mask=mask[:, None, None].expand(-1, 1, LENGTH, -1), scale=SCALE
-            ).transpose(1, 2)
-        kept = output[:2] * mask[:2, :, None, None]
-        kept.square().sum().backward()
-        outputs.append(kept.detach().double())
-        gradients.append([state.grad[:2].double() for state in states])
-    tolerance = 1e-5 if dtype is torch.float32 else 0.03
-    torch.testing.assert_close(outputs[1], outputs[0], rtol=tolerance, atol=tolerance)
-    for ours, expected in zip(gradients[1], gradients[0], strict=True):
-        torch.testing.assert_close(ours, expected, rtol=tolerance, atol=2 * tolerance)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_other_masks_and_unpadded_rows_match_torch(dtype: torch.dtype) -> None:
-    states = states_of(dtype)
-    holes = is_token().clone()
-    holes[0, 3] = False
-    added = torch.randn(len(LENGTHS), 1, LENGTH, LENGTH, dtype=dtype)
-    for mask, expanded in ((holes, holes[:, None, None]), (added, added), (None, None)):
-        output, _ = attention(None, *states, mask, scaling=SCALE)
-        expected = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=expanded, scale=SCALE)
-        torch.testing.assert_close(output, expected.transpose(1, 2), rtol=0.02, atol=0.02 if dtype.itemsize < 4 else 0)
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, 16.0])
@@ -225,42 +213,61 @@ def test_memory_saved_for_backward_is_linear_in_length() -> None:
     assert kept[1] == 2 * kept[0] > 0
 
 
-def batch_of(lengths: list[int]) -> MlmBatch:
-    tokens = torch.randint(5, 290, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(3))
-    is_token = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-    selected = is_token.flatten().nonzero().flatten()[::2]
-    mask = None if is_token.all() else is_token
-    return MlmBatch(tokens, mask, selected, tokens.flatten()[selected])
+def batch_of(lengths: list[int], is_packed: bool) -> MlmBatch:
+    generator = np.random.default_rng(3)
+    rows = []
+    for length in lengths:
+        tokens, selected = generator.integers(5, 290, length), np.arange(0, length, 2)
+        rows.append(MaskedRow(Row(tokens, np.array([1]), np.array([0])), selected, tokens[selected]))
+    return collate(rows, None if is_packed else 1)
 
 
-@pytest.mark.parametrize("lengths", [[16, 16], [16, 3, 9]], ids=["full", "padded"])
-def test_models_give_the_losses_and_gradients_of_stock_attention(kind: tuple[str, int], lengths: list[int]) -> None:
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("dropout", [0.0, 1e-12])  # the second drops nothing, in chunks
+@pytest.mark.parametrize("lengths", [[16, 16], [16, 3, 9, 16], [1]])
+def test_packed_batches_give_the_losses_and_gradients_of_padded_ones_with_stock_attention(
+    kind: tuple[str, int], lengths: list[int], dropout: float, precision: ComputePrecision
+) -> None:
     losses, gradients = [], []
     for is_ours in (False, True):
-        objective = MlmObjective(tiny_model(*kind).train(), "bf16")
-        set_dropout(objective, 0.0)
+        model = tiny_model(*kind).train()
         if is_ours:
-            use_cpu_attention(objective.model)
-            assert attention_name(objective.model) == ATTENTION_NAME
-            set_dropout(objective, 1e-12)  # drops nothing
-        objective(batch_of(lengths)).loss_sum.backward()
-        losses.append(objective.predict(batch_of(lengths)).losses.detach())
+            use_cpu_attention(model)
+        objective = MlmObjective(model, precision)
+        assert objective.is_packed == is_ours
+        set_dropout(objective, dropout if is_ours else 0.0)
+        batch = batch_of(lengths, is_ours)
+        assert batch.num_padded == (sum(lengths) if is_ours else max(lengths) * len(lengths))
+        objective(batch).loss_sum.backward()
+        losses.append(objective.predict(batch).losses.detach())
         gradients.append(torch.cat([one.grad.flatten() for one in objective.parameters() if one.grad is not None]))
-    assert not torch.equal(losses[0], losses[1])  # chunks were used
-    torch.testing.assert_close(losses[1], losses[0], rtol=0.05, atol=0.1)
-    assert (gradients[1] - gradients[0]).norm() < 0.1 * gradients[0].norm()
+    close = {"rtol": 1e-4, "atol": 1e-4} if precision == "no" else {"rtol": 0.05, "atol": 0.1}
+    torch.testing.assert_close(losses[1], losses[0], **close)
+    assert (gradients[1] - gradients[0]).norm() < (1e-4 if precision == "no" else 0.1) * gradients[0].norm()
+
+
+def test_rows_of_a_packed_batch_do_not_influence_each_other(kind: tuple[str, int]) -> None:
+    model = tiny_model(*kind).eval()
+    use_cpu_attention(model)
+    batch = batch_of([16, 3, 9], is_packed=True)
+    before = MlmObjective(model).predict(batch).losses
+    batch.input_ids[0, 16:19] = torch.tensor([50, 51, 52])
+    after = MlmObjective(model).predict(batch).losses
+    is_changed = (after != before).tolist()
+    assert is_changed == [False] * 8 + [True] * 2 + [False] * 5
 
 
 def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
     gradients = []
     for is_recomputed in (False, True):
-        objective = MlmObjective(tiny_model(*kind).train())
-        use_cpu_attention(objective.model)
+        model = tiny_model(*kind).train()
+        use_cpu_attention(model)
+        objective = MlmObjective(model)
         set_dropout(objective, 0.2)
         if is_recomputed:
             checkpoint_activations(objective.model)
         torch.manual_seed(8)
-        objective(batch_of([16, 9])).loss_sum.backward()
+        objective(batch_of([16, 9], is_packed=True)).loss_sum.backward()
         gradients.append([one.grad for one in objective.parameters() if one.grad is not None])
     assert all(
         torch.equal(one, other) for one, other in pairwise(gradients) for one, other in zip(one, other, strict=True)

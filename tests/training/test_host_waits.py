@@ -91,7 +91,7 @@ def test_a_step_reads_its_figures_once_after_the_update(settings, train, events)
         passes, end = step[:-2], step[-2:]
         assert passes == ["forward", "backward"] * (len(passes) // 2) and len(passes) >= 4
         assert end == ["step", "tolist"]
-    assert all(line.padding_percent > 0 for line in training_lines(run))
+    assert all(line.padding_percent == 0 for line in training_lines(run))
 
 
 @pytest.mark.parametrize("read", ["float(loss)", "bool(loss > 0)", "loss.cpu()", "x[x > 0]", "x.nonzero()"])

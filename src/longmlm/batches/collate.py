@@ -21,7 +21,8 @@ class MlmBatch:
     """Rows as the model sees them; `selected` and `document_starts` are indices into the flattened `input_ids`.
 
     `labels` holds the original tokens at `selected`, `document_sources` the source of each document's part.
-    `attention_mask` is None when all rows are equally long, which allows the flash kernel. `row_ids` identify the rows.
+    `attention_mask` is None when all rows are equally long. `row_ids` identify the rows. In a packed batch, `input_ids`
+    is one line of tokens in which the rows follow each other, with these `row_lengths`.
     """
 
     input_ids: Int64[Tensor, "rows length"]
@@ -31,6 +32,7 @@ class MlmBatch:
     row_ids: tuple[int, ...] = ()
     document_starts: Int64[Tensor, " documents"] = field(default_factory=_empty)
     document_sources: Int64[Tensor, " documents"] = field(default_factory=_empty)
+    row_lengths: tuple[int, ...] = ()
 
     @property
     def num_targets(self) -> int:
@@ -60,28 +62,32 @@ class MlmBatch:
         return replace(self, **{name: move(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
-def collate(masked: Sequence[MaskedRow], pad: int, row_ids: Sequence[int] = ()) -> MlmBatch:
-    """Returns masked rows as one batch, padded on the right to the longest."""
+def collate(masked: Sequence[MaskedRow], pad: int | None, row_ids: Sequence[int] = ()) -> MlmBatch:
+    """Returns masked rows as one batch: padded on the right to the longest, or packed if `pad` is None."""
     rows = [item.row for item in masked]
     lengths = np.array([len(row) for row in rows])
-    longest = int(lengths.max())
-    is_token = np.arange(longest) < lengths[:, None]
-    input_ids = np.full(is_token.shape, pad, dtype=np.int64)
-    input_ids[is_token] = np.concatenate([row.input_ids for row in rows])
+    input_ids = np.concatenate([row.input_ids for row in rows]).astype(np.int64, copy=False)[None]
+    starts, attention_mask = np.cumsum(lengths) - lengths, None
+    if pad is not None:
+        starts, is_token = np.arange(len(rows)) * lengths.max(), np.arange(lengths.max()) < lengths[:, None]
+        padded = np.full(is_token.shape, pad, dtype=np.int64)
+        padded[is_token] = input_ids[0]
+        input_ids, attention_mask = padded, None if is_token.all() else torch.from_numpy(is_token)
     return MlmBatch(
         torch.from_numpy(input_ids),
-        None if is_token.all() else torch.from_numpy(is_token),
-        _flattened([item.selected for item in masked], longest),
+        attention_mask,
+        _shifted([item.selected for item in masked], starts),
         _joined([item.labels for item in masked]),
         tuple(row_ids),
-        _flattened([row.document_starts for row in rows], longest),
+        _shifted([row.document_starts for row in rows], starts),
         _joined([row.document_sources for row in rows]),
+        tuple(lengths.tolist()) if pad is None else (),
     )
 
 
-def _flattened(positions: Sequence[np.ndarray], length: int) -> Int64[Tensor, " n"]:
-    """Returns positions in rows as indices into the flattened batch."""
-    return _joined([number * length + in_row for number, in_row in enumerate(positions)])
+def _shifted(positions: Sequence[np.ndarray], starts: Int64[np.ndarray, " rows"]) -> Int64[Tensor, " n"]:
+    """Returns positions in rows as indices into the flattened batch, in which each row begins at its start."""
+    return _joined([start + in_row for start, in_row in zip(starts, positions, strict=True)])
 
 
 def _joined(columns: Sequence[np.ndarray]) -> Int64[Tensor, " n"]:

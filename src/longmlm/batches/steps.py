@@ -22,13 +22,13 @@ from longmlm.settings.masking import Masking
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that the global batches depend on, except for the rows."""
+    """All that the global batches depend on, except for the rows; without `pad`, micro-batches are packed."""
 
     seed: int
     rows_per_step: int
     masking: Masking
     vocabulary: Maskable
-    pad: int
+    pad: int | None
 
 
 def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int | None = None) -> None:

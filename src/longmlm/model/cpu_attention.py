@@ -1,8 +1,8 @@
-"""Attention on a CPU: padding is skipped, and dropout is computed in chunks that fit in the cache.
+"""Attention over packed batches, whose rows follow each other in one line of tokens, without padding.
 
-Without dropout, torch's attention runs on one row at a time, without its padding. With dropout, torch's attention works
-on all heads of the batch at once and saves every probability. Here it is computed chunk by chunk, and the backward pass
-recomputes the probabilities.
+On a GPU, a jagged nested tensor lets torch's flash kernel attend within each row. On a CPU without dropout, torch's
+attention runs on one row at a time. With dropout, torch's attention on a CPU works on all heads at once and saves every
+probability. Here it is computed chunk by chunk, and the backward pass recomputes the probabilities.
 
 Example: 12 heads, two rows of 1536 and 400 tokens. A chunk holds at most 1536 x 1536 probabilities. The first row takes
 12 chunks, one per head; the second takes one chunk for all 12 heads (12 x 400 x 400).
@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nested import nested_tensor_from_jagged
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from longmlm.model.architecture import LEARNED_FAMILIES
 
@@ -35,7 +38,7 @@ def use_cpu_attention(model: PreTrainedModel) -> None:
     """
     if uses_cpu_attention(model.config) and attention_name(model) == "sdpa":
         AttentionInterface.register(ATTENTION_NAME, attention)
-        AttentionMaskInterface.register(ATTENTION_NAME, _padding_mask)
+        AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
         model.set_attn_implementation(ATTENTION_NAME)
 
 
@@ -44,97 +47,104 @@ def uses_cpu_attention(config: PreTrainedConfig) -> bool:
     return config.model_type in LEARNED_FAMILIES and not getattr(config, "is_decoder", False)
 
 
+def is_packed(model: PreTrainedModel) -> bool:
+    """Returns whether the model's attention is set to `attention`, which packed batches need."""
+    return attention_name(model) == ATTENTION_NAME
+
+
 def attention_name(model: PreTrainedModel) -> str:
     """Returns transformers' name for the model's attention implementation, such as sdpa."""
     return str(model.config._attn_implementation)  # noqa: SLF001 - transformers has no public getter
 
 
-def _padding_mask(*, attention_mask: Tensor | None, **_: object) -> Tensor | None:
-    """Returns the 2-D padding mask unchanged (True for tokens); transformers would expand it to 4-D."""
-    return attention_mask
+class PackedRows(NamedTuple):
+    """The lengths of the rows in a packed batch; on the device, where each begins, and the number of tokens."""
+
+    lengths: tuple[int, ...]
+    starts: Int64[Tensor, " rows_and_end"]
 
 
 def attention(
-    _module: object,
+    module: Any,
     query: Float[Tensor, "rows heads length head_dim"],
     key: Float[Tensor, "rows heads length head_dim"],
     value: Float[Tensor, "rows heads length head_dim"],
     attention_mask: Tensor | None,
+    packed_rows: PackedRows | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
-    """Computes what transformers' `sdpa` computes for an encoder, faster on a CPU with padding or dropout.
+    """Computes attention within each row of a packed batch, which has no mask; of other batches, transformers' `sdpa`.
 
-    Uses `dropout` and `scaling` of transformers' options and ignores the others. `attention_mask` is 2-D (True for
-    tokens, False for padding), or any mask that scaled_dot_product_attention accepts.
+    Uses `dropout` and `scaling` of transformers' options.
     """
+    if packed_rows is None:
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return output, None
     dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
-    is_padding_mask = attention_mask is None or attention_mask.ndim == query.ndim - 2
-    if query.device.type == "cpu" and (query.dtype == torch.bfloat16 or dropout) and is_padding_mask:
-        lengths = _row_lengths(attention_mask, query)
-        if lengths is not None and dropout:
-            return ChunkedAttention.apply(query, key, value, AttentionOptions(lengths, dropout, scale)), None
-        if lengths is not None and attention_mask is not None:
-            return _row_by_row(query, key, value, lengths, scale), None
-    if attention_mask is not None and is_padding_mask:
-        attention_mask = attention_mask[:, None, None, :].expand(-1, 1, query.shape[2], -1)
-    output = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scale)
-    return output.transpose(1, 2).contiguous(), None
+    if query.device.type != "cpu":
+        return jagged_attention(query, key, value, packed_rows, dropout, scale), None
+    if dropout:
+        return ChunkedAttention.apply(query, key, value, AttentionOptions(packed_rows.lengths, dropout, scale)), None
+    rows = [states.split(packed_rows.lengths, 2) for states in (query, key, value)]
+    outputs = [scaled_dot_product_attention(*row, scale=scale) for row in zip(*rows, strict=True)]
+    return torch.cat([output.transpose(1, 2) for output in outputs], dim=1), None
 
 
-def _row_by_row(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scale: float) -> Tensor:
-    """Returns the output as (rows, length, heads, head_dim), zero at padding; a row alone needs no mask."""
-    num_rows, num_heads, length, head_dim = query.shape
-    rows = []
-    for row, num_tokens in enumerate(lengths):
-        q, k, v = (states[row : row + 1, :, :num_tokens] for states in (query, key, value))
-        output = scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
-        padding = query.new_zeros(1, length - num_tokens, num_heads, head_dim)
-        rows.append(torch.cat([output, padding], dim=1))
-    return torch.cat(rows) if num_rows else query.transpose(1, 2)
-
-
-def _row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> list[int] | None:
-    """Returns the number of tokens in each row, or None if the mask hides anything but padding at the end of a row."""
-    num_rows, _, length, _ = query.shape
-    if mask is None:
-        return [length] * num_rows
-    lengths = mask.sum(1)
-    is_token = torch.arange(length, device=mask.device) < lengths.unsqueeze(1)
-    return lengths.tolist() if torch.equal(mask, is_token) else None
+def jagged_attention(
+    query: Float[Tensor, "1 heads tokens head_dim"],
+    key: Float[Tensor, "1 heads tokens head_dim"],
+    value: Float[Tensor, "1 heads tokens head_dim"],
+    packed_rows: PackedRows,
+    dropout: float,
+    scale: float,
+) -> Float[Tensor, "1 tokens heads head_dim"]:
+    """Returns attention within each row, by torch's kernels for rows of different lengths."""
+    shortest, longest = min(packed_rows.lengths), max(packed_rows.lengths)
+    nested = [
+        nested_tensor_from_jagged(
+            states[0].transpose(0, 1), packed_rows.starts, min_seqlen=shortest, max_seqlen=longest
+        ).transpose(1, 2)
+        for states in (query, key, value)
+    ]
+    output = scaled_dot_product_attention(*nested, dropout_p=dropout, scale=scale)
+    return output.transpose(1, 2).values().unsqueeze(0)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
     """The number of tokens in each row, the dropout probability, and the factor that scores are multiplied by."""
 
-    lengths: list[int]
+    lengths: Sequence[int]
     dropout: float
     scale: float
 
 
 class Chunk(NamedTuple):
-    """Some heads of a row and some of its queries, which attend to all `length` tokens of the row."""
+    """Some heads and some queries of a row, which attend to all `tokens` of the row."""
 
-    row: int
     heads: slice
     queries: slice
-    length: int
+    tokens: slice
 
     @property
     def num_probabilities(self) -> int:
         """Pairs of query and key, over all heads of the chunk."""
-        return (self.heads.stop - self.heads.start) * (self.queries.stop - self.queries.start) * self.length
+        num_heads, num_queries, num_tokens = (part.stop - part.start for part in self)
+        return num_heads * num_queries * num_tokens
 
 
-def chunks(lengths: list[int], num_heads: int) -> Iterator[Chunk]:
+def chunks(lengths: Sequence[int], num_heads: int) -> Iterator[Chunk]:
     """Yields chunks of at most MAX_CHUNK probabilities; a chunk has at least one query."""
-    for row, length in enumerate(lengths):
-        num_together = min(num_heads, max(1, MAX_CHUNK // max(1, length * length)))
-        num_queries = min(length, max(1, MAX_CHUNK // max(1, length)))
+    start = 0
+    for length in lengths:
+        tokens = slice(start, start + length)
+        num_together = min(num_heads, max(1, MAX_CHUNK // (length * length)))
+        num_queries = min(length, max(1, MAX_CHUNK // length))
         for head in range(0, num_heads, num_together):
-            for begin in range(0, length, max(1, num_queries)):
-                queries = slice(begin, min(length, begin + num_queries))
-                yield Chunk(row, slice(head, min(num_heads, head + num_together)), queries, length)
+            for begin in range(start, tokens.stop, num_queries):
+                heads = slice(head, min(num_heads, head + num_together))
+                yield Chunk(heads, slice(begin, min(tokens.stop, begin + num_queries)), tokens)
+        start = tokens.stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +183,21 @@ def new_dropout_pool(probability: float, seed: int, like: Tensor, sizes: Sequenc
 
 
 class ChunkedAttention(torch.autograd.Function):
-    """softmax(scale * query keyᵀ) value with dropout, chunk by chunk; the output of padding is zero."""
+    """softmax(scale * query keyᵀ) value with dropout within each row, chunk by chunk."""
 
     @staticmethod
     # pyrefly: ignore[bad-override]  # torch declares forward with *args
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """Returns the output as (rows, length, heads, head_dim), the layout that transformers expects."""
+        """Returns the output as (1, tokens, heads, head_dim), the layout that transformers expects."""
         ctx.save_for_backward(query, key, value)
         ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu"))
-        num_rows, num_heads, length, head_dim = query.shape
         parts, (buffer, scratch), dropout = _plan(options, ctx.seed, query, num_buffers=2)
-        output = query.new_zeros(num_rows, length, num_heads, head_dim)
+        output = torch.empty_like(query.transpose(1, 2))
         for number, chunk in enumerate(parts):
             q, k, v = _inputs_of(chunk, query, key, value)
             probs = _softmax(q * options.scale, k, buffer)
             dropped_probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
-            output[chunk.row, chunk.queries, chunk.heads] = torch.bmm(dropped_probs, v * dropout.scale).transpose(0, 1)
+            output[0, chunk.queries, chunk.heads] = torch.bmm(dropped_probs, v * dropout.scale).transpose(0, 1)
         return output
 
     @staticmethod
@@ -197,20 +206,20 @@ class ChunkedAttention(torch.autograd.Function):
         query, key, value = ctx.saved_tensors
         options: AttentionOptions = ctx.options
         parts, (buffer, scratch, grad_buffer), dropout = _plan(options, ctx.seed, query, num_buffers=3)
-        grad_query = torch.zeros_like(query)
+        grad_query = torch.empty_like(query)
         grad_key, grad_value = (torch.zeros_like(one, dtype=torch.float32) for one in (key, value))
         for number, chunk in enumerate(parts):
             q, k, v = _inputs_of(chunk, query, key, value)
             q = q * options.scale
-            grad = grad_outputs[0][chunk.row, chunk.queries, chunk.heads].transpose(0, 1).to(q.dtype) * dropout.scale
+            grad = grad_outputs[0][0, chunk.queries, chunk.heads].transpose(0, 1).to(q.dtype) * dropout.scale
             probs = _softmax(q, k, buffer)
             mask = dropout.mask(number, probs.shape)
             dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
             grad_probs = torch.bmm(grad, v.transpose(1, 2), out=_view(grad_buffer, probs.shape)).mul_(mask)
-            grad_value[chunk.row, chunk.heads, : chunk.length] += torch.bmm(dropped_probs.transpose(1, 2), grad)
+            grad_value[0, chunk.heads, chunk.tokens] += torch.bmm(dropped_probs.transpose(1, 2), grad)
             grad_scores = _softmax_backward(grad_probs, probs, scratch)
-            grad_query[chunk.row, chunk.heads, chunk.queries] = torch.bmm(grad_scores, k) * options.scale
-            grad_key[chunk.row, chunk.heads, : chunk.length] += torch.bmm(grad_scores.transpose(1, 2), q)
+            grad_query[0, chunk.heads, chunk.queries] = torch.bmm(grad_scores, k) * options.scale
+            grad_key[0, chunk.heads, chunk.tokens] += torch.bmm(grad_scores.transpose(1, 2), q)
         return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None
 
 
@@ -226,9 +235,8 @@ def _plan(
 
 def _inputs_of(chunk: Chunk, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns a chunk's queries, keys and values, contiguous in memory."""
-    tokens = slice(0, chunk.length)
-    places = ((query, chunk.queries), (key, tokens), (value, tokens))
-    q, k, v = (states[chunk.row, chunk.heads, where].contiguous() for states, where in places)
+    places = ((query, chunk.queries), (key, chunk.tokens), (value, chunk.tokens))
+    q, k, v = (states[0, chunk.heads, where].contiguous() for states, where in places)
     return q, k, v
 
 

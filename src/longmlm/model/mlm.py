@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.architecture import architecture_of
+from longmlm.model.cpu_attention import PackedRows, is_packed
 from longmlm.settings.pretrain import ComputePrecision
 
 MAX_LOGITS = 2**26  # computed at a time, 256 MiB in fp32; the backward pass holds three times as much
@@ -45,6 +46,11 @@ class MlmObjective(nn.Module):
         self.parts = architecture_of(model)
         if precision != "no" and model.config.model_type == "deberta":
             _attend_in_fp32(self.parts.layers)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether packed batches can be read; padded ones always can."""
+        return is_packed(self.model)
 
     def forward(self, batch: MlmBatch) -> LossSum:
         """Returns the sums over the batch, which a training step adds up over its micro-batches."""
@@ -85,9 +91,22 @@ class MlmObjective(nn.Module):
 
     def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
         """Returns the last hidden states."""
-        return self.parts.encoder(
-            input_ids=batch.input_ids, attention_mask=self.attention_mask(batch)
-        ).last_hidden_state
+        packing = self._packing(batch) if batch.row_lengths else {}
+        mask = self.attention_mask(batch)
+        return self.parts.encoder(input_ids=batch.input_ids, attention_mask=mask, **packing).last_hidden_state
+
+    def _packing(self, batch: MlmBatch) -> dict[str, Any]:
+        """Returns the arguments that keep the rows of a packed batch separate."""
+        device, num_tokens = batch.input_ids.device, batch.input_ids.numel()
+        lengths = torch.tensor(batch.row_lengths).to(device, non_blocking=True)
+        ends = lengths.cumsum(0)
+        begins = torch.repeat_interleave(ends - lengths, lengths, output_size=num_tokens)
+        positions = torch.arange(num_tokens, device=device) - begins + self.parts.position_offset
+        packed_rows = PackedRows(batch.row_lengths, nn.functional.pad(ends, (1, 0)))
+        arguments = {"position_ids": positions.unsqueeze(0), "packed_rows": packed_rows}
+        if hasattr(self.parts.encoder.embeddings, "token_type_embeddings"):
+            arguments["token_type_ids"] = torch.zeros_like(batch.input_ids)
+        return arguments
 
     def attention_mask(self, batch: MlmBatch) -> Tensor | None:
         """Returns the mask that the encoder gets."""

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, PretrainedConfig
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.cost import Cost, Gpu, Work
-from longmlm.model.cpu_attention import attention, use_cpu_attention, uses_cpu_attention
+from longmlm.model.cpu_attention import PackedRows, attention, use_cpu_attention, uses_cpu_attention
 from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 
@@ -53,9 +53,12 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     use_cpu_attention(model)
     objective = MlmObjective(model, "bf16" if work.is_half else "no").train()
     set_dropout(objective, dropout)
-    input_ids = torch.full((NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1)
+    row_lengths = (SHORT_LENGTH,) * NUM_ROWS if objective.is_packed else ()
+    input_ids = torch.full(
+        (1, NUM_ROWS * SHORT_LENGTH) if row_lengths else (NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1
+    )
     selected = torch.arange(round(work.selected_fraction * input_ids.numel()))
-    batch = MlmBatch(input_ids, None, selected, input_ids.flatten()[selected])
+    batch = MlmBatch(input_ids, None, selected, input_ids.flatten()[selected], row_lengths=row_lengths)
 
     def step() -> None:
         objective(batch).loss_sum.backward()
@@ -72,7 +75,8 @@ def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int
 
     def step() -> None:
         if uses_cpu_attention(config):
-            output, _ = attention(None, states[0], states[1], states[2], None, dropout=dropout)
+            row = PackedRows((length,), torch.tensor([0, length]))
+            output, _ = attention(None, states[0], states[1], states[2], None, row, dropout=dropout)
         else:
             output = scaled_dot_product_attention(states[0], states[1], states[2], dropout_p=dropout)
         output.sum().backward()

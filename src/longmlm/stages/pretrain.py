@@ -5,6 +5,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the same as python -m longmlm pretrain
     sys.argv.insert(1, "pretrain")
@@ -22,6 +23,7 @@ from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.errors import TrainingError
 from longmlm.evaluation.frozen import FrozenRows
+from longmlm.evaluation.packing import check_packed_attention
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST
 from longmlm.hubs.models import snapshot_of
@@ -130,10 +132,14 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
     )
     held_out = open_named_rows(config.rows, "held_out", verified=False)
-    per_batch = rows_per_evaluation_batch(run)
+    frozen = FrozenRows(
+        held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
+    )
+    if objective.is_packed and accelerator.device.type != "cpu":
+        notes += check_packed_attention(objective, frozen)
     evaluation = RunEvaluation(
         objective=objective,
-        frozen=FrozenRows(held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, per_batch),
+        frozen=frozen,
         base_positions=extension.base_positions if extension else rows.row_length,
         base=extension.base if extension else None,
         tokenizer=loaded.tokenizer,
@@ -214,6 +220,7 @@ def step_batches(run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocab
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
         batch = f"a global batch of {num_rows} whole rows has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
-    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, vocabulary.special.pad)
+    pad = None if cast(MlmObjective, run.backend.objective).is_packed else vocabulary.special.pad
+    drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)
