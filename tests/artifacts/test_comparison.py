@@ -94,6 +94,13 @@ def test_with_a_budget_arms_with_values_rank_by_seeds_and_accuracy() -> None:
     assert result.baseline_arm().values == {"rate": 2.0}
 
 
+def test_a_label_names_only_values_that_differ() -> None:
+    trials = (trial(17.0, 36.5, rate=1.0), trial(17.0, 35.0, rate=2.0))
+    trials = tuple(replace(one, values={"steps": 26, **one.values}) for one in trials)
+    result = comparison(*trials, budget="1h")
+    assert [result.label_of(arm) for arm in result.arms()] == ["a, rate 1.0", "a, rate 2.0"]
+
+
 def test_the_worked_example_of_a_paired_difference() -> None:
     first, second = measured(45.0, (4, 5), (10, 10)), measured(25.0, (3, 2), (10, 10))
     assert astuple(paired_difference([first], [second])) == pytest.approx((20.0, 10.0))

@@ -133,3 +133,20 @@ def test_what_cannot_be_run_is_refused_before_any_stage(
     monkeypatch.setattr(run, "run_stage", lambda *_: pytest.fail("a stage was started"))
     with pytest.raises(ConfigError, match=message):
         run.run_pipeline(settings(*options))
+
+
+def test_a_model_from_scratch_needs_a_licence_before_it_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started: list[str] = []
+    monkeypatch.setattr(run, "run_stage", lambda _config, name, _label: started.append(name))
+    options = ["--corpus", "text.jsonl", "--length", "40", "--output", "out", "--no-extension"]
+    options += ["--pretrain.start.architecture", "config.json", "--pretrain.start.tokenizer", "tokenizer"]
+    with pytest.raises(ConfigError, match="the licence is missing, and there is no base model"):
+        run.run_pipeline(parse(ResolvedPipeline, options))
+    assert not started
+    monkeypatch.setattr(run, "summary", lambda _config: "")
+    for allowed in (["--until", "pretrain"], ["--release.card.license", "mit"]):
+        run.run_pipeline(parse(ResolvedPipeline, [*options, *allowed]))
+    assert started == ["prepare", "pretrain", "prepare", "pretrain", "release"]

@@ -125,8 +125,12 @@ class Comparison(Artifact):
         return next((arm for arm in self.arms() if arm.name == self.baseline), None)
 
     def label_of(self, arm: Arm) -> str:
-        """Returns the name of an arm; with a budget, which ranks one arm with several values, with its values."""
-        return ", ".join([arm.name, *labels_of(arm.values)]) if self.budget else arm.name
+        """Returns an arm's name; with a budget, which ranks arms with several values, with the values that differ."""
+        if not self.budget:
+            return arm.name
+        others = [one.values for one in self.arms()]
+        differing = {key: value for key, value in arm.values.items() if any(one.get(key) != value for one in others)}
+        return ", ".join([arm.name, *labels_of(differing)])
 
 
 def rank(arm: Arm) -> tuple[bool, float, float]:

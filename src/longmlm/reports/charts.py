@@ -23,6 +23,8 @@ COLOURS = {
 }
 WIDE, NARROW = (9.2, 4.4), (4.4, 4.0)
 MAX_TICKS = {WIDE: 12, NARROW: 4}
+LEGEND_CHARACTERS = {WIDE: 115, NARROW: 52}
+HANDLE_CHARACTERS = 7  # the room that a legend's handle and gap take
 MARKERS = "osD^v"
 SPARSE = 40
 LOOK = {
@@ -140,8 +142,9 @@ def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
     axes.grid(axis="y", color=COLOURS["line"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        figure.legend(loc="outside lower center", ncols=5 if size == WIDE else 2, frameon=False)
+    if len(names := axes.get_legend_handles_labels()[1]) > 1:
+        num_columns = LEGEND_CHARACTERS[size] // (max(map(len, names)) + HANDLE_CHARACTERS)
+        figure.legend(loc="outside lower center", ncols=max(1, min(5, num_columns)), frameon=False)
     return figure
 
 

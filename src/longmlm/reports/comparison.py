@@ -73,8 +73,7 @@ def finding(comparison: Comparison) -> str:
     by_recovery = tokens is not None and not comparison.budget
     parts = [f"{label} ranks first by {'tokens to recovery' if by_recovery else 'accuracy after training'}: "]
     if tokens is not None:
-        theirs = "has not recovered" if recovered is None else f"after {_tokens(recovered)} M"
-        parts.append(f"recovered after {_tokens(tokens)} M tokens, {name} {theirs}; ")
+        parts.append(f"{_recovery(tokens)}, {name} {_recovery(recovered)}; ")
     parts.append(f"after training {best.after:.2f} %, {name} {rival.after:.2f} %")
     if gain := best.gain_over(rival):
         parts.append(f", {_points(gain)} points")
@@ -83,6 +82,12 @@ def finding(comparison: Comparison) -> str:
         elif (probability := best.probability_over(rival)) is not None:
             parts.append(f" (probability that it is better: {100 * probability:.0f} %)")
     return "".join(parts)
+
+
+def _recovery(tokens: float | None) -> str:
+    if tokens is None:
+        return "has not recovered"
+    return f"recovered after {_tokens(tokens)} M tokens" if tokens else "was at base_cut before training"
 
 
 def arms_table(comparison: Comparison) -> Table:

@@ -76,9 +76,14 @@ def run_pipeline(config: ResolvedPipeline) -> None:
 
 
 def check_runnable(config: ResolvedPipeline) -> None:
-    """Raises ConfigError for a launch that cannot be started, and for a dry run, after which there is no result."""
+    """Raises ConfigError for what would fail later: a launch that cannot be started, a dry run, a missing licence."""
     if config.pretrain.dry_run:
         raise ConfigError("pretrain.dry_run trains nothing to go on with: use longmlm pretrain FILE --dry-run")
+    if "release" in config.stages and config.pretrain.start.architecture and config.release.card.license is None:
+        raise ConfigError(
+            'the licence is missing, and there is no base model: set license = "apache-2.0", for example, in '
+            '[release.card], or until = "pretrain"'
+        )
     try:
         words = shlex.split(config.launch or "")
     except ValueError as error:
