@@ -9,6 +9,7 @@ the seconds since the rows were opened.
     python benchmarks/start_up.py [--quick]
 """
 
+import multiprocessing
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,21 +47,16 @@ class ManyRows:
         return self.rows[row_id % len(self.rows)]
 
 
-def prepared_rows(recipe: PrepareRecipe) -> Path:
-    """Returns a new folder of rows."""
-    folder = Path(tempfile.mkdtemp()) / "rows"
+def make_rows(folder: Path) -> None:
+    """Makes the folder of rows."""
+    source = Source(files=(TEXT,))
+    recipe = PrepareRecipe(tokenizer=MODEL, sources=(source,), row_length=LENGTH, held_out_fraction=0.1)
     prepare_rows(recipe, load_vocabulary(MODEL), folder)
-    return folder
 
 
-def rows_recipe() -> PrepareRecipe:
-    """Returns how the rows are made."""
-    return PrepareRecipe(tokenizer=MODEL, sources=(Source(files=(TEXT,)),), row_length=LENGTH, held_out_fraction=0.1)
-
-
-def ours(cursor: int) -> Callable[[], int]:
+def ours(folder: Path, cursor: int) -> Callable[[], int]:
     """Returns a function that opens the rows and makes the global batch after `cursor` rows."""
-    folder, vocabulary = prepared_rows(rows_recipe()), load_vocabulary(MODEL)
+    vocabulary = load_vocabulary(MODEL)
     recipe = Recipe(0, ROWS_PER_STEP, Masking(), vocabulary.maskable, vocabulary.special.pad)
 
     def work() -> int:
@@ -84,9 +80,8 @@ class InputIds(Dataset[dict[str, list[int]]]):
         return {"input_ids": self.rows[index].input_ids.tolist()}
 
 
-def theirs(cursor: int) -> Callable[[], int]:
+def theirs(folder: Path, cursor: int) -> Callable[[], int]:
     """Returns a function that opens the rows, skips the batches of `cursor` rows and makes the next one."""
-    folder = prepared_rows(rows_recipe())
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     collator: Any = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
 
@@ -99,14 +94,19 @@ def theirs(cursor: int) -> Callable[[], int]:
     return work
 
 
-def comparisons() -> list[Comparison]:
+def comparisons(folder: Path) -> list[Comparison]:
     """Returns both comparisons."""
-    late = Way("longmlm, after 10,000,000 rows", partial(ours, LATE))
-    skipping = Way("Trainer, after 10,000,000 rows", partial(theirs, LATE))
-    early = Way("longmlm, after 10 rows", partial(ours, EARLY))
+    late = Way("longmlm, after 10,000,000 rows", partial(ours, folder, LATE))
+    skipping = Way("Trainer, after 10,000,000 rows", partial(theirs, folder, LATE))
+    early = Way("longmlm, after 10 rows", partial(ours, folder, EARLY))
     shape = f"first batch of {ROWS_PER_STEP} x {LENGTH} tokens, of {NUM_ROWS:,} rows"
     return [Comparison(shape, late, skipping, aim=10.0), Comparison(shape, late, early, aim=0.8)]
 
 
 if __name__ == "__main__":
-    run("start-up", __doc__ or "", comparisons(), comparisons())
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = Path(scratch) / "rows"
+        making = multiprocessing.get_context("fork").Process(target=make_rows, args=(rows,))
+        making.start()
+        making.join()
+        run("start-up", __doc__ or "", comparisons(rows), comparisons(rows))
