@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
+from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest
 from longmlm.data.corpus import split_of, text_hash
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows import open_rows, read_rows_manifest
+from longmlm.data.rows import open_rows
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.slices import SliceJob, pack_slice
 from longmlm.data.vocabulary import Vocabulary

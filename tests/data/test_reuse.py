@@ -11,10 +11,9 @@ import pytest
 from tokenizers import Tokenizer, normalizers
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import RowsManifest
+from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
-from longmlm.data.rows import read_rows_manifest
 from longmlm.data.slices import SliceJob
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.errors import DataError

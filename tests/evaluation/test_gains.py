@@ -13,7 +13,7 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.data.rows import Row
 from longmlm.evaluation.comparison import gains_by_offset
 from longmlm.evaluation.frozen import FrozenRows, viewer_of
-from longmlm.evaluation.measure import tally
+from longmlm.evaluation.measure import Subject, tallies
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from tests.support.families import tiny_model
 from tests.support.tiny import NUM_POSITIONS
@@ -29,11 +29,12 @@ def test_gains_by_offset_are_those_of_the_tokens_there(
 ) -> None:
     """In whole rows, tokens at least 8 into their document are predicted correctly; in windows, every fourth one."""
     objective, half = MlmObjective(tiny_model("roberta", 1)), NUM_POSITIONS // 2
-    tallies, hits_of = {}, {}
+    found, hits_of = {}, {}
     for name in ("whole", "windows"):
         view = viewer_of(name, NUM_POSITIONS, frozen.special)
         rows = [(frozen.masked(row_id), number) for number, row_id in enumerate(frozen.row_ids)]
         shown = [(masked, number, one) for masked, number in rows for one in view(masked)]
+        shown.sort(key=lambda item: -len(item[2].masked.row))  # as batches are cut
         offsets = np.concatenate([masked.row.document_offsets(one.positions) for masked, _, one in shown])
         numbers = np.concatenate([np.full(len(one.positions), number) for _, number, one in shown])
         hits = offsets >= 8 if name == "whole" else np.arange(len(offsets)) % 4 == 0
@@ -44,8 +45,8 @@ def test_gains_by_offset_are_those_of_the_tokens_there(
             return MlmOutput(torch.ones(len(correct)), torch.tensor(correct))
 
         monkeypatch.setattr(objective, "predict", predict)
-        tallies[name] = tally(objective, frozen, view, NUM_POSITIONS, accelerator)
-    gains = gains_by_offset({"long_after": tallies["whole"], "base_windows": tallies["windows"]})
+        found |= tallies({name: Subject(objective, view)}, frozen, NUM_POSITIONS, accelerator)
+    gains = gains_by_offset({"long_after": found["whole"], "base_windows": found["windows"]})
     assert [gain.first for gain in gains] == [half * number for number in range(len(gains))]
     assert len(gains) > 2
     for gain in gains:
@@ -62,6 +63,6 @@ def test_gains_by_offset_are_those_of_the_tokens_there(
         assert gain.long_after.num_selected == gain.base_windows.num_selected == selected.sum()
         assert gain.long_after.accuracy == pytest.approx(100 * after.sum() / selected.sum())
         assert astuple(gain.gain) == pytest.approx((100 * share, 100 * error))
-    assert gains_by_offset({"base_windows": tallies["windows"]}) == ()
-    totals = [sum(one.measured.correct) for one in tallies.values()]
+    assert gains_by_offset({"base_windows": found["windows"]}) == ()
+    totals = [sum(one.measured.correct) for one in found.values()]
     assert totals == [hits.sum() for _, _, hits in hits_of.values()]

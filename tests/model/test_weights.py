@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from longmlm.errors import ModelError
-from longmlm.model.loading import load_model, weights_sha256
+from longmlm.hubs.models import weights_sha256
+from longmlm.model.loading import load_model
 
 
 class Intruder:

@@ -7,8 +7,8 @@ import pytest
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.comparison import Comparison
+from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import read
-from longmlm.data.rows import read_rows_manifest
 from longmlm.settings.pipeline import ResolvedPipeline
 from tests.support.launching import longmlm
 from tests.support.tiny import demo_texts, tiny_folder

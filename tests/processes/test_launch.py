@@ -1,6 +1,8 @@
 """Launches on one machine: two processes train as one, and launches that mean something else are refused."""
 
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.faulty import happen
 from tests.support.launching import TWO_PROCESSES, accelerate, errors_in, faulty, run_to_end
 from tests.support.training import (
+    ROOT,
     assert_same_metrics,
     losses,
     state_at,
@@ -140,3 +143,16 @@ def test_every_rank_takes_the_rows_that_fit_on_the_fullest(settings, tmp_path):
     code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 900_000))
     assert code == 0, output[-2000:]
     assert re.findall(r"micro-batches of (\d+) rows", output) == ["2"]
+
+
+@pytest.mark.parametrize("exported", [None, 3])
+def test_exported_number_of_threads_reaches_every_rank_and_the_launchers_own_does_not(tmp_path, exported):
+    script = tmp_path / "threads.py"
+    lines = ["import torch", "from longmlm.runtime.launch import launch", "launch()", "print(torch.get_num_threads())"]
+    script.write_text("\n".join(lines))
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {"PYTHONPATH": str(ROOT / "src"), **({"OMP_NUM_THREADS": str(exported)} if exported else {})}
+    command = [*TWO_PROCESSES, str(script)]
+    process = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
+    expected = exported or max(1, len(os.sched_getaffinity(0)) // 2)
+    assert process.stdout.split() == [str(expected)] * 2

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import read
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows import read_rows_manifest
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import partial_of, verify
 from longmlm.settings.pipeline import SHIPPED

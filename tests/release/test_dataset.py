@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import DatasetCard
 
-from longmlm.artifacts.rows import SPLITS
-from longmlm.data.rows import open_named_rows, open_rows, read_rows_manifest
+from longmlm.artifacts.rows import SPLITS, read_rows_manifest
+from longmlm.data.rows import open_named_rows, open_rows
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, verify
 from longmlm.release.dataset import Publication, dataset_card, size_category

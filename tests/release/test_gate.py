@@ -14,7 +14,8 @@ from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import Provenance, TrainingRecord, read_provenance
 from longmlm.data.rows import Rows
 from longmlm.errors import ArtifactError, ReleaseError
-from longmlm.model.loading import load_model, weights_sha256
+from longmlm.hubs.models import weights_sha256
+from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from longmlm.release.gate import (
     Identity,

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from longmlm.folders import MANIFEST, new_folder, read_manifest
-from longmlm.model.loading import load_model, weights_sha256
+from longmlm.hubs.models import weights_sha256
+from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from longmlm.release.proof import prove
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe

@@ -10,7 +10,7 @@ from accelerate.commands.launch import launch_command_parser
 
 from longmlm.errors import TrainingError
 from longmlm.runtime import launcher
-from longmlm.runtime.launcher import check_launch_settings, launcher_settings
+from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
 from tests.support.training import ROOT
 
 SHIPPED = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
@@ -213,3 +213,33 @@ def test_every_flag_and_key_of_accelerate_is_known() -> None:
     keys = set(config_args.ClusterConfig.__dataclass_fields__)
     unknown = {name for name in flags | keys if not any(launcher.fnmatch(name, rule.pattern) for rule in rules)}
     assert unknown - sections == others
+
+
+@pytest.mark.parametrize(
+    ("exported", "expected"), [(None, None), ("3", 3), ("4,2", 4), ("0", None), ("many", None), ("", None)]
+)
+def test_threads_that_the_user_exported_are_read_without_a_launcher(monkeypatch, exported, expected):
+    for name in ("LOCAL_RANK", "ACCELERATE_MIXED_PRECISION", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    if exported is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", exported)
+    assert exported_threads() == expected
+
+
+@pytest.mark.parametrize("variable", ["LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"])
+@pytest.mark.parametrize(("exported", "expected"), [({}, None), ({"OMP_NUM_THREADS": "3"}, 3)])
+def test_threads_that_a_launcher_sets_by_itself_are_not_the_users(monkeypatch, variable, exported, expected):
+    monkeypatch.setenv(variable, "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(environ=lambda: exported))
+    assert exported_threads() == expected
+
+
+def test_without_access_to_the_launcher_no_threads_are_the_users(monkeypatch):
+    def denied():
+        raise launcher.psutil.AccessDenied
+
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(environ=denied))
+    assert exported_threads() is None

@@ -15,7 +15,7 @@ from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, read_evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.loading import weights_sha256
+from longmlm.hubs.models import weights_sha256
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.stages.evaluate import evaluate

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from longmlm.folders import new_folder, verify
-from longmlm.model.loading import LoadedModel, weights_sha256
+from longmlm.hubs.models import weights_sha256
+from longmlm.model.loading import LoadedModel
 from longmlm.release import build, reload
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.release import release

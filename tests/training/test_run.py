@@ -14,7 +14,7 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.run import RunSummary
 from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, DataError, FolderError
-from longmlm.evaluation import run_evaluation
+from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST, seal
 from longmlm.processes import exclusive_lock
 from longmlm.release.follow import is_finished
@@ -122,13 +122,13 @@ def test_the_number_of_steps_may_change_while_the_rate_is_constant(settings, tra
 
 def test_old_checkpoints_are_removed_and_the_best_is_kept(settings, train, monkeypatch):
     accuracies = iter([10.0, 90.0, 20.0, 30.0, 40.0, 50.0, 60.0])
-    real = run_evaluation.measure
+    real = RunEvaluation.measure
 
     def scripted(*arguments):
-        measured = real(*arguments)
-        return replace(measured, whole=replace(measured.whole, accuracy=next(accuracies)))
+        measured, examples = real(*arguments)
+        return replace(measured, whole=replace(measured.whole, accuracy=next(accuracies))), examples
 
-    monkeypatch.setattr(run_evaluation, "measure", scripted)
+    monkeypatch.setattr(RunEvaluation, "measure", scripted)
     run = train(with_runtime(settings, evaluate_every_steps=2, save_every_steps=2))
     assert sorted(folder.name[-2:] for folder in (run / "checkpoints").iterdir()) == ["02", "10", "12"]
     assert best_checkpoint(run) == checkpoint_folder(run, 2)

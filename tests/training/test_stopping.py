@@ -13,7 +13,7 @@ from longmlm.batches.sampling import global_batch
 from longmlm.batches.steps import rows_per_step
 from longmlm.data.rows import open_rows
 from longmlm.errors import TrainingError
-from longmlm.evaluation import run_evaluation
+from longmlm.evaluation import measure, run_evaluation
 from longmlm.processes import exit_on_sigterm
 from longmlm.training import loop
 from longmlm.training.run_folder import (
@@ -53,7 +53,7 @@ def test_a_stop_signal_takes_effect_after_the_update_and_the_same_command_comple
 def test_a_stop_signal_in_an_evaluation_abandons_it_and_the_resumed_run_makes_up_for_it(
     settings, uninterrupted, train, monkeypatch, capsys, step
 ):
-    whole, rows = run_evaluation.whole, []
+    whole, collate, rows, rows_at_passes = run_evaluation.whole, measure.collate, [], []
     row_of_signal = 20 * step // 4 + 3  # of 20 rows in each evaluation, the first at step 0
 
     def interrupted(row):
@@ -62,10 +62,15 @@ def test_a_stop_signal_in_an_evaluation_abandons_it_and_the_resumed_run_makes_up
             os.kill(os.getpid(), signal.SIGTERM)
         return whole(row)
 
+    def counted(*inputs):
+        rows_at_passes.append(len(rows))
+        return collate(*inputs)
+
     with monkeypatch.context() as patched:
         patched.setattr(run_evaluation, "whole", interrupted)
+        patched.setattr(measure, "collate", counted)
         run = train(settings)
-    assert len(rows) == row_of_signal
+    assert max(rows_at_passes) < row_of_signal <= len(rows)
     assert f"stopped by SIGTERM after step {step}" in capsys.readouterr().out
     assert newest_verified(run).folder == checkpoint_folder(run, step)
     assert (state_at(run, step).step, state_at(run, step).accuracy_here) == (step, None)

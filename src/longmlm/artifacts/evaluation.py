@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self, get_args
 from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, paired_difference, upgraded_example
 from longmlm.artifacts.artifact import Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.errors import ArtifactError
+from longmlm.errors import ArtifactError, ReleaseError
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -123,6 +123,13 @@ def read_evaluation(path: Path) -> Evaluation:
     if content.get("sha256") != _sha256_of(content):
         raise ArtifactError(f"{path} was changed after it was written: {REMEDY}")
     return evaluation.signed()
+
+
+def evaluation_in(folder: Path) -> Evaluation:
+    """Returns the evaluation that a stage wrote into the folder; raises ReleaseError if there is none."""
+    if not (folder / Evaluation.FILE).is_file():
+        raise ReleaseError(f"{folder / Evaluation.FILE} does not exist: run the evaluate stage first")
+    return read_evaluation(folder / Evaluation.FILE)
 
 
 def _sha256_of(content: Json) -> str:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from longmlm.artifacts.artifact import Artifact, Json, without
-from longmlm.folders import FileEntry
+from longmlm.artifacts.artifact import Artifact, Json, read, without
+from longmlm.errors import DataError
+from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.prepare import PackingMode
 
 Split = Literal["train", "held_out"]
@@ -135,6 +136,17 @@ class RowsManifest(Artifact):
             hashes = {"tokenizer_fingerprint": None, "vocabulary_sha256": fingerprint}
         plan = {**plan["settings"], **without(plan, "settings"), **hashes}
         return {**without(content, "row_length"), "plan": plan}
+
+
+def read_rows_manifest(folder: Path) -> RowsManifest:
+    """Returns the manifest of a folder of rows.
+
+    Raises FolderError for an incomplete folder, DataError for one that holds something else, ArtifactError for a
+    manifest that is damaged or of a newer format.
+    """
+    if read_manifest(folder).get("kind") != "rows":
+        raise DataError(f"{folder} holds no packed rows: make them with longmlm prepare")
+    return read(RowsManifest, folder / RowsManifest.FILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

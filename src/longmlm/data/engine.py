@@ -19,11 +19,11 @@ from longmlm.artifacts.rows import (
     SourceFile,
     SourceRecord,
     WorkPlan,
+    read_rows_manifest,
 )
 from longmlm.data.corpus import HASHES, SetAside, plan_slices, read_slice, text_hash
 from longmlm.data.executor import run_slices
 from longmlm.data.files import files_of
-from longmlm.data.rows import read_rows_manifest
 from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.size import token_bytes
 from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices

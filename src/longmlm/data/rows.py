@@ -12,13 +12,11 @@ import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 from jaxtyping import Int64, Integer
 
-from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, RowsManifest, Split
+from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest
 from longmlm.data.vocabulary import SpecialTokens, Vocabulary
 from longmlm.errors import DataError, FolderError
-from longmlm.folders import PARTIAL, read_manifest, sync, verify
-from longmlm.hubs.datasets import commit_of, download
-from longmlm.settings.publishing import Target, parse_target
+from longmlm.folders import PARTIAL, sync, verify
+from longmlm.hubs.datasets import commit_of, download, rows_on_hub
 
 ROWS_PER_RECORD_BATCH = 512
 
@@ -170,17 +168,6 @@ class Rows:
         return plan.tokenizer_fingerprint == vocabulary.fingerprint
 
 
-def read_rows_manifest(folder: Path) -> RowsManifest:
-    """Returns the manifest of a folder of rows.
-
-    Raises FolderError for an incomplete folder, DataError for one that holds something else, ArtifactError for a
-    manifest that is damaged or of a newer format.
-    """
-    if read_manifest(folder).get("kind") != "rows":
-        raise DataError(f"{folder} holds no packed rows: make them with longmlm prepare")
-    return artifact.read(RowsManifest, folder / RowsManifest.FILE)
-
-
 def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
     """Returns the rows of one split; `verified` compares each of its shards with its SHA-256 first.
 
@@ -202,7 +189,7 @@ def pin_rows(name: str, earlier: str | None = None) -> str:
     The commit is that of `earlier` if it pins the same rows and the name has no commit itself, otherwise the one that
     the revision means now. Raises DataError if there is none.
     """
-    rows = _on_hub(name)
+    rows = rows_on_hub(name)
     if rows is None:
         return name
     pinned = f"hf:{rows.name}@{{}}"
@@ -216,7 +203,7 @@ def folder_of_rows(pinned: str, splits: Sequence[Split] = SPLITS) -> Path:
 
     Raises DataError if that fails.
     """
-    if (rows := _on_hub(pinned)) is None:
+    if (rows := rows_on_hub(pinned)) is None:
         return Path(pinned)
     return download(rows.name, str(rows.revision), [RowsManifest.FILE, *(f"{split}/*" for split in splits)])
 
@@ -226,15 +213,6 @@ def open_named_rows(name: str, split: Split, verified: bool = True) -> Rows:
     try:
         return open_rows(folder_of_rows(name, [split]), split, verified)
     except FolderError as error:
-        if _on_hub(name) is None:
+        if rows_on_hub(name) is None:
             raise
         raise FolderError(f"{name}: {error}; to download that file again, remove it and what it links to") from None
-
-
-def _on_hub(name: str) -> Target | None:
-    if not name.startswith("hf:"):
-        return None
-    try:
-        return parse_target(name, "dataset")
-    except ValueError as error:
-        raise DataError(f"rows: {error}") from None

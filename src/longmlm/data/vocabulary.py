@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer
 from tokenizers import Tokenizer
 
-from longmlm.errors import DataError
+from longmlm.errors import DataError, ModelError
 from longmlm.hubs.models import snapshot_of
 
 UNMATCHED = "\uffff"  # a noncharacter: no text contains a piece that starts with it
@@ -76,13 +77,33 @@ def load_vocabulary(name: str) -> Vocabulary:
 
     Raises DataError when there is none, or when a special token that rows need is missing.
     """
+    folder = tokenizer_folder(name)
     from transformers import AutoTokenizer
 
-    try:
-        repository, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
-        folder = snapshot_of(repository, revision or None, with_weights=False).folder
+    with _explained(name):
         pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # the libraries below raise types of their own
+    # without any files, transformers makes up a tokenizer of special tokens only
+    if set(pretrained.get_vocab()) <= set(pretrained.all_special_tokens):
+        raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
+    return vocabulary_of_pretrained(pretrained, name)
+
+
+def tokenizer_folder(name: str) -> Path:
+    """Returns the folder of a tokenizer's files, downloaded if the name is not a folder; raises DataError if it fails.
+
+    The folder may still hold no tokenizer.
+    """
+    with _explained(name):
+        repository, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
+        return snapshot_of(repository, revision or None, with_weights=False).folder
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turns any exception into a DataError: the libraries raise types of their own."""
+    try:
+        yield
+    except Exception as error:
         if Path(name).exists():
             raise DataError(
                 f"{name} has no tokenizer that transformers recognizes: name a folder with tokenizer.json, or with "
@@ -90,10 +111,6 @@ def load_vocabulary(name: str) -> Vocabulary:
             ) from error
         reason = (str(error).splitlines() or ["?"])[0]
         raise DataError(f"{name}: no folder, nor a reachable hub repository, with a tokenizer ({reason})") from error
-    # without any files, transformers makes up a tokenizer of special tokens only
-    if set(pretrained.get_vocab()) <= set(pretrained.all_special_tokens):
-        raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
-    return vocabulary_of_pretrained(pretrained, name)
 
 
 def vocabulary_of_pretrained(pretrained: Any, name: str) -> Vocabulary:
@@ -188,3 +205,12 @@ def _without_special_pieces(tokenizer: Tokenizer, special: Sequence[int]) -> Tok
 def decode(vocabulary: Vocabulary, input_ids: Integer[np.ndarray, " tokens"]) -> str:
     """Returns the text of tokens, special ones included."""
     return vocabulary.tokenizer.decode(input_ids.tolist(), skip_special_tokens=False).replace(UNMATCHED, "")
+
+
+def term_lines(path: str) -> list[str]:
+    """Returns the lines of a file of terms to add to a tokenizer; raises ModelError if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
+        raise ModelError(f"add_tokens: {path} {reason}: name a text file with one term per line") from error

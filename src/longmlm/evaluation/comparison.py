@@ -14,8 +14,9 @@ from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ModelError
 from longmlm.evaluation.examples import filled_masks
-from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole, windows
-from longmlm.evaluation.measure import Tally, tally
+from longmlm.evaluation.frozen import FrozenRows, cut, whole, windows
+from longmlm.evaluation.measure import Subject, tallies
+from longmlm.evaluation.tally import Tally
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
@@ -66,18 +67,16 @@ def compare(
     base_positions = min(architecture_of(models[0].model).num_positions, row_length)
     cut_row = partial(cut, base_positions=base_positions, special=frozen.special)
     row_windows = partial(windows, base_positions=base_positions, special=frozen.special)
-    base: dict[ViewName, Viewer] = {"base_cut": cut_row, "base_windows": row_windows}
-    before: dict[ViewName, Viewer] = {"long_before": whole}
-    after: dict[ViewName, Viewer] = {"long_after": whole, "long_after_cut": cut_row}
+    base, *long = [MlmObjective(loaded.model.to(accelerator.device), precision) for loaded in models]
+    subjects: dict[ViewName, Subject] = {"base_cut": Subject(base, cut_row), "base_windows": Subject(base, row_windows)}
+    if sources.before:
+        subjects["long_before"] = Subject(long[0], whole)
+    if sources.after:
+        subjects |= {"long_after": Subject(long[-1], whole), "long_after_cut": Subject(long[-1], cut_row)}
     if base_positions == row_length:
-        del base["base_windows"], after["long_after_cut"]
-    views = [base, *([before] if sources.before else []), *([after] if sources.after else [])]
-    objectives = [MlmObjective(loaded.model.to(accelerator.device), precision) for loaded in models]
-    tallies: dict[ViewName, Tally] = {}
-    for objective, views_of_model in zip(objectives, views, strict=True):
-        for name, view in views_of_model.items():
-            tallies[name] = tally(objective, frozen, view, base_positions, accelerator, name)
-    examples = filled_masks(objectives[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
+        subjects = {name: one for name, one in subjects.items() if name not in ("base_windows", "long_after_cut")}
+    found = tallies(subjects, frozen, base_positions, accelerator, "evaluate")
+    examples = filled_masks(long[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
     return Evaluation(
         row_length=row_length,
         base_positions=base_positions,
@@ -86,8 +85,8 @@ def compare(
         held_out=frozen.settings,
         precision=precision,
         sources=sources,
-        measured={name: sums.measured for name, sums in tallies.items()},
-        gains=gains_by_offset(tallies),
+        measured={name: sums.measured for name, sums in found.items()},
+        gains=gains_by_offset(found),
         curve=curve,
         examples=tuple(examples),
     ).signed()
@@ -103,7 +102,7 @@ def gains_by_offset(tallies: Mapping[ViewName, Tally]) -> tuple[OffsetGain, ...]
     return tuple(
         OffsetGain(first=first, last=end - 1, base_windows=base, long_after=long, gain=gain)
         for (first, end), base, long, gain in zip(
-            pairwise(edges), windows.by_offset, after.by_offset, gains, strict=True
+            pairwise(edges), windows.measured_by_offset, after.measured_by_offset, gains, strict=True
         )
         if long.num_selected
     )

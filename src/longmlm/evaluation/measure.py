@@ -1,74 +1,54 @@
-"""Masked-token accuracy of a model on held-out rows: of whole rows, per block, and per bin of positions.
+"""Measures models on held-out rows, all of them in one pass over the rows.
 
-Everything follows from three sums per row and bin: selected tokens, correct predictions, losses. For example, blocks of
-4 positions with one bin each, two rows of 8 tokens: row 0 has selected positions 1 and 6, row 1 has 2, 3 and 5, and the
-model is right at position 1 of row 0 and position 3 of row 1.
+A chunk of rows is read and masked once, for every model and view. Its inputs are sorted by length before they are cut
+into batches, so that little of a batch is padding. Eight inputs, four per batch:
 
-    selected  [[1, 1],    correct  [[1, 0],    a line per row, a column per block
-               [2, 1]]              [1, 0]]
+    lengths 3 9 4 8 | 2 9 4 7     batches of 4 x 9 and 4 x 9 tokens, 26 of 72 are padding
+    sorted  9 9 8 7 | 4 4 3 2     batches of 4 x 9 and 4 x 4 tokens, 6 of 52 are padding
 
-    whole rows: 2 of 5 = 40 % (not 41.7 %, the mean of the rows' 1/2 and 1/3); blocks: 2 of 3 = 66.7 %, 0 of 2 = 0 %
-    standard error of the 40 %: per row, correct - 0.4 * selected = 0.2 and -0.2, so
-    sqrt((0.2^2 + 0.2^2) * 2 / (2 - 1)) / 5 = 0.08, that is 8 points
+Which inputs share a batch changes logits by rounding, and so the losses; a prediction changes only where two tokens are
+equally likely up to rounding. The sums themselves do not depend on it: a row's tokens are added in their order.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from jaxtyping import Float64
-from torch import nn
+from jaxtyping import Float, Int64
+from torch import Tensor
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, bin_starts, bins_per_block, difference
+from longmlm.artifacts.accuracy import Measured
 from longmlm.batches.collate import collate
+from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import FrozenRows, Viewer
+from longmlm.evaluation.tally import Tally, Tokens
+from longmlm.model.cpu_attention import attention_name, use_cpu_attention
 from longmlm.model.mlm import MlmObjective
 from longmlm.progress import Progress
 from longmlm.runtime.watchdog import heartbeat
 
+BATCHES_PER_CHUNK = 32
+Name = TypeVar("Name", bound=str)
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Sums of selected tokens, correct predictions and losses, by row, bin of positions, and offset.
 
-    The offset of a token is the number of tokens from the start of its document in the row, in bins of half of
-    base_positions.
-    """
+class Subject(NamedTuple):
+    """A model, and the view of each row that it is measured on."""
 
-    sums: Float64[np.ndarray, "3 rows bins offsets"]
-    base_positions: int
-    row_length: int
+    objective: MlmObjective
+    view: Viewer
 
-    @property
-    def measured(self) -> Measured:
-        """The accuracies."""
-        bins = bins_per_block(self.base_positions)
-        by_bin = self.sums.sum(-1)
-        by_row = by_bin.sum(-1)
-        blocks = by_bin.reshape(*by_bin.shape[:2], -1, bins).sum(-1)
-        num_bins = len(bin_starts(self.base_positions, self.row_length))
-        per_block, per_bin = (
-            tuple(_accuracy(*column) for column in np.moveaxis(columns, 2, 0))
-            for columns in (blocks, by_bin[..., :num_bins])
-        )
-        selected, correct = (tuple(counts.astype(int).tolist()) for counts in by_row[:2])
-        return Measured(_accuracy(*by_row), per_block, per_bin, selected, correct)
 
-    @property
-    def by_offset(self) -> tuple[Accuracy, ...]:
-        """The accuracies by offset."""
-        return tuple(_accuracy(*column) for column in np.moveaxis(self.sums.sum(2), 2, 0))
+class Input(NamedTuple):
+    """A view of a row with the positions of its selected tokens in the row, whose number in the sums is `index`."""
 
-    def gains_over(self, other: "Tally") -> tuple[Difference | None, ...]:
-        """Returns, by offset, this accuracy minus the other's on the same tokens, paired by row."""
-        mine, others = (one.sums.sum(2).astype(int) for one in (self, other))
-        columns = zip(np.moveaxis(mine[1] - others[1], 1, 0), np.moveaxis(mine[0], 1, 0), strict=True)
-        return tuple(difference(gains.tolist(), totals.tolist()) for gains, totals in columns)
+    index: int
+    row: MaskedRow
+    view: MaskedRow
+    positions: Int64[np.ndarray, " selected"]
 
 
 def measure(
@@ -80,76 +60,89 @@ def measure(
     name: str = "",
 ) -> Measured:
     """Returns the model's accuracy on the selected tokens; shows progress under `name`, if there is one."""
-    return tally(objective, frozen, view, base_positions, accelerator, name).measured
+    return tallies({name: Subject(objective, view)}, frozen, base_positions, accelerator, name)[name].measured
 
 
-def tally(
-    objective: MlmObjective,
+def tallies(
+    subjects: Mapping[Name, Subject],
     frozen: FrozenRows,
-    view: Viewer,
     base_positions: int,
     accelerator: Accelerator | None,
     name: str = "",
-) -> Tally:
-    """Returns the sums from which the model's accuracy on the selected tokens follows; see `measure`.
+    before_row: Callable[[], None] = heartbeat,
+) -> dict[Name, Tally]:
+    """Returns for each subject the sums from which its accuracy follows; shows progress under `name`, if there is one.
 
-    The ranks share the rows and add up their sums. Every rank gets equally many rows, as collectives inside the model
-    require: some rows are repeated, and not counted. Without an accelerator, this process measures alone, on the
-    model's device.
+    The ranks share the rows and add up their sums. Every rank gets equally many rows, as collectives inside a model
+    require: some rows are repeated, and not counted. Where a view is one input per row, every rank makes equally many
+    forward passes, and calls `before_row` equally often: before a forward pass, once for each of its inputs. Without an
+    accelerator, this process measures alone, on each model's device.
     """
-    row_ids, bins = frozen.row_ids, bins_per_block(base_positions)
+    row_ids, row_length = frozen.row_ids, frozen.rows.row_length
     rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-    device = accelerator.device if accelerator else objective.model.device
     num_indices = math.ceil(len(row_ids) / num_processes) * num_processes
-    row_length = frozen.rows.row_length
-    num_blocks = math.ceil(row_length / base_positions)
-    sums = np.zeros((3, num_indices, num_blocks * bins, 2 * num_blocks))
-    share = range(rank, num_indices, num_processes)
-    progress = Progress(name, len(share), "row", is_shown=bool(name) and rank == 0)
-    masked_rows = ((index, frozen.masked(row_ids[index % len(row_ids)])) for index in progress.over(share))
-    views = ((index, masked, shown) for index, masked in masked_rows for shown in view(masked) if len(shown.positions))
-    with progress, inference(objective):
-        while chunk := list(islice(views, frozen.rows_per_batch)):
-            batch = collate([shown.masked for _, _, shown in chunk], frozen.special.pad).to(device)
-            heartbeat()
-            losses, is_correct = objective.predict(batch)
-            positions = [shown.positions for _, _, shown in chunk]
-            row_index = np.repeat([index for index, _, _ in chunk], [*map(len, positions)])
-            offsets = np.concatenate([masked.row.document_offsets(shown.positions) for _, masked, shown in chunk])
-            cells = (row_index, np.concatenate(positions) * bins // base_positions, 2 * offsets // base_positions)
-            values = torch.stack([torch.ones_like(losses), is_correct.to(losses), losses]).double().cpu().numpy()
-            for total, value in zip(sums, values, strict=True):
-                np.add.at(total, cells, value)
-    if accelerator:
-        sums = accelerator.reduce(torch.from_numpy(sums).to(device), "sum").cpu().numpy()
-    return Tally(sums[:, : len(row_ids)], base_positions, row_length)
+    found = {key: Tally.empty(num_indices, base_positions, row_length) for key in subjects}
+    share, chunk_size = range(rank, num_indices, num_processes), frozen.rows_per_batch * BATCHES_PER_CHUNK
+    progress = Progress(name, len(share) * len(subjects), "row", is_shown=bool(name) and rank == 0)
+    with progress, ExitStack() as stack:
+        for objective in {subject.objective for subject in subjects.values()}:
+            stack.enter_context(inference(objective))
+        for begin in range(0, len(share), chunk_size):
+            indices = share[begin : begin + chunk_size]
+            chunk = [(index, frozen.masked(row_ids[index % len(row_ids)])) for index in indices]
+            for key, (objective, view) in subjects.items():
+                inputs = [Input(index, row, *shown) for index, row in chunk for shown in view(row)]
+                inputs.sort(key=lambda one: -len(one.view.row))
+                values, num_rows = [], 0
+                for end, batch in _batches(inputs, frozen.rows_per_batch):
+                    for _ in batch:
+                        before_row()
+                    device = accelerator.device if accelerator else objective.model.device
+                    values.append(_predicted(objective, batch, frozen.special.pad, device))
+                    progress.advance(len(chunk) * end // len(inputs) - num_rows)
+                    num_rows = len(chunk) * end // len(inputs)
+                found[key].add(_tokens(inputs), torch.cat(values, dim=1).double().cpu().numpy())
+    if not accelerator:
+        return found
+    return {key: sums.over_ranks(accelerator, len(row_ids)) for key, sums in found.items()}
+
+
+def _batches(inputs: Sequence[Input], size: int) -> Iterator[tuple[int, Sequence[Input]]]:
+    """Yields the inputs `size` at a time, each time with the number of inputs so far."""
+    for begin in range(0, len(inputs), size):
+        batch = inputs[begin : begin + size]
+        yield begin + len(batch), batch
+
+
+def _predicted(
+    objective: MlmObjective, inputs: Sequence[Input], pad: int, device: torch.device
+) -> Float[Tensor, "3 selected"]:
+    """Returns for each selected token 1, whether it is predicted correctly, and its loss."""
+    losses, is_correct = objective.predict(collate([one.view for one in inputs], pad).to(device))
+    return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
+
+
+def _tokens(inputs: Sequence[Input]) -> Tokens:
+    return Tokens(
+        np.repeat([one.index for one in inputs], [len(one.positions) for one in inputs]),
+        np.concatenate([one.positions for one in inputs]),
+        np.concatenate([one.row.row.document_offsets(one.positions) for one in inputs]),
+    )
 
 
 @contextmanager
-def inference(objective: nn.Module) -> Iterator[None]:
-    """Turns gradients and dropout off, and restores each module's mode, also when an evaluation is abandoned."""
-    modes = [(module, module.training) for module in objective.modules()]
+def inference(objective: MlmObjective) -> Iterator[None]:
+    """Turns gradients and dropout off, and uses the attention for CPUs; afterwards the model is as it was before."""
+    model, modes = objective.model, [(module, module.training) for module in objective.modules()]
+    attention = attention_name(model)
     objective.eval()
+    if model.device.type == "cpu" and objective.precision != "no":  # in fp32 it computes the same as torch's
+        use_cpu_attention(model)
     try:
         with torch.inference_mode():
             yield
     finally:
+        if attention_name(model) != attention:
+            model.set_attn_implementation(attention)
         for module, is_training in modes:
             module.training = is_training
-
-
-def _accuracy(
-    selected: Float64[np.ndarray, " rows"], correct: Float64[np.ndarray, " rows"], losses: Float64[np.ndarray, " rows"]
-) -> Accuracy:
-    """Returns the share of correct predictions with the standard error of a ratio of totals over rows.
-
-    The formula is that of Cochran 1977, 6.4. One row alone has no variance over rows: then the error is binomial.
-    """
-    total = selected.sum()
-    if not total:
-        return Accuracy(None, None, None, 0)
-    share = correct.sum() / total
-    num_rows = int((selected > 0).sum())
-    squares = ((correct - share * selected) ** 2).sum() * num_rows / max(1, num_rows - 1)
-    error = math.sqrt(squares) / total if num_rows > 1 else math.sqrt(share * (1 - share) / total)
-    return Accuracy(float(100 * share), float(100 * error), float(losses.sum() / total), int(total))

@@ -10,10 +10,9 @@ from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.accuracy import FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
-from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.examples import filled_masks
-from longmlm.evaluation.frozen import FrozenRows, View, Viewer, cut, whole
-from longmlm.evaluation.measure import measure
+from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole
+from longmlm.evaluation.measure import Subject, tallies
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.terms import with_tokens_of
@@ -69,8 +68,6 @@ class RunEvaluation:
         return baseline is not None and accuracy >= baseline
 
     def _measure(self, objective: MlmObjective, view: Viewer, between_rows: Callable[[], None], name: str) -> Measured:
-        def view_of_next_row(row: MaskedRow) -> list[View]:  # called equally often on every rank
-            between_rows()
-            return view(row)
-
-        return measure(objective, self.frozen, view_of_next_row, self.base_positions, self.accelerator, name)
+        subject = {name: Subject(objective, view)}
+        found = tallies(subject, self.frozen, self.base_positions, self.accelerator, name, between_rows)
+        return found[name].measured

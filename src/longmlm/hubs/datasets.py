@@ -9,7 +9,7 @@ from longmlm.errors import DataError
 from longmlm.hubs import huggingface
 from longmlm.hubs.huggingface import retry_download
 from longmlm.settings.prepare import Source
-from longmlm.settings.publishing import Target
+from longmlm.settings.publishing import Target, parse_target
 
 SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk and DatasetDict.save_to_disk
 
@@ -32,6 +32,16 @@ def download(name: str, commit: str, patterns: Sequence[str]) -> Path:
     """Returns the folder with a dataset's files that match a pattern; raises DataError if a download fails."""
     target = Target("hf", name, commit, "dataset")
     return retry_download(target, lambda: huggingface.download(target, commit, patterns))
+
+
+def rows_on_hub(name: str) -> Target | None:
+    """Returns the dataset that hf:OWNER/NAME[@REVISION] names; None for a folder. Raises DataError for other names."""
+    if not name.startswith("hf:"):
+        return None
+    try:
+        return parse_target(name, "dataset")
+    except ValueError as error:
+        raise DataError(f"rows: {error}") from None
 
 
 def source_files(source: Source) -> list[Path]:

@@ -1,8 +1,11 @@
 """Models by name: a local folder, or the files of one commit of a repository, each verified."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import get_cached_repo_tree
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
@@ -13,6 +16,7 @@ from longmlm.hubs import huggingface
 from longmlm.hubs.extra_files import LICENCES, extra_files, files_below, module_folders
 from longmlm.settings.publishing import Target
 
+CONFIG = "config.json"
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja", *LICENCES)  # config and tokenizer, never code
 IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load a different repository
 HASHES = {64: sha256_of, 40: huggingface.git_blob_id}  # by the length of a blob's name
@@ -57,6 +61,53 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
         huggingface.download(target, commit, [*weights, *extra])
     _check_unaltered(folder, [*SETTINGS, *weights], extra)
     return HubSnapshot(folder, tuple(names), commit, (note,) if note else ())
+
+
+def check_model(name: str, revision: str | None = None) -> None:
+    """Raises the error of loading a model that does not exist, without loading or downloading it."""
+    if Path(name).is_dir():
+        check_has_config(name, Path(name))
+        return
+    target = Target("hf", name, revision)
+    huggingface.retry_download(target, lambda: huggingface.resolve(target))
+
+
+def check_has_config(name: str, folder: Path) -> None:
+    """Raises ModelError if the model `name`, whose files are in the folder, has no config.json."""
+    if not (folder / CONFIG).is_file():
+        raise ModelError(f"{name} has no {CONFIG}: name the folder or repository of a model")
+
+
+def read_architecture(config_file: str) -> dict[str, Any]:  # the keys depend on the family
+    """Returns the content of a transformers config.json; raises ModelError if it cannot be read."""
+    try:
+        content = json.loads(Path(config_file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise ModelError(f"{config_file} does not describe a model: {reason}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{config_file} does not describe a model: it holds no object")
+    return content
+
+
+def weights_sha256(folder: str | Path) -> str:
+    """Returns one SHA-256 of all weight files in a local folder; raises ModelError if there are none."""
+    return hashlib.sha256("".join(sha256_of(path) for path in local_weights(folder)).encode()).hexdigest()
+
+
+def local_weights(folder: str | Path) -> list[Path]:
+    """Returns the weight files in a local folder; raises ModelError if there are none."""
+    if not (paths := weight_paths(Path(folder))):
+        raise ModelError(
+            f"{folder} is neither a run with checkpoints nor a folder with model.safetensors or pytorch_model.bin"
+        )
+    return paths
+
+
+def weight_paths(folder: Path) -> list[Path]:
+    """Returns the weight files in a local folder; none if there is no such folder."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [folder / name for name in weight_files(names)]
 
 
 def weight_files(names: Sequence[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """Loads a masked language model and its tokenizer from a folder or a hub, or makes a new one from a config."""
 
-import hashlib
 import json
 import logging
 import pickle
@@ -25,8 +24,7 @@ from transformers import (
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.errors import ModelError
-from longmlm.folders import sha256_of
-from longmlm.hubs.models import snapshot_of, weight_files
+from longmlm.hubs.models import check_has_config, read_architecture, snapshot_of, weight_paths
 from longmlm.model.architecture import architecture_of, check_architecture
 from longmlm.model.carried import Carried, read_carried
 from longmlm.model.files import check_model_files
@@ -65,6 +63,7 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     """
     snapshot = snapshot_of(name, revision)
     folder = snapshot.folder
+    check_has_config(name, folder)
     check_model_files(folder)
     config, has_code = _load_config(name, folder)
     if new_head:
@@ -89,7 +88,7 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
             f"{name}: its tokenizer has token id {needed - 1}, its word embedding {num_rows} rows: take the tokenizer "
             f"of these weights, or call resize_token_embeddings({needed}) on the model and save it"
         )
-    if not any(path.suffix == ".safetensors" for path in _weight_paths(folder)):
+    if not any(path.suffix == ".safetensors" for path in weight_paths(folder)):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith(REBUILT_BUFFERS)]
     carried = read_carried(snapshot, unexpected, model.base_model_prefix)
@@ -125,8 +124,7 @@ def config_in_file(config_file: str, **special: Any) -> PretrainedConfig:  # Any
 
     Raises ModelError for an unsupported architecture, and the libraries' own errors for an unusable file.
     """
-    described = json.loads(Path(config_file).read_text(encoding="utf-8"))
-    config = AutoConfig.for_model(**{**described, **special})
+    config = AutoConfig.for_model(**{**read_architecture(config_file), **special})
     check_architecture(config, config_file)
     return config
 
@@ -142,15 +140,6 @@ def meta_model(name: str | None, revision: str | None = None, architecture: str 
             return AutoModelForMaskedLM.from_config(config_in_file(str(architecture)))
         config, _ = _load_config(name, snapshot_of(name, revision, with_weights=False).folder)
         return AutoModelForMaskedLM.from_config(config)
-
-
-def weights_sha256(folder: str | Path) -> str:
-    """Returns one SHA-256 of all weight files in a local folder; raises ModelError if there are none."""
-    if not (paths := _weight_paths(Path(folder))):
-        raise ModelError(
-            f"{folder} is neither a run with checkpoints nor a folder with model.safetensors or pytorch_model.bin"
-        )
-    return hashlib.sha256("".join(sha256_of(path) for path in paths).encode()).hexdigest()
 
 
 @contextmanager
@@ -182,11 +171,6 @@ def _library_errors(failure: str) -> Iterator[None]:
     except Exception as error:  # the libraries raise types of their own, and messages from empty to pages long
         reason = textwrap.shorten(str(error).split(". ")[0], 200) or type(error).__name__
         raise ModelError(f"{failure}: {reason}") from error
-
-
-def _weight_paths(folder: Path) -> list[Path]:
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return [folder / name for name in weight_files(names)]
 
 
 def _load_config(name: str, folder: Path) -> tuple[Any, bool]:  # Any: each family's config has attributes of its own

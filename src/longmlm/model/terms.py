@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AddedToken, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.artifacts.provenance import AddedTokens, ModelSource
+from longmlm.data.vocabulary import term_lines
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
 from longmlm.model.architecture import architecture_of
@@ -41,11 +42,7 @@ def read_terms(path: str, tokenizer: PreTrainedTokenizerBase, base: ModelSource)
     token already, if it repeats another one (in any case, if the tokenizer lowercases), or if the tokenizer could not
     decode it. Raises ModelError if the file cannot be read or no term is left.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
-        raise ModelError(f"add_tokens: {path} {reason}: name a text file with one term per line") from error
+    lines = term_lines(path)
     backend: Any = tokenizer
     normalizer = backend.backend_tokenizer.normalizer
     terms = [term for line in lines if (term := " ".join(line.split()))]

@@ -9,8 +9,7 @@ from huggingface_hub import DatasetCardData
 from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import SPLITS, RowsManifest
-from longmlm.data.rows import read_rows_manifest
+from longmlm.artifacts.rows import SPLITS, RowsManifest, read_rows_manifest
 from longmlm.folders import entry_of, verify
 from longmlm.reports.model_card import corpora, datasets
 from longmlm.reports.packing import FILL, PACKING, SENTENCES, packing_table, set_aside_text, sources_table

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from longmlm.artifacts.accuracy import Accuracy
-from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.evaluation import Evaluation, evaluation_in
 from longmlm.artifacts.provenance import Provenance
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
@@ -66,10 +66,7 @@ def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_
         if is_extended:
             raise ReleaseError("a long model is released with its evaluation: set evaluation to its folder")
         return None
-    path = Path(folder) / Evaluation.FILE
-    if not path.is_file():
-        raise ReleaseError(f"{path} does not exist: run the evaluate stage first")
-    evaluation = read_evaluation(path)
+    path, evaluation = Path(folder) / Evaluation.FILE, evaluation_in(Path(folder))
     if "long_after" not in evaluation.measured:
         raise ReleaseError(f"{path} has no long_after: run the evaluate stage with long_after set")
     if evaluation.accuracy("long_after") is None:

@@ -17,7 +17,7 @@ from transformers.integrations import unset_hf_deepspeed_config
 
 from longmlm.errors import TrainingError
 from longmlm.processes import end_with_parent
-from longmlm.runtime.launcher import check_launch_settings, launcher_settings
+from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
 from longmlm.settings.pretrain import ComputePrecision
 
 _open_stores: list[TCPStore] = []  # a store closes when nothing refers to it
@@ -30,7 +30,10 @@ def launch(
     hang_seconds: float | None = None,
     deepspeed: DeepSpeedPlugin | None = None,
 ) -> Accelerator:
-    """Returns the Accelerator of this launch; without a GPU it uses `num_threads`, or an equal share of the cores.
+    """Returns the Accelerator of this launch.
+
+    Without a GPU it uses `num_threads`, else the OMP_NUM_THREADS that the user exported, else an equal share of the
+    cores.
 
     Raises TrainingError when the launch sets what a run in this precision would not follow, when the processes are not
     connected, when the launcher started fewer than requested, or when there are not `num_processes`.
@@ -52,7 +55,7 @@ def launch(
         end_with_parent(signal.SIGTERM)  # `accelerate launch` with one process does not pass a signal on
     _check_num_processes(accelerator.num_processes, num_processes)
     if is_cpu:
-        torch.set_num_threads(num_threads or _fair_share_of_cores())
+        torch.set_num_threads(num_threads or exported_threads() or _fair_share_of_cores())
     return accelerator
 
 

@@ -118,6 +118,21 @@ def launcher_settings() -> tuple[LaunchSetting, ...]:
     return (*given, *(_setting(name, value, name, f"in {file}") for name, value in keys if name not in flags))
 
 
+def exported_threads() -> int | None:
+    """Returns the OMP_NUM_THREADS that the user exported, None without one.
+
+    Launchers set it for the processes that they start, so it is read from the environment that the launcher got.
+    """
+    environment = dict(os.environ)
+    if {"LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"} & os.environ.keys():
+        try:
+            environment = psutil.Process(os.getppid()).environ()
+        except psutil.Error:
+            return None
+    number = environment.get("OMP_NUM_THREADS", "").partition(",")[0]  # a list is for nested regions
+    return int(number) or None if number.isdecimal() else None
+
+
 def _keys(file: Path) -> Iterator[tuple[str, object]]:
     """Yields the keys of Accelerate's file under the names of the flags."""
     for section, content in vars(load_config_from_file(str(file))).items():

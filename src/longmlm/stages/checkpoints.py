@@ -5,7 +5,7 @@ from pathlib import Path
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import ArtifactError, CheckpointError
-from longmlm.folders import new_folder
+from longmlm.folders import check_absent, new_folder
 from longmlm.reports.tables import Table, text_table
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.training.run_folder import (
@@ -63,13 +63,14 @@ def _numbers(folder: Path) -> list[str]:
 
 def export_checkpoint(config: CheckpointsConfig) -> None:
     """Writes the weights of one checkpoint, the best if no step is given, as a folder that transformers loads."""
-    # these import torch, which listing and verifying do without
+    run, output = Path(config.run), Path(str(config.output))
+    check_absent(output)
+    source = best_checkpoint(run) if config.step is None else checkpoint_folder(run, config.step)
+    verify_checkpoint(source)
+    # these import torch, which listing, verifying and rejecting do without
     from longmlm.model.loading import load_model
     from longmlm.release.export import export
 
-    run, output = Path(config.run), Path(str(config.output))
-    source = best_checkpoint(run) if config.step is None else checkpoint_folder(run, config.step)
-    verify_checkpoint(source)
     with new_folder(output) as partial:
         loaded = load_model(str(source))
         export(loaded, "fp32", partial)

@@ -3,14 +3,12 @@
 from pathlib import Path
 
 from longmlm.artifacts.evaluation import EvaluationSources
-from longmlm.artifacts.metrics import MetricsFile
 from longmlm.config import to_toml
 from longmlm.data.rows import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.errors import CheckpointError
 from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
-from longmlm.model.loading import weights_sha256
+from longmlm.hubs.models import weights_sha256
 from longmlm.reports.evaluation import accuracy_table, check_output, write_evaluation
 from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
@@ -18,15 +16,14 @@ from longmlm.runtime.collectives import broadcast_from_main, local_main_first
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.training.run_folder import model_folder
+from longmlm.training.run_folder import evaluations_of, model_folder
 
 
 def evaluate(config: EvaluateConfig) -> None:
     """Measures the models under the same frozen masks, writes the results and prints their table."""
-    output, curve = Path(config.output), ()
+    output = Path(config.output)
     check_output(output)
-    if config.run and not (curve := MetricsFile(Path(config.run)).evaluations()):
-        raise CheckpointError(f"{config.run} has no evaluations: set run to the folder that the pretrain stage wrote")
+    curve = evaluations_of(Path(config.run)) if config.run else ()
     names = [str(model_folder(name)) for name in (config.long_before, config.long_after) if name]
     after_sha256 = weights_sha256(names[-1]) if config.long_after else None
     precision = resolved_precision(config.recipe.precision)

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from longmlm.artifacts.rows import RowsManifest
-from longmlm.data.rows import read_rows_manifest
+from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
 from longmlm.errors import ConfigError, DataError, PositionsError
 from longmlm.folders import free_bytes

@@ -22,10 +22,10 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
 from longmlm.artifacts.provenance import read_provenance
+from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
 from longmlm.data.engine import plan_rows
-from longmlm.data.rows import read_rows_manifest
 from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of
 from longmlm.processes import exclusive_lock

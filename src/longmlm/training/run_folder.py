@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState
 from longmlm.errors import ArtifactError, CheckpointError, FolderError
@@ -142,6 +143,13 @@ def best_checkpoint(run: Path) -> Path:
 def model_folder(name: str) -> Path | str:
     """Returns the best checkpoint if `name` is a run folder, and any other name unchanged."""
     return best_checkpoint(Path(name)) if (Path(name) / "checkpoints").is_dir() else name
+
+
+def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:
+    """Returns what the evaluations during a run measured; raises CheckpointError if there are none."""
+    if not (evaluations := MetricsFile(run).evaluations()):
+        raise CheckpointError(f"{run} has no evaluations: set run to the folder that the pretrain stage wrote")
+    return evaluations
 
 
 def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:

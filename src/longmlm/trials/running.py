@@ -21,12 +21,13 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
+from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
 from longmlm.config import present
-from longmlm.data.rows import read_rows_manifest
 from longmlm.errors import TrainingError
 from longmlm.folders import MANIFEST
+from longmlm.inputs import check_inputs
 from longmlm.reports.comparison import write_comparison
 from longmlm.runtime.children import run_child
 from longmlm.settings.compare import ComparedPipeline
@@ -49,9 +50,13 @@ class Trials:
     def run(self, planned: Sequence[PlannedTrial], num_trials: int) -> list[Trial]:
         """Returns what those of the trials measured that did not fail; `num_trials` are expected in all.
 
-        Raises TrainingError if the very first trial fails before training.
+        Raises TrainingError if the very first trial fails before training, and before any starts the error of the first
+        file or model that a trial names and that is missing.
         """
         results = []
+        for one in planned:
+            if not is_finished(one):
+                check_inputs(one.pipeline)
         for one in planned:
             number = len(self.finished) + len(self.probes) + len(self.failed) + 1
             label = f"[{number}/{num_trials}] {one.name}"
@@ -100,6 +105,12 @@ def run_trial(planned: PlannedTrial, keep_weights: bool, label: str) -> Trial | 
     for name in () if keep_weights else WEIGHTS:
         shutil.rmtree(planned.folder / name, ignore_errors=True)
     return measured_trial(planned)
+
+
+def is_finished(planned: PlannedTrial) -> bool:
+    """Returns whether the trial's folder holds the record of a trial that ran to its end."""
+    file = planned.folder / TrialRecord.FILE
+    return file.is_file() and artifact.read(TrialRecord, file).is_finished
 
 
 def resumable(planned: PlannedTrial, label: str) -> TrialRecord:

@@ -1,0 +1,186 @@
+"""Masked-token accuracy on held-out rows: longmlm compared with transformers' Trainer.evaluate, on the same masks.
+
+Trainer.evaluate computes the loss and, as in run_mlm.py, the accuracy of the likeliest tokens. Rows are random tokens;
+three of four fill 90 to 100 % of the row length, the others 10 to 90 %. For the Trainer they are masked beforehand, for
+longmlm in the timed part. Both must find the same loss and accuracy, up to rounding in bf16.
+
+    python benchmarks/evaluation.py [--quick]
+"""
+
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from paired import Comparison, Way, run
+from torch.utils.data import Dataset
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForTokenClassification,
+    EvalPrediction,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    Trainer,
+    TrainingArguments,
+)
+
+from longmlm.data.rows import LooseRows, Row
+from longmlm.data.vocabulary import load_vocabulary
+from longmlm.evaluation.frozen import FrozenRows, whole
+from longmlm.evaluation.measure import measure
+from longmlm.model.mlm import MlmObjective
+from longmlm.settings.held_out import HeldOut
+
+TOKENIZER = "src/longmlm/bundled/roberta-mini"  # token ids are drawn from this vocabulary; the model's may be larger
+NUM_BASE_POSITIONS = 512
+TOLERANCE = 0.01  # relative, of the loss; of the accuracy, in the share of selected tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a RoBERTa model, and the number and length of rows."""
+
+    name: str
+    num_layers: int
+    width: int
+    vocabulary: int
+    num_rows: int
+    rows_per_batch: int
+    row_length: int = 1536
+
+    @property
+    def label(self) -> str:
+        """The shape in words."""
+        model = f"{self.name} ({self.num_layers} x {self.width}, vocabulary {self.vocabulary:,})"
+        return f"{model}, {self.num_rows} rows of up to {self.row_length} tokens, {self.rows_per_batch} per batch, bf16"
+
+    def model(self) -> RobertaForMaskedLM:
+        """Returns a model that predicts the token that it sees, which is right for unchanged selected tokens."""
+        torch.manual_seed(0)
+        config = RobertaConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.width // 64,
+            intermediate_size=4 * self.width,
+            max_position_embeddings=self.row_length + 2,
+        )
+        model = RobertaForMaskedLM(config).eval()
+        torch.nn.init.eye_(model.lm_head.dense.weight)
+        return model
+
+    def frozen(self) -> FrozenRows:
+        """Returns the rows under their masks."""
+        vocabulary, generator = load_vocabulary(TOKENIZER), np.random.default_rng(0)
+        special, rows = vocabulary.special, []
+        for number in range(self.num_rows):
+            fill = generator.uniform(0.9, 1) if number % 4 else generator.uniform(0.1, 0.9)
+            content = generator.integers(300, 8000, int(fill * self.row_length) - 2)
+            row = np.concatenate([[special.cls], content, [special.sep]])
+            rows.append(Row(row, np.array([1]), np.array([0])))
+        return FrozenRows(LooseRows(tuple(rows)), HeldOut(), vocabulary.maskable, special, self.rows_per_batch)
+
+
+class MaskedRows(Dataset[dict[str, Any]]):
+    """The same rows under the same masks in the format of run_mlm.py."""
+
+    def __init__(self, frozen: FrozenRows) -> None:
+        self.items = []
+        for masked in map(frozen.masked, frozen.row_ids):
+            labels = np.full(len(masked.row), -100)
+            labels[masked.selected] = masked.labels
+            self.items.append({"input_ids": masked.row.input_ids.tolist(), "labels": labels.tolist()})
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.items[index]
+
+
+def ours(shape: Shape) -> tuple[FrozenRows, Callable[[], tuple[float, float]]]:
+    """Returns the rows, and a function that measures loss and share of correct predictions with longmlm."""
+    frozen, objective = shape.frozen(), MlmObjective(shape.model(), "bf16")
+
+    def work() -> tuple[float, float]:
+        measured = measure(objective, frozen, whole, NUM_BASE_POSITIONS, accelerator=None).whole
+        assert measured.loss is not None
+        assert measured.accuracy is not None
+        return measured.loss, measured.accuracy / 100
+
+    return frozen, work
+
+
+def theirs(shape: Shape) -> tuple[FrozenRows, Callable[[], tuple[float, float]]]:
+    """Returns the rows, and a function that measures loss and share of correct predictions with the Trainer."""
+    frozen = shape.frozen()
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_eval_batch_size=shape.rows_per_batch,
+        bf16=True,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
+    trainer = Trainer(
+        shape.model(),
+        arguments,
+        DataCollatorForTokenClassification(tokenizer),
+        eval_dataset=MaskedRows(frozen),
+        compute_metrics=_share_correct,
+        preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1),
+    )
+
+    def work() -> tuple[float, float]:
+        found = trainer.evaluate()
+        return found["eval_loss"], found["eval_correct"]
+
+    return frozen, work
+
+
+def _share_correct(prediction: EvalPrediction) -> dict[str, float]:
+    predicted, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
+    return {"correct": float((predicted == labels)[labels != -100].mean())}  # noqa: PLR2004 - not selected
+
+
+def num_tokens_after(prepare: Callable[[Shape], Any], shape: Shape) -> Callable[[], int]:
+    """Returns a function that measures, and returns the number of tokens without padding."""
+    frozen, work = prepare(shape)
+    num_tokens = sum(len(frozen.rows[row_id]) for row_id in frozen.row_ids)
+
+    def measured() -> int:
+        work()
+        return num_tokens
+
+    return measured
+
+
+def check_same_result(shape: Shape) -> None:
+    """Raises AssertionError unless both measure the same; runs in a process of its own, as torch must before a fork."""
+    (own_loss, own_share), (loss, share) = (prepare(shape)[1]() for prepare in (ours, theirs))
+    print(f"loss {own_loss:.4f} and {loss:.4f}, correct {100 * own_share:.3f} % and {100 * share:.3f} %", flush=True)
+    assert abs(own_loss / loss - 1) < TOLERANCE
+    assert abs(own_share - share) < TOLERANCE
+
+
+def comparison(shape: Shape) -> Comparison:
+    """Returns the comparison for this shape."""
+    own = Way("longmlm", partial(num_tokens_after, ours, shape))
+    return Comparison(shape.label, own, Way("transformers Trainer", partial(num_tokens_after, theirs, shape)), aim=1.5)
+
+
+if __name__ == "__main__":
+    small = Shape("small", 4, 256, 8192, num_rows=24, rows_per_batch=8)
+    base = Shape("RoBERTa-base", 12, 768, 50265, num_rows=16, rows_per_batch=8)
+    check = multiprocessing.get_context("fork").Process(target=check_same_result, args=(replace(small, num_rows=8),))
+    check.start()
+    check.join()
+    if check.exitcode:
+        sys.exit("both ways must measure the same")
+    run("evaluation", __doc__ or "", [comparison(base)], [comparison(small)])

@@ -1,0 +1,112 @@
+"""Settings that name what does not exist are refused before torch and transformers are imported: within a second."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from longmlm.folders import write_json
+from tests.support.rows import manifest_of
+
+ROOT = Path(__file__).parents[2]
+MINI = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "HF_HUB_OFFLINE": "1"}
+HEAVY = ("torch", "transformers", "datasets", "accelerate", "pandas", "matplotlib")
+SCRIPT = """
+import contextlib, io, json, sys
+from longmlm.cli import main
+
+heavy, commands = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+for command in commands:
+    sys.argv, text, code = ["longmlm", *command.split()], io.StringIO(), 0
+    try:
+        with contextlib.redirect_stderr(text), contextlib.redirect_stdout(io.StringIO()):
+            main()
+    except SystemExit as stop:
+        code = stop.code
+    print(json.dumps([code, text.getvalue(), [name for name in heavy if name in sys.modules]]))
+"""
+EXTEND = "extend --output new --recipe.num-positions 1024"
+PREPARE = "prepare --output new --recipe.row-length 128"
+PRETRAIN = "pretrain --run new --recipe.num-steps 3 --recipe.batch-tokens 4096 --recipe.learning-rate 1e-4"
+EVALUATE = "evaluate --output new"
+RELEASE = "release --output new --card.title T"
+PIPELINE = "--length 1024 --output new"
+REJECTED = {  # command: what its error names
+    f"{EXTEND} --base ./nope": "./nope",
+    f"{EXTEND} --base no/pe": "no/pe",
+    f"{EXTEND} --base other": "config.json",
+    f"extend --output other --base {MINI} --recipe.num-positions 1024": "other",
+    f"extend --output new --base {MINI} --recipe.add-tokens no.txt": "no.txt",
+    f"{EXTEND} --base {MINI} --recipe.alpha 7": "alpha",
+    f"{PREPARE} --recipe.tokenizer ./nope --recipe.sources.0.files text.txt": "./nope",
+    f"{PREPARE} --recipe.tokenizer {MINI} --recipe.sources.0.files no.txt": "no.txt",
+    f"{PREPARE} --recipe.tokenizer {MINI} --recipe.sources.0.files text.txt --recipe.sources.0.language e1": "e1",
+    f"{PRETRAIN} --rows nope --start.checkpoint {MINI}": "nope",
+    f"{PRETRAIN} --rows other --start.checkpoint {MINI}": "other",
+    f"{PRETRAIN} --rows rows --start.checkpoint ./nope": "./nope",
+    f"{PRETRAIN} --rows rows --start.architecture no.json --start.tokenizer {MINI}": "no.json",
+    f"{PRETRAIN} --rows rows --start.architecture {MINI}/config.json --start.tokenizer ./nope": "./nope",
+    f"{EVALUATE} --rows nope --base {MINI} --long-before {MINI}": "nope",
+    f"{EVALUATE} --rows rows --base ./nope --long-before {MINI}": "./nope",
+    f"{EVALUATE} --rows rows --base {MINI} --long-before ./nope": "./nope",
+    f"{EVALUATE} --rows rows --base {MINI} --long-after ./nope": "./nope",
+    f"{EVALUATE} --rows rows --base {MINI} --long-after {MINI} --run nope": "nope",
+    f"evaluate --output other --rows rows --base {MINI} --long-before {MINI}": "other",
+    f"{RELEASE} --model nope --rows rows": "nope",
+    f"{RELEASE} --model {MINI} --rows nope": "nope",
+    f"{RELEASE} --model {MINI} --rows rows --evaluation nope": "nope/evaluation.json",
+    f"{RELEASE} --model {MINI} --rows rows --publish hf:owner/name": "HF_HUB_OFFLINE",
+    "checkpoints --run nope": "nope",
+    "checkpoints --run nope --action export --output new": "nope",
+    f"plan --model ./nope --corpus text.txt {PIPELINE}": "./nope",
+    f"plan --model {MINI} --corpus no.txt {PIPELINE}": "no.txt",
+    f"run --model ./nope --corpus text.txt {PIPELINE}": "./nope",
+    f"run --model {MINI} --corpus no.txt {PIPELINE}": "no.txt",
+    f"run --model {MINI} --corpus text.txt --length long --output new": "length",
+    "compare arms.toml": "./nope",
+    f"init --model {MINI} --corpus text.txt --length long": "length",
+    f"init --model {MINI} --corpus text.txt --lenght 1024": "lenght",
+    **{
+        f"{command} unknown.toml": "lenght"
+        for command in ("plan", "run", "compare", "prepare", "extend", "pretrain", "evaluate", "release", "checkpoints")
+    },
+    **{f"{command} empty.toml": "missing" for command in ("prepare", "extend", "pretrain", "evaluate", "release")},
+}
+
+
+@pytest.fixture(scope="module")
+def rejections(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, list[str]]]:
+    """Returns for each command its exit code, standard error, and the heavy packages that are imported by then."""
+    folder = tmp_path_factory.mktemp("rejections")
+    for name in ("other", "rows"):
+        (folder / name).mkdir()
+    write_json(folder / "other" / "manifest.json", {"files": {}})
+    write_json(folder / "rows" / "manifest.json", manifest_of(128))
+    pipeline = 'corpus = ["text.txt"]\noutput = "new"\n'
+    texts = {
+        "text.txt": "Some text.\n",
+        "empty.toml": "",
+        "unknown.toml": f'model = "{MINI}"\nlenght = 1024\n{pipeline}',
+        "arms.toml": f'model = "./nope"\nlength = 1024\n{pipeline}[compare.arms.a]\n[compare.arms.b]\n',
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    command = [sys.executable, "-c", SCRIPT, json.dumps(HEAVY), json.dumps(list(REJECTED))]
+    process = subprocess.run(command, check=False, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
+
+
+def test_every_rejection_is_one_line_that_names_what_is_wrong(rejections: list[tuple[int, str, list[str]]]) -> None:
+    for (command, named), (code, text, _) in zip(REJECTED.items(), rejections, strict=True):
+        assert (code, text.count("\n"), text[:7]) == (2, 1, "error: "), command
+        assert named in text, command
+
+
+def test_no_rejection_waits_for_a_heavy_import(rejections: list[tuple[int, str, list[str]]]) -> None:
+    imported = [heavy for _, _, heavy in rejections]
+    assert imported == [[] for _ in REJECTED]
