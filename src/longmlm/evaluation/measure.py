@@ -118,7 +118,8 @@ def _predicted(
     objective: MlmObjective, inputs: Sequence[Input], pad: int, device: torch.device
 ) -> Float[Tensor, "3 selected"]:
     """Returns for each selected token 1, whether it is predicted correctly, and its loss."""
-    losses, is_correct = objective.predict(collate([one.view for one in inputs], pad).to(device))
+    batch = collate([one.view for one in inputs], None if objective.is_packed else pad)
+    losses, is_correct = objective.predict(batch.to(device))
     return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
 
 
