@@ -5,7 +5,8 @@ larger share needs 3 micro-batches, so both ranks run 3, of 2 2 2 and of 3 2 2 r
 call the model equally often.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from torch.utils.data import Dataset
 
@@ -67,6 +68,10 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
     def rows_per_step(self) -> int:
         """Rows of a global batch."""
         return self.recipe.rows_per_step
+
+    def in_micro_batches_of(self, num_rows: int) -> Self:
+        """Returns the same global batches in micro-batches of at most `num_rows` rows."""
+        return replace(self, rows_per_micro_batch=num_rows)
 
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
         draw = global_batch(index, self.rows_per_step, len(self.rows), self.recipe.seed)

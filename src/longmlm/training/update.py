@@ -23,6 +23,7 @@ from longmlm.folders import write_json
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.objective import Batch
 from longmlm.training.optimizer import learning_rate
+from longmlm.training.out_of_memory import final_update
 from longmlm.training.run import Run, Task
 
 MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00006: the scale is not the cause
@@ -76,7 +77,8 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
                 weight = weight if math.isfinite(loss_sum) else math.nan  # every rank skips the update
             backend.backward(loss * weight)
     rate = learning_rate(state.step, task.recipe)
-    norm = backend.step(rate)
+    with final_update(state.step + 1):
+        norm = backend.step(rate)
     _check_finite(norm, task, run, batches, state)
     return Update(
         loss_sum / num_targets, 100 * num_correct / num_targets, int(num_tokens), int(num_targets), norm, rate
