@@ -62,9 +62,9 @@ class Shape:
             num_attention_heads=self.num_heads,
             intermediate_size=4 * self.width,
             max_position_embeddings=length + 2,
-            attn_implementation=attention,
         )
         model = RobertaForMaskedLM(config).train()
+        model.set_attn_implementation(attention)
         set_dropout(model, DROPOUT)
         return model
 

@@ -91,7 +91,7 @@ def test_a_step_that_fails_half_way_is_repeated_with_its_dropout_and_without_its
             train(by_hand)
     expected = train(with_runtime(by_hand, rows_per_micro_batch=2))
     passes = fails_once(step=5)
-    run = train(with_runtime(automatic, num_loader_workers=num_loader_workers))
+    run = train(with_runtime(automatic, num_loader_workers=num_loader_workers, checkpoints_kept=3))
     assert [passes.count(step) for step in (0, 3, 4, 5)] == [3, 3, 2 + 5, 5]
     assert losses(run) == losses(expected) and len(losses(run)) == 12
     assert_same_model(run, expected, 12)
