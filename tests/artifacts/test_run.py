@@ -1,12 +1,12 @@
 """state.json and summary.json: what is written is read back, older formats are upgraded or refused with a remedy."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from longmlm.artifacts.artifact import dump, load
-from longmlm.artifacts.run import CheckpointState, RunSummary, TrainState
+from longmlm.artifacts.run import CheckpointState, MicroBatch, RunSummary, TrainState
 from longmlm.errors import ArtifactError
 from longmlm.settings.pretrain import PretrainRecipe
 
@@ -28,7 +28,9 @@ def old_state(**rows: object) -> dict:
 
 
 def test_a_state_is_read_back():
-    saved = CheckpointState(state=STATE, recipe=RECIPE, rows_sha256="abc", rows="hf:a/b@c", precision="bf16")
+    micro_batch = MicroBatch(num_rows=4, num_processes=2, device="cpu", is_recomputed=False)
+    state = replace(STATE, micro_batch=micro_batch)
+    saved = CheckpointState(state=state, recipe=RECIPE, rows_sha256="abc", rows="hf:a/b@c", precision="bf16")
     assert load(CheckpointState, json.dumps(dump(saved)), "state.json") == saved
 
 
@@ -46,6 +48,12 @@ def test_a_state_that_cannot_be_used_is_refused_in_a_line(content, names):
     with pytest.raises(ArtifactError, match=names) as error:
         load(CheckpointState, json.dumps(content), "state.json")
     assert "state.json" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_state_from_before_the_micro_batch_was_recorded_is_read():
+    content = dump(CheckpointState(state=STATE, recipe=RECIPE, rows_sha256="abc"))
+    del content["state"]["micro_batch"]
+    assert load(CheckpointState, json.dumps(content), "state.json").state == STATE
 
 
 def test_an_unknown_key_of_the_progress_is_refused():

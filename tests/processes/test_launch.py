@@ -13,10 +13,11 @@ import torch
 from longmlm.training import loop
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.faulty import happen
-from tests.support.launching import TWO_PROCESSES, accelerate, errors_in, faulty, run_to_end
+from tests.support.launching import TWO_PROCESSES, accelerate, errors_in, faulty, run_to_end, trained
 from tests.support.training import (
     ROOT,
     assert_same_metrics,
+    assert_same_model,
     losses,
     state_at,
     stop_after,
@@ -156,3 +157,25 @@ def test_exported_number_of_threads_reaches_every_rank_and_the_launchers_own_doe
     process = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
     expected = exported or max(1, len(os.sched_getaffinity(0)) // 2)
     assert process.stdout.split() == [str(expected)] * 2
+
+
+def test_every_rank_halves_its_micro_batches_when_one_runs_out_of_memory_before_the_first_step(settings, tmp_path):
+    set_by_hand = trained(with_runtime(replace(settings, run=str(tmp_path / "set")), rows_per_micro_batch=2), tmp_path)
+    settings = with_runtime(settings, rows_per_micro_batch=None)
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("rows", 1, 2))
+    assert code == 0, output[-2000:]
+    assert re.findall(r"out of memory in step 1: .*", output) == [
+        "out of memory in step 1: micro-batches of 2 rows from now on, not 5"
+    ]
+    assert losses(Path(settings.run)) == losses(set_by_hand)
+    assert_same_model(Path(settings.run), set_by_hand, 12)
+    assert state_at(Path(settings.run), 12).micro_batch.num_rows == 2
+
+
+def test_a_rank_that_runs_out_of_memory_later_ends_the_run_and_says_what_to_set(settings, tmp_path):
+    settings = with_runtime(settings, rows_per_micro_batch=None)
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("rows-later", 1, 2))
+    [error] = errors_in(output)
+    assert code != 0 and "micro-batches of 5 rows: set runtime.rows_per_micro_batch = 2; the same command" in error
+    run = trained(with_runtime(settings, rows_per_micro_batch=2), tmp_path)
+    assert len(losses(run)) == 12 and newest_verified(run).folder == checkpoint_folder(run, 12)

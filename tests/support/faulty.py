@@ -1,18 +1,22 @@
 """Training with a fault on one rank, as a script for the launcher: faulty.py FAULT RANK STEP FILE.toml.
 
-The rank -1 stands for every rank. For the fault `memory`, STEP is the number of bytes that are free on RANK.
+The rank -1 stands for every rank. For the fault `memory`, STEP is the number of bytes that are free on RANK; for
+`rows`, RANK runs out of memory in a forward pass of more than STEP rows, for `rows-later` not in the first eight.
 """
 
+import itertools
 import os
 import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 
 from longmlm import cli
 from longmlm.evaluation import run_evaluation
+from longmlm.model.mlm import MlmObjective
 from longmlm.training import checkpoint, loop, micro_batch
 from longmlm.training.run_folder import list_checkpoints
 
@@ -27,6 +31,8 @@ def main() -> None:
         time.sleep(3)  # the other ranks find in the launcher's store what the previous rank 0 left there
     if fault == "memory" and os.environ["RANK"] == str(rank):
         micro_batch.free_memory_bytes = lambda: step
+    if fault in ("rows", "rows-later") and os.environ["RANK"] == str(rank):
+        limit_rows(setattr, step, torch.OutOfMemoryError("CUDA out of memory."), 8 if fault == "rows-later" else 0)
     update = loop.one_update
 
     def faulty(task, run, batches, state):
@@ -36,6 +42,22 @@ def main() -> None:
 
     loop.one_update = faulty
     cli.main("pretrain")
+
+
+def limit_rows(set_attribute: Callable[..., None], num_rows: int, error: RuntimeError, num_passes: int = 0) -> None:
+    """Makes forward passes in training raise `error`, once they are computed, if they have more rows than this.
+
+    The first `num_passes` do not.
+    """
+    forward, passes = MlmObjective.forward, itertools.count()
+
+    def limited(objective, batch):
+        sums = forward(objective, batch)
+        if next(passes) >= num_passes and len(batch.input_ids) > num_rows:
+            raise error
+        return sums
+
+    set_attribute(MlmObjective, "forward", limited)
 
 
 def wait_for_a_checkpoint(run) -> None:

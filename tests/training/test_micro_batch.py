@@ -4,7 +4,9 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
+from longmlm.artifacts.run import MicroBatch
 from longmlm.errors import TrainingError
 from longmlm.model.cost import USED_SHARE, Work, cost_of, micro_batch_rows
 from longmlm.model.loading import load_model
@@ -12,7 +14,7 @@ from longmlm.model.mlm import set_dropout
 from longmlm.stages import pretrain as stage
 from longmlm.training import micro_batch
 from longmlm.training.run_folder import checkpoint_folder, read_state
-from tests.support.training import losses, with_recipe, with_runtime
+from tests.support.training import losses, state_at, stop_after, with_recipe, with_runtime
 
 LOTS = 10**12
 
@@ -78,6 +80,30 @@ def test_a_resumed_run_may_choose_another_number(half_trained, chosen, uninterru
     states = [read_state(checkpoint_folder(folder, 12)).state for folder in (run, uninterrupted)]
     assert states[0].cursor == states[1].cursor and states[0].tokens == states[1].tokens
     assert losses(run)[:4] == losses(uninterrupted)[:4]
+
+
+@pytest.mark.parametrize(
+    ("is_recomputed", "num_free", "expected"), [(False, 4, 3), (False, 2.4, 3), (False, 1, 1), (True, 10**6, 10)]
+)
+def test_a_resumed_run_keeps_its_micro_batch_while_it_fits_on_the_same_devices(
+    by_memory, chosen, free_for, is_recomputed, num_free, expected
+):
+    with pytest.MonkeyPatch.context() as patched:
+        stop_after(patched, 6)
+        with pytest.raises(SystemExit):
+            chosen(by_memory, free_for(3), "run")
+    resumed = with_runtime(by_memory, activation_checkpointing=is_recomputed)
+    run, num_rows, _ = chosen(resumed, free_for(num_free), "run")
+    assert num_rows == expected == state_at(run, 12).micro_batch.num_rows
+
+
+def test_the_micro_batch_of_another_number_of_processes_or_device_is_chosen_anew(by_memory, monkeypatch):
+    saved = MicroBatch(num_rows=3, num_processes=2, device="cpu", is_recomputed=False)
+    assert micro_batch.micro_batch_of(by_memory.runtime, 2, 3) == saved
+    assert micro_batch.micro_batch_of(by_memory.runtime, 4, 3) == replace(saved, num_processes=4)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    assert micro_batch.micro_batch_of(by_memory.runtime, 2, 3) == replace(saved, device="NVIDIA H200")
 
 
 @pytest.mark.parametrize(

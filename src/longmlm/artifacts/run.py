@@ -9,12 +9,26 @@ from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """The rows of a micro-batch that fit into memory, and on what they do.
+
+    `device` is "cpu" or a GPU's name, `is_recomputed` whether activations are.
+    """
+
+    num_rows: int
+    num_processes: int
+    device: str
+    is_recomputed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
     """Progress of a run after `step` updates; accuracies are masked-token accuracies in percent.
 
     `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
-    evaluation, at `evaluated_at_step`. `base_cut` is None if there is no base model.
+    evaluation, at `evaluated_at_step`. `base_cut` is None if there is no base model. `micro_batch` is the one of the
+    latest update; None if the user set it.
     """
 
     step: int = 0
@@ -28,6 +42,7 @@ class TrainState:
     evaluated_at_step: int | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
+    micro_batch: MicroBatch | None = None
 
     def after_update(self, num_rows: int, num_tokens: int, seconds: float, is_skipped: bool = False) -> Self:
         """Returns the state after one more update, applied or skipped."""

@@ -6,7 +6,8 @@ call the model equally often. A rank's rows are sorted by length first: rows of 
 are 9 8 and 4 3, with 2 tokens of padding where 9 4 and 8 3 would need 10.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -69,6 +70,10 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
     def rows_per_step(self) -> int:
         """Rows of a global batch."""
         return self.recipe.rows_per_step
+
+    def in_micro_batches_of(self, num_rows: int) -> Self:
+        """Returns the same global batches in micro-batches of at most `num_rows` rows."""
+        return replace(self, rows_per_micro_batch=num_rows)
 
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
         recipe = self.recipe

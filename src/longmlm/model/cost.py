@@ -86,15 +86,15 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     head = parts.decoder_weight.numel() + (parts.head_matrix.weight.numel() if parts.head_matrix else 0)
     attention = 12 * _num_attended(model, work.row_length) * model.config.hidden_size
     num_parameters = model.num_parameters(only_trainable=True)
-    layer, logits = _bytes_per_token(model, work)
+    layer, rest = _bytes_per_token(model, work)
     num_layers = model.config.num_hidden_layers
     kept = num_layers * 4 * model.config.hidden_size + layer if work.is_checkpointed else num_layers * layer
     return Cost(
         flop_per_token=6 * (_num_weights(parts.encoder) - shared + layers + work.selected_fraction * head) + attention,
         attention_flop_per_token=attention,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
-        row_bytes=round(work.row_length * (kept + logits)),
-        evaluation_row_bytes=round(work.row_length * (layer + logits)),
+        row_bytes=round(work.row_length * (kept + rest)),
+        evaluation_row_bytes=round(work.row_length * (layer + rest)),
         checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
     )
 
@@ -160,37 +160,39 @@ def _num_attended(model: PreTrainedModel, row_length: int) -> int:
 
 
 def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
-    """Returns the bytes per token that autograd saves for the backward pass: of one layer, and of the logits.
+    """Returns the bytes per token that autograd saves for the backward pass: of one layer, and of the rest.
 
     Measured with torch's saved_tensors_hooks. Each unit of the feed-forward layer, counted twice if it is gated, takes
     4 bytes in half precision and 8 in fp32; `_saved_bytes_of_attention` gives the rest. With activation checkpointing,
-    every layer saves only its input, and one layer at a time the rest.
+    every layer saves only its input, and one layer at a time the others. The rest are 10 bytes per unit of width for
+    embeddings and head, and 12 bytes per logit, with its gradients.
     """
     config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
     if config.model_type in GATED:
         feed_forward *= 2
     per_width, per_pair = _saved_bytes_of_attention(model, work)
-    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward
-    layer += per_pair * work.row_length * config.num_attention_heads
-    return layer, 12 * work.selected_fraction * config.vocab_size
+    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
+    return layer, 10 * config.hidden_size + 12 * work.selected_fraction * config.vocab_size
 
 
 def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, int]:
-    """Returns the saved bytes per unit of width, and per attention score (a pair of tokens in one head).
+    """Returns the saved bytes per unit of width, and per pair of tokens, over all heads.
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
-    models that cannot use `cpu_attention`.
+    models that cannot use `cpu_attention`. On a GPU, fused attention with padding saves a mask of each pair in the type
+    of the activations; nearly every micro-batch has padding.
     """
-    dropout = has_dropout(architecture_of(model).layers)
+    dropout, heads = has_dropout(architecture_of(model).layers), model.config.num_attention_heads
     match model.config.model_type:
         case "deberta":  # its attention is computed in fp32
-            return 73 if work.is_half else 80, 28 if dropout else 20
+            return 73 if work.is_half else 80, heads * (28 if dropout else 20)
         case "deberta-v2":
             width, pairs = (38, (2, 6)) if work.is_half else (58, (4, 12))
         case "mpnet" | "roformer":
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
         case _:
-            saves_scores = not (work.has_gpu or uses_cpu_attention(model.config))
-            width, pairs = 27 if work.is_half else 36, (0, 12 if saves_scores else 0)
-    return width, pairs[dropout]
+            width, pairs = 27 if work.is_half else 36, (0, 0 if uses_cpu_attention(model.config) else 12)
+            if work.has_gpu:
+                return width, 2 if work.is_half else 4
+    return width, heads * pairs[dropout]

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
+from torch import Tensor
 from torch.distributed import DistError, TCPStore
 from transformers.integrations import unset_hf_deepspeed_config
 
@@ -135,6 +137,21 @@ def peak_memory_bytes() -> int:
 def seed_process(seed: int, process_index: int) -> None:
     """Seeds dropout, differently on each rank; nothing else in a run draws from the global generators."""
     torch.manual_seed(seed + process_index)
+
+
+def generator_states() -> dict[str, Tensor]:
+    """Returns the states of the generators that dropout draws from, of the CPU and of the GPU if there is one."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_generators(states: Mapping[str, Tensor]) -> None:
+    """Restores what `generator_states` returned, perhaps on another machine."""
+    torch.set_rng_state(states["cpu"])
+    if torch.cuda.is_available() and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
 
 
 def shut_down(accelerator: Accelerator) -> None:

@@ -102,7 +102,7 @@ class PretrainRuntime:
 
     rows_per_micro_batch: int | None = None
     """Rows per forward and backward pass of one rank; by default as many as fit into free memory (on a CPU, at most
-    2,048 tokens). It changes losses by rounding only; set it so that a resumed run equals an uninterrupted one."""
+    2,048 tokens), half of them on out-of-memory. A resumed run keeps the number. It changes losses by rounding only."""
     rows_per_evaluation_batch: int | None = None
     """Rows per forward pass of an evaluation; by default as many as fit into the free memory, at most 16."""
     num_processes: int | None = None

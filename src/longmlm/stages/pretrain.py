@@ -16,7 +16,7 @@ from accelerate import Accelerator
 
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.rows import SPLITS
-from longmlm.artifacts.run import CheckpointState
+from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.config import to_toml
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
@@ -148,7 +148,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     )
     training = training_record(config, rows, precision)
     record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried)
-    batches = step_batches(run, recipe, rows, vocabulary)
+    batches = step_batches(run, recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
     seed_process(recipe.seed, accelerator.process_index)
     for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
         accelerator.print(note)
@@ -208,11 +208,13 @@ def training_record(config: PretrainConfig, rows: Rows, precision: ComputePrecis
     )
 
 
-def step_batches(run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary) -> StepBatches:
+def step_batches(
+    run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocabulary, saved: MicroBatch | None
+) -> StepBatches:
     """Returns this rank's training batches; a step has as many rows as hold batch_tokens at their mean fill.
 
-    Prints a line when whole rows make a global batch of quite a different size. Raises TrainingError when not even one
-    row fits into memory.
+    `saved` is the micro-batch of the checkpoint that the run resumes from. Prints a line when whole rows make a global
+    batch of quite a different size. Raises TrainingError when not even one row fits into memory.
     """
     accelerator, num_processes = run.accelerator, run.accelerator.num_processes
     num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, rows.mean_fill, num_processes)
@@ -222,5 +224,5 @@ def step_batches(run: Run, recipe: PretrainRecipe, rows: Rows, vocabulary: Vocab
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
     pad = None if cast(MlmObjective, run.backend.objective).is_packed else vocabulary.special.pad
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad)
-    per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length)
+    per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

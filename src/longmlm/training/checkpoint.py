@@ -25,6 +25,7 @@ from longmlm.folders import partial_of, seal
 from longmlm.model.generated import stock_state
 from longmlm.model.saving import save_model
 from longmlm.runtime.collectives import any_rank
+from longmlm.runtime.launch import generator_states, restore_generators
 from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
 from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
@@ -50,10 +51,7 @@ class Snapshot:
 
 def take_snapshot(backend: Backend, accelerator: Accelerator) -> Snapshot | None:
     """Returns the snapshot in the main process, None in the others; every rank must call it."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    generators = gather_object([states])
+    generators = gather_object([generator_states()])
     weights, optimizer = backend.gather_weights(), backend.gather_optimizer()
     if not accelerator.is_main_process:
         return None
@@ -156,10 +154,7 @@ def restore(folder: Path, backend: Backend, rank: int) -> None:
     backend.restore_optimizer(torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True))
     file = folder / _generator_file(rank)
     if file.is_file():
-        states = torch.load(file, weights_only=True)
-        torch.set_rng_state(states["cpu"])
-        if torch.cuda.is_available() and "cuda" in states:
-            torch.cuda.set_rng_state(states["cuda"])
+        restore_generators(torch.load(file, weights_only=True))
 
 
 def run_precision(

@@ -18,10 +18,11 @@ from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
 from longmlm.settings.pretrain import number_format
 from longmlm.training.checkpoint import resumable_state
+from longmlm.training.loop import fitting_update
 from longmlm.training.micro_batch import bytes_needed
+from longmlm.training.out_of_memory import fitting_on_all_ranks
 from longmlm.training.plan import evaluations_as_steps, num_checkpoints
 from longmlm.training.run import Run, Task
-from longmlm.training.update import one_update
 
 
 def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
@@ -52,7 +53,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
             "room, lower checkpoints_kept, or name a different run folder"
         )
     with tempfile.TemporaryDirectory() as scratch:
-        seconds, tokens = _two_steps(task, replace(run, folder=Path(scratch)), state)
+        task, seconds, tokens = _two_steps(task, replace(run, folder=Path(scratch)), state)
     epochs = steps_left * batches.rows_per_step / len(batches.rows)
     held = f"about {memory / GB:.1f} GB per process, {peak_memory_bytes() / GB:.1f} GB held in two steps"
     kept = f"at most {most_checkpoints} checkpoints of {run.cost.checkpoint_bytes / GB:.2f} GB"
@@ -91,11 +92,13 @@ def _duration(task: Task, run: Run, steps_left: int, seconds: float, tokens: int
     return f"{seconds:.2f} s per step ({tokens / seconds:,.0f} tokens/s), about {hours:.1f} hours with evaluations"
 
 
-def _two_steps(task: Task, run: Run, state: TrainState) -> tuple[float, int]:
+def _two_steps(task: Task, run: Run, state: TrainState) -> tuple[Task, float, int]:
+    """Returns the task with micro-batches that fit, and the seconds and tokens of the second step."""
+    task = fitting_on_all_ranks(task, run, state)
     for _ in range(2):
         batches = task.batches[state.cursor]
         started = time.monotonic()
-        update = one_update(task, run, batches, state)
+        task, update = fitting_update(task, run, batches, state)
         seconds = time.monotonic() - started
         state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds)
-    return seconds, update.num_tokens
+    return task, seconds, update.num_tokens

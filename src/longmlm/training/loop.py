@@ -19,6 +19,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -33,11 +34,13 @@ from longmlm.folders import PARTIAL, write_json
 from longmlm.processes import ignore_stop_signals
 from longmlm.progress import Progress, dated_line
 from longmlm.runtime.collectives import any_rank
-from longmlm.runtime.launch import peak_memory_bytes
+from longmlm.runtime.launch import generator_states, peak_memory_bytes
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.checkpoint import Saver, restore, resumable_state, saving
+from longmlm.training.micro_batch import micro_batch_of
 from longmlm.training.objective import Batch
+from longmlm.training.out_of_memory import fitting_on_all_ranks, halved, undo_passes
 from longmlm.training.run import Run, Task
 from longmlm.training.run_folder import SETTINGS
 from longmlm.training.update import Update, one_update
@@ -95,11 +98,17 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         if is_over and not state.step:
             saver.save(state)
         started = time.monotonic()
-        for batches in () if is_over else _loader(task, run, state):
-            update = one_update(task, run, batches, state)
+        task = task if is_over else fitting_on_all_ranks(task, run, state)
+        loader = iter(()) if is_over else _loader(task, run, state)
+        while (batches := next(loader, None)) is not None:
+            fitting, update = fitting_update(task, run, batches, state)
             seconds = time.monotonic() - started
             window.append((update, seconds))
             state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds, update.is_skipped)
+            num_rows = fitting.batches.rows_per_micro_batch
+            state = replace(state, micro_batch=micro_batch_of(run.runtime, run.accelerator.num_processes, num_rows))
+            if fitting is not task:
+                task, loader = fitting, _loader(fitting, run, state)
             is_stopping = _is_stopping(run, stop, saver)
             if _is_evaluation_due(task, run, state) and not is_stopping:
                 state = evaluate(task, run, state, stop)
@@ -115,6 +124,21 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             started = time.monotonic()
         saver.finish()
     return state
+
+
+def fitting_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> tuple[Task, Update]:
+    """Makes one update, and returns it with the task whose micro-batches fit: on out-of-memory, those of half the rows.
+
+    Raises what `one_update` raises, and TrainingError if memory does not suffice.
+    """
+    generators = generator_states()
+    while True:
+        try:
+            return task, one_update(task, run, batches, state)
+        except RuntimeError as error:
+            task = halved(task, run, state.step + 1, error)
+        undo_passes(run, generators)
+        batches = task.batches[state.cursor]
 
 
 def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:

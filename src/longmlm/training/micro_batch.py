@@ -4,10 +4,12 @@ import math
 
 import torch
 
+from longmlm.artifacts.run import MicroBatch
 from longmlm.errors import TrainingError
 from longmlm.model.cost import GB, fitting_rows, micro_batch_rows
 from longmlm.runtime.collectives import min_over_ranks
 from longmlm.runtime.launch import free_memory_bytes
+from longmlm.settings.pretrain import PretrainRuntime
 from longmlm.training.run import Run
 
 MAX_EVALUATION_ROWS = 16
@@ -19,27 +21,48 @@ def bytes_needed(run: Run, num_rows: int) -> int:
     return unallocated + num_rows * run.cost.row_bytes
 
 
-def rows_per_micro_batch(run: Run, rows_per_step: int, row_length: int) -> int:
+def micro_batch_of(runtime: PretrainRuntime, num_processes: int, num_rows: int) -> MicroBatch | None:
+    """Returns what a checkpoint records of micro-batches of `num_rows` rows; None if the user set the number."""
+    if runtime.rows_per_micro_batch is not None:
+        return None
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    recomputed = runtime.activation_checkpointing
+    return MicroBatch(num_rows=num_rows, num_processes=num_processes, device=device, is_recomputed=recomputed)
+
+
+def rows_per_micro_batch(run: Run, rows_per_step: int, row_length: int, saved: MicroBatch | None = None) -> int:
     """Returns the setting or, without one, the number of rows that fit on every rank, which it also prints.
 
-    Raises TrainingError on every rank when not even one row fits.
+    That is the `saved` number, so that a resumed run equals an uninterrupted one, if it resumes on as many processes of
+    the same device and with enough memory. Raises TrainingError on every rank when not even one row fits.
     """
     if run.runtime.rows_per_micro_batch is not None:
         return run.runtime.rows_per_micro_batch
     free = min_over_ranks(run.accelerator, free_memory_bytes())
-    fitting = fitting_rows(free, bytes_needed(run, 0), run.cost.row_bytes)
-    if not fitting:
-        is_kept = not run.runtime.activation_checkpointing
-        remedy = "set activation_checkpointing = true" if is_kept else "prepare shorter rows, or take more memory"
-        raise TrainingError(
-            f"a process needs about {bytes_needed(run, 1) / GB:.1f} GB of memory to train with one row at a time, "
-            f"but only {free / GB:.1f} GB are free: {remedy}"
-        )
-    share = math.ceil(rows_per_step / run.accelerator.num_processes)
-    num_rows = micro_batch_rows(fitting, share, row_length, torch.cuda.is_available())
+    num_rows = saved.num_rows if saved else 0
+    is_same_place = saved == micro_batch_of(run.runtime, run.accelerator.num_processes, num_rows)
+    if not is_same_place or bytes_needed(run, num_rows) > free:
+        num_rows = _fitting_rows(run, free, rows_per_step, row_length)
     need = f"about {bytes_needed(run, num_rows) / GB:.1f} of {free / GB:.1f} GB of free memory"
     run.accelerator.print(f"micro-batches of {num_rows} rows per process: {need}")
     return num_rows
+
+
+def _fitting_rows(run: Run, free: int, rows_per_step: int, row_length: int) -> int:
+    fitting = fitting_rows(free, bytes_needed(run, 0), run.cost.row_bytes)
+    if not fitting:
+        raise TrainingError(
+            f"a process needs about {bytes_needed(run, 1) / GB:.1f} GB of memory to train with one row at a time, "
+            f"but only {free / GB:.1f} GB are free: {remedy_for_one_row(run)}"
+        )
+    share = math.ceil(rows_per_step / run.accelerator.num_processes)
+    return micro_batch_rows(fitting, share, row_length, torch.cuda.is_available())
+
+
+def remedy_for_one_row(run: Run) -> str:
+    """Returns what a user can do when not even one row fits into memory."""
+    is_kept = not run.runtime.activation_checkpointing
+    return "set activation_checkpointing = true" if is_kept else "prepare shorter rows, or take more memory"
 
 
 def rows_per_evaluation_batch(run: Run) -> int:

@@ -51,6 +51,9 @@ class Batches(Protocol):
     def rows_per_micro_batch(self) -> int:
         """Rows of a micro-batch, at most."""
 
+    def in_micro_batches_of(self, num_rows: int) -> Self:
+        """Returns the same global batches in micro-batches of at most `num_rows` rows."""
+
     def __getitem__(self, cursor: int, /) -> tuple[Batch, ...]:
         """Returns this rank's micro-batches of the global batch that starts at `cursor`."""
 

@@ -26,6 +26,7 @@ from longmlm.folders import write_json
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.objective import Batch
 from longmlm.training.optimizer import learning_rate
+from longmlm.training.out_of_memory import final_update
 from longmlm.training.run import Run, Task
 
 MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00006: the scale is not the cause
@@ -73,7 +74,8 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
             sums += torch.stack([loss.detach().double(), correct.double()])
             backend.backward(loss * torch.where(loss.detach().isfinite(), weight, math.nan))  # nan: no rank updates
     rate = learning_rate(state.step, task.recipe)
-    norm = backend.step(rate)
+    with final_update(state.step + 1):
+        norm = backend.step(rate)
     figures = torch.cat([counts, accelerator.reduce(sums, "sum"), norm.double().view(1)])
     num_targets, num_tokens, num_padded, loss_sum, num_correct, norm = figures.tolist()
     if not num_targets:
