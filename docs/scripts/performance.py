@@ -32,7 +32,8 @@ measures a GPU in ten minutes; it has not been run, since no GPU was available.
 """
 TEXTS = {
     "training step": "Masks, forward and backward pass, clipping and AdamW on random rows. The peer is "
-    "transformers' Trainer with DataCollatorForLanguageModeling and the same model, dropout, precision and batch, as in run_mlm.py.",
+    "transformers' Trainer with DataCollatorForLanguageModeling, as in run_mlm.py, and the same model, dropout, "
+    "precision and batch.",
     "training step, first version": "The same before training had [an attention of its own]"
     "(decisions/0014-own-attention-on-cpus.md).",
     "other models": "Models of the same depth, width and vocabulary with random weights; longmlm trains RoBERTa with "
