@@ -18,7 +18,7 @@ esac
 mkdir -p out
 : > out/gpu.jsonl
 # Parts and their seconds, 590 in total; what a part has measured until then is kept.
-for part in kernels:30 parity:60 speed:120 compiled:180 memory:200; do
+for part in kernels:60 parity:60 speed:110 compiled:170 memory:190; do
   timeout "${part#*:}" python benchmarks/gpu.py "${part%:*}" >> out/gpu.jsonl ||
     echo "warning: the part ${part%:*} failed or took more than ${part#*:} s" >&2
 done

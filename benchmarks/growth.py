@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 from paired import QUICK_ROUNDS, Comparison, Way, print_results, quick_requested
-from steps import BASE, SMALL, Shape, flop_per_token, ours, trainer
+from steps import BASE, SMALL, Shape, flop_per_token, ours, trainer_way
 
 NUM_ROUNDS = 3
 LAST = 2048  # the length up to which the author calls the cost near-linear
@@ -49,7 +49,7 @@ def comparisons(shape: Shape, lengths: Sequence[int], num_tokens: int) -> list[C
     shapes = [replace(shape, row_length=length, num_rows=num_tokens // length, num_steps=1) for length in lengths]
     found = []
     for one in (replace(one, dropout=0.0) for one in shapes):
-        peer = Way("transformers Trainer", partial(trainer, one, one.roberta))
+        peer = trainer_way("transformers Trainer", one, one.roberta)
         found.append(Comparison(one.label, Way("longmlm", partial(ours, one)), peer))
     return [*found, *(Comparison(one.label, Way("longmlm", partial(ours, one)), None) for one in shapes)]
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from paired import Comparison, Way, run
-from steps import BASE, RATE, SMALL, TOKENIZER, Shape, ours, trainer
+from steps import BASE, RATE, SMALL, TOKENIZER, Shape, ours, trainer_way
 from torch import nn
 from transformers import (
     AutoTokenizer,
@@ -115,8 +115,8 @@ def comparisons(shape: Shape) -> list[Comparison]:
     """Returns the comparisons at this row length, with those of bert4torch only where it is installed."""
     plain = replace(shape, dropout=0.0)
     ways = [
-        (plain, Way("ModernBERT, Trainer", partial(trainer, plain, partial(modernbert, plain)))),
-        (shape, Way("Longformer, Trainer", partial(trainer, shape, partial(longformer, shape)))),
+        (plain, trainer_way("ModernBERT, Trainer", plain, partial(modernbert, plain))),
+        (shape, trainer_way("Longformer, Trainer", shape, partial(longformer, shape))),
     ]
     if find_spec("bert4torch"):
         ways.append((shape, Way("bert4torch, hierarchical positions", partial(bert4torch, shape))))

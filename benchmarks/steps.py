@@ -2,13 +2,16 @@
 
 import itertools
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from paired import Way, result
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import (
@@ -19,6 +22,7 @@ from transformers import (
     RobertaConfig,
     RobertaForMaskedLM,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
 )
 
@@ -152,33 +156,47 @@ class Rows(Dataset[dict[str, list[int]]]):
         return {"input_ids": self.tokens[index].tolist()}
 
 
-def trainer(shape: Shape, new_model: Callable[[], PreTrainedModel]) -> Callable[[], int]:
-    """Returns the Trainer's steps on a model, as run_mlm.py makes them, after one warm-up step."""
-    model, tokens = new_model(), shape.rows()
+class StepTimes(TrainerCallback):
+    """Records when each step ends."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_step_end(self, *_: object, **__: object) -> None:
+        """Records the time."""
+        self.times.append(time.perf_counter())
+
+
+def trainer_way(name: str, shape: Shape, new_model: Callable[[], PreTrainedModel]) -> Way:
+    """Returns the Trainer on this model as a way to compare with."""
+    return Way(name, partial(_trainer, shape, new_model), result)
+
+
+def _trainer(shape: Shape, new_model: Callable[[], PreTrainedModel]) -> Callable[[], float]:
+    """Returns the Trainer's steps on a model, as run_mlm.py makes them, which return their tokens/s.
+
+    The first step only warms up: neither it nor the start of the Trainer is counted.
+    """
     tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=shape.num_rows,
+        max_steps=shape.num_steps + 1,
+        learning_rate=RATE,
+        bf16=True,
+        use_cpu=True,
+        report_to=[],
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    loop, steps = Trainer(new_model(), arguments, collator, Rows(shape.rows())), StepTimes()
+    loop.remove_callback(PrinterCallback)
+    loop.add_callback(steps)
 
-    def train(rows: np.ndarray) -> None:
-        arguments = TrainingArguments(
-            output_dir=tempfile.mkdtemp(),
-            per_device_train_batch_size=shape.num_rows,
-            max_steps=len(rows) // shape.num_rows,
-            learning_rate=RATE,
-            bf16=True,
-            use_cpu=True,
-            report_to=[],
-            logging_strategy="no",
-            save_strategy="no",
-            disable_tqdm=True,
-        )
-        loop = Trainer(model, arguments, collator, Rows(rows))
-        loop.remove_callback(PrinterCallback)
+    def work() -> float:
         loop.train()
-
-    train(tokens[: shape.num_rows])
-
-    def work() -> int:
-        train(tokens[shape.num_rows :])
-        return shape.num_steps * shape.tokens_per_step
+        return shape.num_steps * shape.tokens_per_step / (steps.times[-1] - steps.times[0])
 
     return work

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from paired import Comparison, Way, run
-from steps import BASE, SMALL, Shape, ours, trainer
+from steps import BASE, SMALL, Shape, ours, trainer_way
 
 AIMS = {0.0: (1.5, None), 0.1: (2.5, 2.0)}  # by dropout: the target speed ratio, and memory ratio if there is one
 
@@ -21,7 +21,7 @@ def comparison(shape: Shape) -> Comparison:
     aim, memory_aim = AIMS[shape.dropout]
     own, peer = (
         Way("longmlm", partial(ours, shape)),
-        Way("transformers Trainer", partial(trainer, shape, shape.roberta)),
+        trainer_way("transformers Trainer", shape, shape.roberta),
     )
     return Comparison(shape.label, own, peer, aim, memory_aim)
 
