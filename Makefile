@@ -38,7 +38,7 @@ check: $(STAMP) ## check style, imports, types and shipped settings: seconds
 	check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	check-jsonschema --default-filetype yaml --builtin-schema vendor.citation-file-format CITATION.cff
-	shellcheck .ci/run deploy/slurm.sbatch
+	shellcheck .ci/run deploy/slurm.sbatch benchmarks/gpu.sh
 	mkdocs build --strict --quiet
 	pytest -q tests/architecture/test_configs.py tests/docs
 
@@ -55,8 +55,8 @@ docs: $(STAMP) ## build the documentation site: out/site/index.html
 	mkdocs build --strict --quiet
 	@echo out/site/index.html
 
-bench: $(STAMP) ## run every benchmark
-	@set -e; for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; python $$script; done
+bench: $(STAMP) ## run every benchmark: hours; with QUICK=1, smaller ones: minutes
+	python benchmarks/report.py $(if $(QUICK),--quick)
 
 golden: $(STAMP) ## with BASE=<revision>: compare its losses with the working tree's, bit for bit
 	@test -n '$(BASE)' || { echo 'error: name a revision, as in make golden BASE=main' >&2; exit 2; }

@@ -6,12 +6,13 @@ run_mlm.py encodes every document, joins all ids and cuts them into equal blocks
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from datasets import load_dataset
+from datasets import disable_progress_bars, load_dataset
 from paired import Comparison, Way, run
 from transformers import AutoTokenizer
 
@@ -22,11 +23,10 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 MODEL, TEXT, LENGTH = "src/longmlm/bundled/roberta-mini", "src/longmlm/bundled/text/demo.jsonl", 512
 
 
-def ours() -> Callable[[], int]:
-    """Returns a function that prepares rows, from the file to the sealed folder."""
+def ours(sources: tuple[Source, ...]) -> Callable[[], int]:
+    """Returns a function that prepares rows, from the files to the sealed folder."""
     folder = tempfile.mkdtemp()
-    source = Source(files=(TEXT,))
-    recipe = PrepareRecipe(tokenizer=MODEL, sources=(source,), row_length=LENGTH, held_out_fraction=0.1)
+    recipe = PrepareRecipe(tokenizer=MODEL, sources=sources, row_length=LENGTH, held_out_fraction=0.1)
     vocabulary = load_vocabulary(MODEL)
 
     def work() -> int:
@@ -36,8 +36,9 @@ def ours() -> Callable[[], int]:
     return work
 
 
-def theirs() -> Callable[[], int]:
+def theirs(files: Sequence[str]) -> Callable[[], int]:
     """Returns a function that loads, tokenizes, groups and saves with datasets."""
+    disable_progress_bars()
     folder = tempfile.mkdtemp()
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
 
@@ -50,7 +51,7 @@ def theirs() -> Callable[[], int]:
         return {"input_ids": [joined[begin : begin + LENGTH] for begin in range(0, end, LENGTH)]}
 
     def work() -> int:
-        text = load_dataset("json", data_files=TEXT, split="train", cache_dir=folder)
+        text = load_dataset("json", data_files=list(files), split="train", cache_dir=folder)
         rows = text.map(tokenized, batched=True, remove_columns=text.column_names).map(grouped, batched=True)
         rows.save_to_disk(str(Path(folder) / "rows"))
         return len(rows) * LENGTH
@@ -58,6 +59,13 @@ def theirs() -> Callable[[], int]:
     return work
 
 
+def comparison(shape: str, sources: tuple[Source, ...], memory_aim: float | None = None) -> Comparison:
+    """Returns the comparison on these files of JSON lines."""
+    files = [file for source in sources for file in source.files]
+    own, peer = Way("longmlm prepare", partial(ours, sources)), Way("datasets.map", partial(theirs, files))
+    return Comparison(shape, own, peer, aim=1, memory_aim=memory_aim)
+
+
 if __name__ == "__main__":
-    comparison = Comparison("the demo's text, 3 MB", Way("longmlm prepare", ours), Way("datasets.map", theirs), aim=1)
-    run("packing", __doc__ or "", [comparison], [comparison])
+    demo = comparison("the demo's text, 3 MB", (Source(files=(TEXT,)),))
+    run("packing", __doc__ or "", [demo], [demo])

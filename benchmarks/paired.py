@@ -1,8 +1,8 @@
 """Compares longmlm with another library on the same work.
 
-Each side runs several times, alternately, in fresh processes. Prints median speed, ratio and peak memory. The last
-line is a JSON object: name, shape, ours, peer, ratio, unit, aim, met, memory, and `others` for further shapes. `ratio`
-is our tokens/s divided by the peer's.
+Each side runs several times, alternately, in fresh processes. Prints medians, ratio and peak memory. The last line is a
+JSON object: name, shape, ours, peer, ratio, unit, aim, met, memory, and `others` for further shapes. `ratio` says how
+many times as good as the peer's figure ours is: for tokens/s ours divided by the peer's, for seconds the inverse.
 """
 
 import argparse
@@ -13,86 +13,167 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 NUM_ROUNDS, QUICK_ROUNDS = 5, 3
+
+Unit = Literal["tokens/s", "GFLOP/s", "s"]
+
+
+def rate(work: Callable[[], float]) -> float:
+    """Returns what the work returns, such as a number of tokens, per second."""
+    started = time.perf_counter()
+    amount = work()
+    return amount / (time.perf_counter() - started)
+
+
+def seconds(work: Callable[[], float]) -> float:
+    """Returns how long the work takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def result(work: Callable[[], float]) -> float:
+    """Returns what the work returns: work that measures by itself."""
+    return work()
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of doing the work: `prepare` is not timed and returns the timed function, which returns the token count."""
+    """A way of doing the work: `prepare` is not timed and returns the work, of which `figure` takes the figure."""
 
     name: str
-    prepare: Callable[[], Callable[[], int]]
+    prepare: Callable[[], Callable[[], float]]
+    figure: Callable[[Callable[[], float]], float] = rate
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Median, lowest and highest tokens/s over all rounds, and peak resident memory in GiB."""
+    """Median, lowest and highest figure over all rounds, and GiB: the peak resident memory of the largest process."""
 
-    speed: float
+    median: float
     lowest: float
     highest: float
     gib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One comparison, as in the JSON line; without a peer, all that concerns it is None."""
+
+    shape: str
+    ours: float
+    peer: float | None
+    ratio: float | None
+    unit: Unit
+    aim: float | None
+    met: bool | None
+    peer_name: str | None
+    ours_gib: float
+    peer_gib: float | None
+    memory_ratio: float | None
+    memory_aim: float | None
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The work in words (`shape`), our way and the peer's, and the targets.
 
-    `aim` is the target for our tokens/s divided by the peer's, `memory_aim` for the peer's memory divided by ours.
+    `aim` is the target for the ratio, `memory_aim` for the peer's memory divided by ours; a ratio above `max_ratio`
+    misses it as well. Without a peer, only ours is measured.
     """
 
     shape: str
     ours: Way
-    peer: Way
-    aim: float
+    peer: Way | None
+    aim: float | None = None
     memory_aim: float | None = None
+    max_ratio: float | None = None
+    unit: Unit = "tokens/s"
 
-    def measure(self, num_rounds: int) -> dict[str, object]:
-        """Runs both, prints a line for each, and returns an entry for the JSON line."""
-        found = _measure_alternately([self.ours, self.peer], num_rounds)
+    def measure(self, num_rounds: int) -> Result:
+        """Runs both and prints a line for each."""
+        ways = [self.ours, *([self.peer] if self.peer else [])]
         print(f"{self.shape}, median of {num_rounds}")
-        for way, one in zip((self.ours, self.peer), found, strict=True):
-            spread = f"({one.lowest:,.0f} to {one.highest:,.0f})"
-            print(f"  {way.name:40} {one.speed:>12,.0f} tokens/s {spread}  peak {one.gib:,.2f} GiB", flush=True)
-        ours, peer = found
-        ratio, memory_ratio = ours.speed / peer.speed, peer.gib / ours.gib
-        print(f"  speed {ratio:.2f}x, memory {1 / memory_ratio:.2f}x the peer's", flush=True)
-        met = ratio >= self.aim and (self.memory_aim is None or memory_ratio >= self.memory_aim)
-        speeds = {"ours": ours.speed, "peer": peer.speed, "ratio": ratio, "unit": "tokens/s", "aim": self.aim}
-        memory = {"ours_gib": ours.gib, "peer_gib": peer.gib, "memory_ratio": memory_ratio}
-        entry: dict[str, object] = {"shape": self.shape}
-        return {**entry, **speeds, "met": met, **memory, "memory_aim": self.memory_aim}
+        found = _measure_alternately(ways, num_rounds)
+        for way, one in zip(ways, found, strict=True):
+            spread = f"({_text(one.lowest)} to {_text(one.highest)})"
+            print(f"  {way.name:40} {_text(one.median):>12} {self.unit} {spread}  peak {one.gib:,.2f} GiB", flush=True)
+        ours, peer = found[0], found[1] if self.peer else None
+        ratio = memory_ratio = met = None
+        if peer:
+            ratio = peer.median / ours.median if self.unit == "s" else ours.median / peer.median
+            memory_ratio = peer.gib / ours.gib
+            met = self._is_met(ratio, memory_ratio)
+            print(
+                f"  {ratio:.2f} times as good as the peer, memory {1 / memory_ratio:.2f} times the peer's", flush=True
+            )
+        return Result(
+            shape=self.shape,
+            ours=ours.median,
+            peer=peer.median if peer else None,
+            ratio=ratio,
+            unit=self.unit,
+            aim=self.aim,
+            met=met,
+            peer_name=self.peer.name if self.peer else None,
+            ours_gib=ours.gib,
+            peer_gib=peer.gib if peer else None,
+            memory_ratio=memory_ratio,
+            memory_aim=self.memory_aim,
+            rounds=num_rounds,
+        )
+
+    def _is_met(self, ratio: float, memory_ratio: float) -> bool | None:
+        """Returns whether all targets are met; None without a target."""
+        if self.aim is None:
+            return None
+        is_in_range = self.aim <= ratio <= (self.max_ratio or ratio)
+        return is_in_range and memory_ratio >= (self.memory_aim or 0)
 
 
-def run(name: str, description: str, full: Sequence[Comparison], quick: Sequence[Comparison]) -> None:
-    """Runs the comparisons in `full`, or those in `quick` with --quick.
-
-    The first is the main result; the rest go under `others` in the JSON line.
-    """
+def quick_requested(description: str) -> bool:
+    """Returns whether the command line has --quick, the only option."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--quick", action="store_true", help="fewer rounds and, where possible, smaller inputs; under a minute"
     )
-    is_quick = parser.parse_args().quick
-    entries = [one.measure(QUICK_ROUNDS if is_quick else NUM_ROUNDS) for one in (quick if is_quick else full)]
-    first, *others = entries
-    print(json.dumps({"name": name, **first, **({"others": others} if others else {})}))
+    return parser.parse_args().quick
+
+
+def run(name: str, description: str, full: Sequence[Comparison], quick: Sequence[Comparison]) -> None:
+    """Runs the comparisons in `full`, or those in `quick` with --quick, and prints the JSON line."""
+    is_quick = quick_requested(description)
+    print_results(
+        name, [one.measure(QUICK_ROUNDS if is_quick else NUM_ROUNDS) for one in (quick if is_quick else full)]
+    )
+
+
+def print_results(name: str, results: Sequence[Result], **more: object) -> None:
+    """Prints the JSON line: the first result, the rest under `others`, and what else the script has found."""
+    first, *others = map(asdict, results)
+    print(json.dumps({"name": name, **first, **more, **({"others": others} if others else {})}, default=asdict))
+
+
+def _text(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"  # noqa: PLR2004
 
 
 def _measure_alternately(ways: Sequence[Way], num_rounds: int) -> list[Measured]:
     """Runs each way once per round, each time in a fresh process."""
-    speeds: list[list[float]] = [[] for _ in ways]
+    figures: list[list[float]] = [[] for _ in ways]
     peaks = [0.0] * len(ways)
     for _ in range(num_rounds):
         for number, way in enumerate(ways):
-            speed, peak = _in_a_process(way)
-            speeds[number].append(speed)
+            figure, peak = _in_a_process(way)
+            figures[number].append(figure)
             peaks[number] = max(peaks[number], peak)
     return [
         Measured(statistics.median(found), min(found), max(found), peak)
-        for found, peak in zip(speeds, peaks, strict=True)
+        for found, peak in zip(figures, peaks, strict=True)
     ]
 
 
@@ -111,8 +192,6 @@ def _in_a_process(way: Way) -> tuple[float, float]:
 
 
 def _measure(way: Way, sender: multiprocessing.connection.Connection) -> None:
-    work = way.prepare()
-    started = time.perf_counter()
-    num_tokens = work()
-    seconds = time.perf_counter() - started
-    sender.send((num_tokens / seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+    figure = way.figure(way.prepare())
+    peaks = (resource.getrusage(of).ru_maxrss for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    sender.send((figure, max(peaks) / 2**20))

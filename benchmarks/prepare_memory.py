@@ -1,25 +1,24 @@
-"""Peak memory of each prepare worker, and speed: for a corpus of many documents and for single huge documents.
+"""Peak memory and speed of packing a large corpus and single huge documents: prepare compared with datasets.map.
 
-python benchmarks/prepare_memory.py [MEGABYTES OF THE CORPUS] [MEGABYTES OF A DOCUMENT], by default 200 and 200.
+Both run in one process. Each further worker of prepare takes as much again.
+
+    python benchmarks/prepare_memory.py [--quick]
 """
 
 import json
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from packing import comparison
+from paired import NUM_ROUNDS, QUICK_ROUNDS, Comparison, print_results, quick_requested
 
 from longmlm.data.corpus import Document, plan_slices, read_slice
-from longmlm.data.rows import read_rows_manifest
 from longmlm.data.texts import pieces_of
 from longmlm.settings.prepare import Source
 
-TEXT, TOKENIZER = "src/longmlm/bundled/text/scratch.jsonl.zst", "src/longmlm/bundled/roberta-mini"
-LENGTH, NUM_WORKERS = 512, 2
+TEXT = "src/longmlm/bundled/text/scratch.jsonl.zst"
 MEGABYTE = 1_000_000
 
 
@@ -44,13 +43,12 @@ def chinese(seed: int) -> Iterator[str]:
 
 
 def write_document(path: Path, paragraphs: Iterator[str], num_bytes: int) -> None:
-    """Writes one document, as a JSON line or as plain text."""
+    """Writes one document as a JSON line."""
     with path.open("w", encoding="utf-8") as file:
-        file.write('{"text": "' * (path.suffix == ".jsonl"))
+        file.write('{"text": "')
         while file.tell() < num_bytes:
-            joined = "".join(f"{next(paragraphs)}\n" for _ in range(200))
-            file.write(json.dumps(joined, ensure_ascii=False)[1:-1] if path.suffix == ".jsonl" else joined)
-        file.write('"}\n' * (path.suffix == ".jsonl"))
+            file.write(json.dumps("".join(f"{next(paragraphs)}\n" for _ in range(200)), ensure_ascii=False)[1:-1])
+        file.write('"}\n')
 
 
 def write_corpus(path: Path, paragraphs: Iterator[str], num_bytes: int) -> None:
@@ -62,62 +60,23 @@ def write_corpus(path: Path, paragraphs: Iterator[str], num_bytes: int) -> None:
             file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
 
 
-def measure(path: Path, language: str) -> None:
-    """Prints tokens/s and peak memory of the stage's processes, started as a user would."""
-    output, small = path.with_name(f"{path.name}-rows"), path.with_name("small.jsonl")
-    write_corpus(small, english(1), 20_000_000)  # so that both splits have documents
-    settings = path.with_suffix(".toml")
-    settings.write_text(
-        f'output = "{output}"\n[runtime]\nnum_workers = {NUM_WORKERS}\n'
-        f'[recipe]\ntokenizer = "{TOKENIZER}"\nrow_length = {LENGTH}\n[[recipe.sources]]\nfiles = ["{small}"]\n'
-        f'[[recipe.sources]]\nfiles = ["{path}"]\nlanguage = "{language}"\n'
-    )
-    command = [sys.executable, "-m", "longmlm", "prepare", str(settings)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peaks: dict[int, int] = {}
-    while process.poll() is None:
-        for pid in (process.pid, *_descendants(process.pid)):
-            peaks[pid] = max(peaks.get(pid, 0), _peak_kilobytes(pid))
-        time.sleep(0.05)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} exited with code {process.returncode}")
-    report = read_rows_manifest(output).report
-    own, workers = peaks.pop(process.pid), sorted(peaks.values())[-NUM_WORKERS:]
-    print(
-        f"{path.name:24}{path.stat().st_size / MEGABYTE:>8,.0f} MB {report.tokens_per_second:>10,.0f} tokens/s"
-        f"  peak MB: workers {', '.join(f'{peak / 1e3:,.0f}' for peak in workers)}, main process {own / 1e3:,.0f}",
-        flush=True,
-    )
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    except OSError:
-        return
-    for child in map(int, children):
-        yield child
-        yield from _descendants(child)
-
-
-def _peak_kilobytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
+def comparisons(folder: Path, corpus_megabytes: int, document_megabytes: int) -> list[Comparison]:
+    """Writes the texts and returns the comparisons: a corpus, then documents, beside which each split has others."""
+    corpus, small = folder / f"{corpus_megabytes}.jsonl", folder / f"{corpus_megabytes}-small.jsonl"
+    write_corpus(corpus, english(0), corpus_megabytes * MEGABYTE)
+    write_corpus(small, english(1), MEGABYTE)
+    shape = f"a corpus of {corpus_megabytes} MB, documents of 1 to 100 paragraphs"
+    found = [comparison(shape, (Source(files=(str(corpus),)),), memory_aim=1)]
+    for language, paragraphs in (("en", english), ("zh", chinese)):
+        document = folder / f"{document_megabytes}-{language}.jsonl"
+        write_document(document, paragraphs(2), document_megabytes * MEGABYTE)
+        sources = (Source(files=(str(small),)), Source(files=(str(document),), language=language))
+        found.append(comparison(f"one document of {document_megabytes} MB, language {language}", sources, memory_aim=1))
+    return found
 
 
 if __name__ == "__main__":
-    corpus_bytes, document_bytes = (int(size) * MEGABYTE for size in (*sys.argv[1:], 200, 200)[:2])
+    is_quick = quick_requested(__doc__ or "")
+    sizes, num_rounds = ((2, 1), QUICK_ROUNDS) if is_quick else ((40, 20), NUM_ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder) / "corpus.jsonl"
-        write_corpus(corpus, english(0), corpus_bytes)
-        measure(corpus, "en")
-        corpus.unlink()
-        for language, paragraphs in (("en", english), ("zh", chinese)):
-            for suffix in (".jsonl", ".txt"):
-                document = Path(folder) / f"document-{language}{suffix}"
-                write_document(document, paragraphs(2), document_bytes)
-                measure(document, language)
-                document.unlink()
+        print_results("memory of prepare", [one.measure(num_rounds) for one in comparisons(Path(folder), *sizes)])

@@ -1,30 +1,26 @@
-"""How long training waits for a checkpoint of RoBERTa-base size: a copy in memory, compared with the whole save.
+"""How long training waits for a checkpoint of RoBERTa-base's size, compared with Accelerate's `save_state`.
 
-python benchmarks/save_pause.py [FOLDER ON THE DISK TO MEASURE]
+longmlm copies weights and AdamW's moments in memory, and writes them in the background. `save_state` writes them while
+training waits; it neither hashes its files nor waits until they are on the disk. Set TMPDIR to measure another disk.
+
+    python benchmarks/save_pause.py [--quick]
 """
 
-import statistics
-import sys
 import tempfile
-import time
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from accelerate import Accelerator
-from tokenizers import Tokenizer
+from paired import Comparison, Way, run, seconds
+from steps import BASE, SMALL, Shape
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
+from transformers import PreTrainedModel
 
-from longmlm.artifacts.provenance import Provenance, TrainingRecord
-from longmlm.artifacts.run import TrainState
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import take_snapshot, write_checkpoint
-from longmlm.training.run import RunRecord
-from longmlm.training.run_folder import prune
+from longmlm.training.checkpoint import take_snapshot
 
-NUM_ROUNDS = 5
-TOKENIZER = "src/longmlm/bundled/roberta-mini/tokenizer.json"
 RECIPE = PretrainRecipe(num_steps=1, batch_tokens=1, learning_rate=1e-9)
 
 
@@ -36,37 +32,51 @@ class Holder(nn.Module):
         self.model = model
 
 
-def after_a_step() -> PlainBackend:
-    """Returns a model of 125 M parameters with AdamW's moments, as after a step."""
-    model = RobertaForMaskedLM(RobertaConfig(vocab_size=50265, max_position_embeddings=1538, type_vocab_size=1))
+def ours(shape: Shape) -> Callable[[], float]:
+    """Returns what training waits for: a copy of a model with AdamW's moments, as after a step."""
+    model = shape.roberta()
     backend = PlainBackend.wrap(Accelerator(cpu=True), Holder(model), RECIPE)
+    _give_gradients(model)
+    backend.step(RECIPE.learning_rate)
+
+    def work() -> float:
+        snapshot = take_snapshot(backend, backend.accelerator)
+        assert snapshot is not None
+        return 0
+
+    return work
+
+
+def theirs(shape: Shape) -> Callable[[], float]:
+    """Returns Accelerate's save of the same."""
+    accelerator, model = Accelerator(cpu=True), shape.roberta()
+    prepared, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True))
+    _give_gradients(prepared)
+    optimizer.step()
+    folder = tempfile.mkdtemp()
+
+    def work() -> float:
+        accelerator.save_state(folder)
+        return 0
+
+    return work
+
+
+def _give_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    backend.step(RECIPE.learning_rate)
-    return backend
 
 
-def main() -> None:
-    """Prints the median seconds of the copy, of writing it, and their ratio."""
-    backend = after_a_step()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file(TOKENIZER))
-    trained_on = TrainingRecord(row_length=1536, steps=0, tokens=0, precision="bf16", rows_sha256="")
-    record = RunRecord(tokenizer, "", RECIPE, Provenance(), trained_on)
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as folder:
-        waits, writes = [], []
-        for step in range(1, NUM_ROUNDS + 1):
-            started = time.perf_counter()
-            snapshot = take_snapshot(backend, backend.accelerator)
-            waits.append(time.perf_counter() - started)
-            assert snapshot is not None
-            saved = write_checkpoint(Path(folder), TrainState(step=step), backend.objective.model, snapshot, record)
-            writes.append(time.perf_counter() - started - waits[-1])
-            size = sum(path.stat().st_size for path in saved.iterdir())
-            prune(Path(folder), saved, 2)
-    wait, write = statistics.median(waits), statistics.median(writes)
-    print(f"{size / 1e9:.2f} GB: training waits {wait:.2f} s, the disk takes {write:.2f} s in the background")
-    print(f"waiting for the whole save would take {(wait + write) / wait:.1f} times as long")
+def comparison(shape: Shape) -> Comparison:
+    """Returns the comparison for a model of this shape."""
+    megabytes = 12 * shape.roberta().num_parameters() / 1e6
+    label = f"{shape.name} with AdamW's moments, {megabytes:,.0f} MB"
+    own, peer = (
+        Way("longmlm, copy in memory", partial(ours, shape), seconds),
+        Way("Accelerate, save_state", partial(theirs, shape), seconds),
+    )
+    return Comparison(label, own, peer, aim=5, unit="s")
 
 
 if __name__ == "__main__":
-    main()
+    run("pause of a save", __doc__ or "", [comparison(BASE)], [comparison(SMALL)])

@@ -66,7 +66,7 @@ def recovery_picture() -> str:
     titles = ("positions in the row (tokens)", "held-out accuracy (%)")
     by_block = Chart("Accuracy by block of positions", titles, series, "points", [line[0] for line in lines])
     panels = [(chart.title, svg(chart, NARROW)) for chart in (recovery, by_block)]
-    return _picture(f"{recovery.description} {by_block.description}", panels)
+    return picture(f"{recovery.description} {by_block.description}", panels)
 
 
 def positions_picture() -> str:
@@ -86,7 +86,7 @@ def positions_picture() -> str:
         (chart.title, svg(chart, NARROW)),
     ]
     caption = "Cosine similarity of every pair of rows of a position table: blue −1, white 0, red +1."
-    return _picture(f"{caption} {chart.description}", panels)
+    return picture(f"{caption} {chart.description}", panels)
 
 
 def attention_picture() -> str:
@@ -172,7 +172,7 @@ def _image(shades: Float[Tensor, "rows columns"], colours: str, x: int, y: int, 
     )
 
 
-def _picture(description: str, panels: Sequence[Panel]) -> str:
+def picture(description: str, panels: Sequence[Panel]) -> str:
     """Returns an SVG file with titled panels side by side."""
     parts = []
     for number, (title, panel) in enumerate(panels):

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Measures longmlm on one GPU in under ten minutes and prints the table last: the attention kernel in use, bf16 against
+# fp32, tokens/s and MFU, compiled against eager, and the largest micro-batches in 24 GB with the memory that they take.
+#
+#   benchmarks/gpu.sh                 on the first visible GPU
+#   benchmarks/gpu.sh --device cpu    small shapes, to check this script without a GPU
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1
+
+case "$*" in
+  '') python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' ||
+    { echo 'error: torch sees no GPU: install a CUDA build, or add --device cpu to check the script' >&2; exit 2; } ;;
+  '--device cpu') export CUDA_VISIBLE_DEVICES='' ;;
+  *) echo 'usage: benchmarks/gpu.sh [--device cpu]' >&2; exit 2 ;;
+esac
+
+mkdir -p out
+: > out/gpu.jsonl
+# Parts and their seconds, 590 in total; what a part has measured until then is kept.
+for part in kernels:60 parity:60 speed:110 compiled:170 memory:190; do
+  timeout "${part#*:}" python benchmarks/gpu.py "${part%:*}" >> out/gpu.jsonl ||
+    echo "warning: the part ${part%:*} failed or took more than ${part#*:} s" >&2
+done
+python benchmarks/gpu.py table out/gpu.jsonl

@@ -1,0 +1,128 @@
+"""Compares a training step of longmlm with those of other models that read long rows, of RoBERTa-base's size, in bf16.
+
+All models have RoBERTa-base's number of layers, width and vocabulary, random weights, and the dropout that their
+configuration asks for, which longmlm's RoBERTa then has as well.
+
+- ModernBERT (transformers, Trainer): windows of 128 in two layers of three, as many parameters, no dropout.
+- Longformer (transformers, Trainer): windows of 512, no global tokens, 21 M parameters more for them, dropout 0.1.
+- bert4torch's BERT with hierarchical positions: full attention, dropout 0.1, in a plain loop under autocast, with the
+  head at every position. It is compared only where bert4torch is installed: pip install --no-deps bert4torch==0.6.1
+  torch4keras==0.3.3 (0.6.2 imports torchvision without requiring it). Its table has 512 rows.
+
+What is compared is speed and memory, not accuracy; only bert4torch's model could start from BERT's weights, as
+longmlm's does.
+
+    python benchmarks/other_models.py [--quick]
+"""
+
+import importlib
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from paired import Comparison, Way, run
+from steps import BASE, RATE, SMALL, TOKENIZER, Shape, ours, trainer_way
+from torch import nn
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    LongformerConfig,
+    LongformerForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedModel,
+)
+
+BASE_POSITIONS = 512
+
+
+def modernbert(shape: Shape) -> PreTrainedModel:
+    """Returns an untrained ModernBERT, whose gated layers have as many weights as RoBERTa's plain ones."""
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.width // 64,
+        intermediate_size=8 * shape.width // 3,
+        max_position_embeddings=shape.row_length,
+        pad_token_id=1,
+        bos_token_id=0,
+        cls_token_id=0,
+        eos_token_id=2,
+        sep_token_id=2,
+    )
+    return ModernBertForMaskedLM(config).train()
+
+
+def longformer(shape: Shape) -> PreTrainedModel:
+    """Returns an untrained Longformer."""
+    torch.manual_seed(0)
+    return LongformerForMaskedLM(LongformerConfig(**shape.config().to_diff_dict(), attention_window=512)).train()
+
+
+def bert4torch(shape: Shape) -> Callable[[], int]:
+    """Returns steps of bert4torch's BERT with hierarchical positions, after one warm-up step."""
+    config = {
+        "model": "bert",
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.width // 64,
+        "intermediate_size": 4 * shape.width,
+        "hidden_act": "gelu",
+        "max_position_embeddings": BASE_POSITIONS,
+        "hierarchical_position": 0.4,
+        "dropout_rate": shape.dropout,
+        "attention_probs_dropout_prob": shape.dropout,
+        "segment_vocab_size": 0,
+        "with_mlm": "linear",
+        "tie_word_embeddings": True,
+    }
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bert4torch_config.json"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        model: nn.Module = importlib.import_module("bert4torch.models").build_transformer_model(str(path)).train()
+    tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
+    rows = iter(shape.rows().reshape(-1, shape.num_rows, shape.row_length))
+
+    def work(num_steps: int = shape.num_steps) -> int:
+        for _ in range(num_steps):
+            batch = collator([{"input_ids": row} for row in next(rows)])
+            with torch.autocast("cpu", torch.bfloat16):
+                *_, logits = model(batch["input_ids"])
+                loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), batch["labels"].flatten())
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        return num_steps * shape.tokens_per_step
+
+    work(1)
+    return work
+
+
+def comparisons(shape: Shape) -> list[Comparison]:
+    """Returns the comparisons at this row length, with those of bert4torch only where it is installed."""
+    plain = replace(shape, dropout=0.0)
+    ways = [
+        (plain, trainer_way("ModernBERT, Trainer", plain, partial(modernbert, plain))),
+        (shape, trainer_way("Longformer, Trainer", shape, partial(longformer, shape))),
+    ]
+    if find_spec("bert4torch"):
+        ways.append((shape, Way("bert4torch, hierarchical positions", partial(bert4torch, shape))))
+    return [Comparison(own.label, Way("longmlm", partial(ours, own)), peer) for own, peer in ways]
+
+
+if __name__ == "__main__":
+    full = [comparison for length in (1536, 4096) for comparison in comparisons(replace(BASE, row_length=length))]
+    run("other models", __doc__ or "", full, comparisons(SMALL))

@@ -1,0 +1,202 @@
+"""Training steps of RoBERTa on random rows: by longmlm, and by transformers' Trainer."""
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from paired import Way, result
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    PreTrainedModel,
+    PrinterCallback,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from longmlm.batches.collate import collate
+from longmlm.batches.masking import mask_row
+from longmlm.data.rows import Row
+from longmlm.data.vocabulary import load_vocabulary
+from longmlm.model.cost import Work, cost_of
+from longmlm.model.cpu_attention import use_cpu_attention
+from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.settings.masking import Masking
+from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
+from longmlm.training.backend import PlainBackend
+
+TOKENIZER = "src/longmlm/bundled/roberta-mini"  # token ids are drawn from this vocabulary; the model's may be larger
+RATE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a RoBERTa model, its dropout, and the number and length of rows in a step."""
+
+    name: str
+    num_layers: int
+    width: int
+    vocabulary: int
+    row_length: int
+    dropout: float
+    num_rows: int = 1
+    num_steps: int = 2
+
+    @property
+    def label(self) -> str:
+        """The shape in words."""
+        model = f"{self.name} ({self.num_layers} x {self.width}, vocabulary {self.vocabulary:,})"
+        return f"{model}, {self.num_rows} x {self.row_length} tokens, dropout {self.dropout}, bf16"
+
+    @property
+    def tokens_per_step(self) -> int:
+        """The tokens of one step."""
+        return self.num_rows * self.row_length
+
+    def config(self) -> RobertaConfig:
+        """Returns the configuration, with the usual dropout of 0.1."""
+        return RobertaConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.width // 64,
+            intermediate_size=4 * self.width,
+            max_position_embeddings=self.row_length + 2,
+        )
+
+    def roberta(self) -> PreTrainedModel:
+        """Returns an untrained model with this dropout."""
+        torch.manual_seed(0)
+        model = RobertaForMaskedLM(self.config()).train()
+        set_dropout(model, self.dropout)
+        return model
+
+    def rows(self) -> np.ndarray:
+        """Returns random token ids for the timed steps and one warm-up step."""
+        size = ((self.num_steps + 1) * self.num_rows, self.row_length)
+        return np.random.default_rng(0).integers(300, 8000, size)
+
+
+BASE = Shape("RoBERTa-base", 12, 768, 50265, 1536, 0.1)
+SMALL = Shape("small", 4, 256, 8192, 1536, 0.1)
+
+
+def own_step(
+    shape: Shape, model: PreTrainedModel, precision: ComputePrecision = "bf16", masking: Masking | None = None
+) -> Callable[[], Tensor]:
+    """Returns a function that makes longmlm's next training step and returns its loss in nats, on the GPU if any."""
+    masking = masking or Masking()
+    vocabulary, tokens = load_vocabulary(TOKENIZER), shape.rows()
+    recipe = PretrainRecipe(num_steps=1, batch_tokens=shape.row_length, learning_rate=RATE, precision=precision)
+    accelerator, numbers = Accelerator(), itertools.count()
+    if accelerator.device.type == "cpu":
+        use_cpu_attention(model)
+    backend = PlainBackend.wrap(accelerator, MlmObjective(model, precision).train(), recipe)
+
+    def step() -> Tensor:
+        first = next(numbers) * shape.num_rows
+        row_ids = [row_id % len(tokens) for row_id in range(first, first + shape.num_rows)]
+        rows = [Row(tokens[row_id], np.array([1]), np.array([0])) for row_id in row_ids]
+        masked = [
+            mask_row(row, vocabulary.maskable, masking, 0, 0, row_id) for row, row_id in zip(rows, row_ids, strict=True)
+        ]
+        batch = collate(masked, vocabulary.special.pad).to(accelerator.device)
+        loss_sum, _ = backend.forward(batch)
+        loss = loss_sum / batch.num_targets
+        backend.backward(loss)
+        backend.step(RATE)
+        return loss.detach()
+
+    return step
+
+
+def flop_per_token(shape: Shape) -> float:
+    """Returns the FLOP of training longmlm's model on a token, by the cost model."""
+    with torch.device("meta"):
+        model = shape.roberta()
+    selected_fraction = Masking().selected_fraction
+    return cost_of(model, Work(shape.row_length, selected_fraction, is_half=True, has_gpu=False)).flop_per_token
+
+
+def ours(shape: Shape) -> Callable[[], int]:
+    """Returns longmlm's training steps, after one warm-up step."""
+    step = own_step(shape, shape.roberta())
+    step()
+
+    def work() -> int:
+        for _ in range(shape.num_steps):
+            step()
+        return shape.num_steps * shape.tokens_per_step
+
+    return work
+
+
+class Rows(Dataset[dict[str, list[int]]]):
+    """Rows in the format of run_mlm.py."""
+
+    def __init__(self, tokens: np.ndarray) -> None:
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return {"input_ids": self.tokens[index].tolist()}
+
+
+class StepTimes(TrainerCallback):
+    """Records when each step ends."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_step_end(self, *_: object, **__: object) -> None:
+        """Records the time."""
+        self.times.append(time.perf_counter())
+
+
+def trainer_way(name: str, shape: Shape, new_model: Callable[[], PreTrainedModel]) -> Way:
+    """Returns the Trainer on this model as a way to compare with."""
+    return Way(name, partial(_trainer, shape, new_model), result)
+
+
+def _trainer(shape: Shape, new_model: Callable[[], PreTrainedModel]) -> Callable[[], float]:
+    """Returns the Trainer's steps on a model, as run_mlm.py makes them, which return their tokens/s.
+
+    The first step only warms up: neither it nor the start of the Trainer is counted.
+    """
+    tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=shape.num_rows,
+        max_steps=shape.num_steps + 1,
+        learning_rate=RATE,
+        bf16=True,
+        use_cpu=True,
+        report_to=[],
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    loop, steps = Trainer(new_model(), arguments, collator, Rows(shape.rows())), StepTimes()
+    loop.remove_callback(PrinterCallback)
+    loop.add_callback(steps)
+
+    def work() -> float:
+        loop.train()
+        return shape.num_steps * shape.tokens_per_step / (steps.times[-1] - steps.times[0])
+
+    return work

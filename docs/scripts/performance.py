@@ -1,0 +1,187 @@
+"""Write docs/performance.md and its pictures from measured numbers: python docs/scripts/performance.py.
+
+docs/performance.json holds all published results, each with machine and date. If there is an out/benchmarks.json, as
+`make bench` writes it, its results replace those of the same benchmark.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pictures import picture
+
+from longmlm.reports.charts import NARROW, Chart, Series, svg
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "out" / "benchmarks.json"
+PUBLISHED, PAGE = ROOT / "docs" / "performance.json", ROOT / "docs" / "performance.md"
+PICTURES = ROOT / "docs" / "pictures"
+PLACE = re.compile(r"([\d,]+) tokens, dropout ([\d.]+)")
+
+HEAD = """\
+# Performance
+
+Each figure comes from a script in `benchmarks/` that does the same work with longmlm and with another library, in
+turn, in fresh processes; medians of the rounds. Ratio: how many times as good as the peer's figure ours is. Memory:
+peak resident memory of the largest process, ours and the peer's. `make bench` runs all of them, `make bench QUICK=1`
+smaller ones in minutes, and `python docs/scripts/performance.py` makes this page of the results. `benchmarks/gpu.sh`
+measures a GPU in ten minutes; it has not been run, since no GPU was available.
+"""
+TEXTS = {
+    "training step": "Masks, forward and backward pass, clipping and AdamW on random rows. The peer is "
+    "transformers' Trainer with DataCollatorForLanguageModeling, as in run_mlm.py, and the same model, dropout, "
+    "precision and batch.",
+    "training step, first version": "The same before training had [an attention of its own]"
+    "(decisions/0014-own-attention-on-cpus.md).",
+    "other models": "Models of the same depth, width and vocabulary with random weights; longmlm trains RoBERTa with "
+    "full attention. Speed and memory are compared, not accuracy.",
+    "growth": "The same number of tokens, cut into shorter and longer rows. The exponent says how the time of a row "
+    "grows with its length: 1 is linear, 2 quadratic.",
+    "profile": "The peer is the fastest bf16 matrix product on the same machine; the ratio is the share of it that a "
+    "training step reaches, by the FLOP formula of `src/longmlm/model/cost.py`.",
+    "generated positions": "Positions computed in each forward pass, compared with materialized ones.",
+    "planned speed": "What `longmlm plan` measures in seconds and training steps; the aim is a factor of 1.5 at most.",
+    "pause of a save": "How long training waits for a checkpoint.",
+    "packing": "Text to rows, one worker each. The peer, `datasets.map` as in run_mlm.py, cuts across sentences.",
+    "memory of prepare": "The same for a large corpus and for single huge documents.",
+    "masking": "Dynamic masks; longmlm's depend only on seed, epoch and row.",
+}
+NO_GAIN = """\
+## What did not pay off
+
+- Attention in chunks without dropout as well: a fifth faster at best, and less exact. With scores in fp32, chunks are
+  29 % slower. A mask of new random numbers for each chunk takes as long as the rest of its forward pass.
+  FlexAttention has no backward pass on CPUs ([decision 14](decisions/0014-own-attention-on-cpus.md)).
+- More than 2,048 tokens in a micro-batch on a CPU: no faster ([experiment
+  6](experiments/0006-plan-against-reality.md)).
+- One matrix product times a constant as an estimate of speed: training reached 3 to 60 % of it, depending on the
+  shape ([experiment 6](experiments/0006-plan-against-reality.md)).
+- Materialized instead of generated positions for speed: any difference is within the spread ([experiment
+  4](experiments/0004-memory-of-prepare.md)).
+"""
+
+
+def merged(published: list[dict[str, Any]], measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the results with those of a run in place of older ones of the same name, in the order of TEXTS."""
+    facts = {key: measured[key] for key in ("machine", "date", "revision", "load")}
+    results = {one["name"]: one for one in published} | {one["name"]: facts | one for one in measured["results"]}
+    order = [*(name for name in TEXTS if name in results), *(name for name in results if name not in TEXTS)]
+    return [results[name] for name in order]
+
+
+def page(results: list[dict[str, Any]]) -> str:
+    """Returns the page as Markdown."""
+    return "\n".join([HEAD, *(_section(one) for one in results), NO_GAIN])
+
+
+def pictures(results: list[dict[str, Any]]) -> dict[str, str]:
+    """Returns the SVG files by name: speed by row length, and time per token where growth has been measured."""
+    by_name = {one["name"]: one for one in results}
+    charts = {"training-step.svg": list(_speed_charts(by_name["training step"]))}
+    if "growth" in by_name:
+        charts["growth.svg"] = list(_growth_charts(by_name["growth"]))
+    return {
+        name: picture(" ".join(one.description for one in drawn), [(one.title, svg(one, NARROW)) for one in drawn])
+        for name, drawn in charts.items()
+    }
+
+
+def _section(one: dict[str, Any]) -> str:
+    """Returns the heading, the text, the table and the origin of one benchmark."""
+    name = one["name"]
+    load = f", load {one['load']:g} at the start" if "load" in one else ""
+    note = f" {one['note']}" if "note" in one else ""
+    lines = [f"## {name[0].upper()}{name[1:]}", "", TEXTS.get(name, ""), ""]
+    lines += ["| work | longmlm | peer | unit | ratio | aim | memory (GiB) |", "|---|---:|---|---|---:|---|---|"]
+    lines += [_row(entry) for entry in _entries(one)]
+    for extra, head in (
+        ("profile", "| group | ms | share |"),
+        ("growth", "| measured | exponent | near-linear | share |"),
+    ):
+        if extra in one:
+            lines += ["", head, re.sub(r"[^|]+", "---", head), *(_extra_row(extra, line) for line in one[extra])]
+    shown = {"training step": "training-step.svg", "growth": "growth.svg"}
+    if name in shown:
+        lines += ["", f"![{name}](pictures/{shown[name]})"]
+    command = f"`{one['command']}`: " if "command" in one else "Measured on "
+    return "\n".join([*lines, "", f"{command}{one['machine']}, {one['date']}{load}.{note}", ""])
+
+
+def _entries(one: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one, *one.get("others", ())]
+
+
+def _row(entry: dict[str, Any]) -> str:
+    peer = "–" if entry["peer"] is None else f"{_figure(entry['peer'])}, {entry['peer_name']}"
+    ratio = "–" if entry["ratio"] is None else f"{entry['ratio']:.2f}"
+    aim = "–" if entry["aim"] is None else f"{entry['aim']:.2g}, {'met' if entry['met'] else 'missed'}"
+    memory = " and ".join(f"{entry[key]:.2f}" for key in ("ours_gib", "peer_gib") if entry.get(key) is not None) or "–"
+    cells = (entry["shape"], _figure(entry["ours"]), peer, entry["unit"], ratio, aim, memory)
+    return f"| {' | '.join(cells)} |"
+
+
+def _extra_row(extra: str, line: dict[str, Any]) -> str:
+    if extra == "profile":
+        return f"| {line['group']} | {line['milliseconds']:,.0f} | {line['share']:.1%} |"
+    verdict = "yes" if line["is_near_linear"] else "no"
+    return f"| {line['measured']} | {line['exponent']:.2f} | {verdict} | {line['quadratic_share']:.0%} |"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004
+
+
+def _speed_charts(one: dict[str, Any]) -> Iterator[Chart]:
+    """Yields bars of tokens/s by row length, for each dropout that was measured."""
+    places = [(entry, PLACE.search(entry["shape"])) for entry in _entries(one)]
+    known = [(int(match[1].replace(",", "")), match[2], entry) for entry, match in places if match]
+    for dropout in sorted({dropout for _, dropout, _ in known}, reverse=True):
+        points = sorted(
+            (length, float(entry["ours"]), float(entry["peer"])) for length, own, entry in known if own == dropout
+        )
+        x = [float(number) for number in range(len(points))]
+        series = [
+            Series("longmlm", "blue", x, [ours for _, ours, _ in points]),
+            Series("Trainer", "amber", x, [peer for *_, peer in points]),
+        ]
+        titles, ticks = ("row length (tokens)", "tokens/s"), [str(length) for length, *_ in points]
+        yield Chart(f"Training step, dropout {dropout}", titles, series, "bars", ticks)
+
+
+def _growth_charts(one: dict[str, Any]) -> Iterator[Chart]:
+    """Yields time and memory over the row length, without dropout."""
+    entries = [entry for entry in _entries(one) if entry["peer"] is not None]
+    lengths = [float(length) for length in one["row_lengths"]]
+    flops = one["flop_per_token"]
+    formula = [1e3 / entries[0]["ours"] * flop / flops[0] for flop in flops]
+    own, peer = ([1e3 / entry[key] for entry in entries] for key in ("ours", "peer"))
+    series = [Series("longmlm", "blue", lengths, own), Series("Trainer", "amber", lengths, peer)]
+    times = [*series, Series("formula", "faint", lengths, formula)]
+    yield Chart("Time per token", ("row length (tokens)", "ms per token"), times)
+    own, peer = ([entry[key] for entry in entries] for key in ("ours_gib", "peer_gib"))
+    series = [Series("longmlm", "blue", lengths, own), Series("Trainer", "amber", lengths, peer)]
+    yield Chart("Peak memory, same number of tokens", ("row length (tokens)", "GiB"), series)
+
+
+def main() -> None:
+    """Publishes the last run, if any, and writes page and pictures."""
+    results = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    if MEASURED.exists():
+        measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+        if measured["is_quick"]:
+            sys.exit(
+                f"error: {MEASURED} holds results of --quick, which are not published: run make bench, or remove it"
+            )
+        results = merged(results, measured)
+        PUBLISHED.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(results), encoding="utf-8")
+    for name, text in pictures(results).items():
+        (PICTURES / name).write_text(text, encoding="utf-8")
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()

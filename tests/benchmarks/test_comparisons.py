@@ -1,0 +1,101 @@
+"""Benchmarks: ratios and targets, growth, groups of a profile, and the report that runs all."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import paired
+import pytest
+import report
+from growth import growth
+from paired import Comparison, Measured, Way
+from profile_step import group_of
+
+LENGTHS = (512, 1024, 2048, 4096)
+OTHER_PROGRAMS = {"report", "gpu", "pipeline_costs"}  # they collect, need a GPU, or measure nothing
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch):
+    """Returns a function that compares two given figures with given memory."""
+
+    def compared(ours, peer, ours_gib=1.0, peer_gib=1.0, **options):
+        found = [Measured(ours, ours, ours, ours_gib), Measured(peer or 0, peer, peer, peer_gib)]
+        monkeypatch.setattr(paired, "_measure_alternately", lambda ways, _: found[: len(ways)])
+        ways = [Way(name, lambda: lambda: 0) for name in ("ours", "peer")]
+        return Comparison("work", ways[0], ways[1] if peer else None, **options).measure(1)
+
+    return compared
+
+
+def test_a_ratio_above_one_is_better_for_speed_and_for_time(measure):
+    assert measure(300, 100, aim=2).ratio == 3
+    assert measure(1, 4, aim=2, unit="s").ratio == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "met"),
+    [
+        ({"aim": 2}, True),
+        ({"aim": 4}, False),
+        ({"aim": 2, "memory_aim": 2}, True),
+        ({"aim": 2, "memory_aim": 3}, False),
+        ({"aim": 1, "max_ratio": 2}, False),
+        ({}, None),
+    ],
+)
+def test_all_targets_must_be_met(measure, options, met):
+    assert measure(300, 100, ours_gib=1, peer_gib=2.5, **options).met is met
+
+
+def test_without_a_peer_nothing_is_compared(measure):
+    found = measure(300, None, aim=2)
+    assert (found.ours, found.peer, found.ratio, found.met, found.peer_name) == (300, None, None, None, None)
+
+
+def test_growth_of_linear_and_quadratic_costs():
+    linear = growth("", LENGTHS, [3e-6] * len(LENGTHS))
+    assert (linear.exponent, linear.is_near_linear) == (pytest.approx(1), True)
+    quadratic = growth("", LENGTHS, [5e-9 * length for length in LENGTHS])
+    assert (quadratic.exponent, quadratic.is_near_linear) == (pytest.approx(2), False)
+    assert quadratic.quadratic_share == pytest.approx(1)
+    mixed = growth("", LENGTHS, [2e-6 + 1e-9 * length for length in LENGTHS])
+    assert mixed.microseconds_per_token == pytest.approx(2)
+    assert mixed.nanoseconds_per_token_and_length == pytest.approx(1)
+    assert mixed.quadratic_share == pytest.approx(2048 / 4048)
+
+
+@pytest.mark.parametrize(
+    ("names", "shapes", "group"),
+    [
+        (("aten::addmm",), [[768], [1536, 768]], "matrix products"),
+        (("aten::addmm",), [[50265], [230, 768]], "decoder"),
+        (("aten::bmm", "ChunkedAttention"), [], "attention"),
+        (("aten::addmm", "Optimizer.step#AdamW.step"), [[50265, 768]], "optimizer and clipping"),
+        (("aten::_softmax", "aten::log_softmax"), [[230, 50265]], "loss"),
+        (("aten::bernoulli_", "aten::dropout"), [], "dropout"),
+        (("aten::copy_", "aten::_to_copy"), [[50265, 768]], "decoder"),
+        (("aten::add_",), [[1536, 768]], "rest"),
+    ],
+)
+def test_an_operation_belongs_to_the_group_of_its_callers_and_shapes(names, shapes, group):
+    event = None
+    for name in reversed(names):
+        event = SimpleNamespace(name=name, cpu_parent=event, input_shapes=shapes)
+    assert group_of(event, 50265) == group
+
+
+def test_the_report_runs_every_benchmark():
+    folder = Path(report.__file__).parent
+    programs = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text()}
+    assert set(report.scripts()) == programs - OTHER_PROGRAMS
+    assert len(report.scripts()) >= 10
+
+
+def test_the_report_has_a_line_for_each_comparison():
+    entry = {"shape": "a", "ours": 523.4, "peer": 116.0, "ratio": 4.512, "aim": 2.5, "met": True}
+    entry |= {"unit": "tokens/s", "peer_name": "Trainer", "ours_gib": 3.2, "peer_gib": 7.8}
+    alone = entry | {"shape": "b", **dict.fromkeys(("peer", "ratio", "met", "peer_name", "peer_gib"))}
+    lines = report.table([{"name": "step", **entry, "others": [alone]}]).splitlines()
+    assert len(lines) == 3
+    assert lines[1].split()[:7] == ["523", "116", "4.51", "2.50", "yes", "3.20", "7.80"]
+    assert lines[2].split()[:7] == ["523", "-", "-", "2.50", "-", "3.20", "-"]

@@ -1,0 +1,90 @@
+"""What is known of a GPU without one: whether the flash kernel can be used, and the micro-batches that fit."""
+
+from dataclasses import replace
+from typing import Any
+
+import gpu
+import pytest
+import torch
+from steps import BASE
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from longmlm.batches.collate import MlmBatch
+from longmlm.model.mlm import MlmObjective
+
+LENGTH, WIDTH = 24, 128
+AUTHOR = {512: 22, 1024: 9, 1536: 5}  # the rows that the method's author fitted into 24 GB
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each call of torch's attention."""
+    found: list[dict[str, Any]] = []
+    original = torch.nn.functional.scaled_dot_product_attention
+
+    def recorded(query, key, value, **options):
+        found.append({"states": (query, key, value), **options})
+        return original(query, key, value, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recorded)
+    return found
+
+
+def objective_of(family: str) -> MlmObjective:
+    sizes = {"hidden_size": WIDTH, "dim": WIDTH, "embedding_size": WIDTH}
+    heads = {"num_attention_heads": 2, "n_heads": 2}
+    layers = {"num_hidden_layers": 1, "n_layers": 1, "intermediate_size": WIDTH, "hidden_dim": WIDTH}
+    own = AutoConfig.for_model(family).to_dict()
+    config = AutoConfig.for_model(family, **{k: v for k, v in (sizes | heads | layers).items() if k in own})
+    return MlmObjective(AutoModelForMaskedLM.from_config(config), "bf16").train()
+
+
+def batch_of(mask: torch.Tensor | None) -> MlmBatch:
+    input_ids = torch.full((2, LENGTH), 100)
+    return MlmBatch(input_ids, mask, torch.arange(3), input_ids[0, :3])
+
+
+@pytest.mark.parametrize("family", ["roberta", "bert", "camembert", "xlm-roberta", "distilbert", "electra", "albert"])
+def test_full_rows_meet_the_conditions_of_the_flash_kernel(calls, family):
+    """Those of torch: half precision, no mask, heads of at most 256 in multiples of 8, adjacent in memory."""
+    objective_of(family)(batch_of(None)).loss_sum.backward()
+    assert len(calls) == 1
+    assert calls[0].get("attn_mask") is None
+    for states in calls[0]["states"]:
+        assert states.dtype == torch.bfloat16
+        assert states.shape == (2, 2, LENGTH, WIDTH // 2)
+        assert states.shape[-1] <= 256 and states.shape[-1] % 8 == 0 and states.stride(-1) == 1
+    assert not calls[0].get("is_causal") and not calls[0].get("enable_gqa")
+
+
+def test_padded_rows_have_a_mask_that_only_the_memory_efficient_kernel_takes(calls):
+    mask = torch.arange(LENGTH).expand(2, LENGTH) < LENGTH - 4
+    objective_of("roberta")(batch_of(mask))
+    assert len(calls) == 1
+    assert calls[0]["attn_mask"].dtype == torch.bool
+    assert calls[0]["attn_mask"].expand(2, 2, LENGTH, LENGTH).sum() == 2 * 2 * LENGTH * (LENGTH - 4)
+
+
+@pytest.mark.parametrize("length", AUTHOR)
+def test_more_rows_fit_with_each_saving(length):
+    rows = [gpu.planned_rows(replace(BASE, row_length=length), mode) for mode in gpu.MODES]
+    assert [mode.name for mode in gpu.MODES][-2:] == ["bf16", "bf16, recomputation"]
+    assert sorted(set(rows)) == rows
+    assert rows[2] > 3.5 * AUTHOR[length] and rows[3] > 2 * rows[2]
+
+
+def test_a_row_of_four_times_the_length_takes_four_times_the_memory():
+    """Attention saves nothing that grows with the square of the length on a GPU."""
+    bf16 = gpu.MODES[2]
+    short, long = (gpu.planned_rows(replace(BASE, row_length=length), bf16) for length in (1024, 4096))
+    assert abs(short - 4 * long) < 4
+
+
+def test_every_part_gives_lines_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(gpu, "MEMORY_LENGTHS", (512,))
+    for section in ("kernels", "parity", "memory"):
+        lines = list(gpu.lines_of(section))
+        assert len(lines) >= 2
+        assert {line.section for line in lines} == {section}
+    with pytest.raises(SystemExit, match="there is no part 'speeds'"):
+        list(gpu.lines_of("speeds"))
