@@ -77,10 +77,11 @@ def test_chunks_cover_all_pairs_once_and_are_small(
     monkeypatch.setattr(cpu_attention, "MAX_CHUNK", max_chunk)
     seen = [np.zeros((NUM_HEADS, length), dtype=int) for length in lengths]
     for part in chunks(lengths, NUM_HEADS):
-        seen[part.row][part.heads, part.queries] += 1
-        covered = seen[part.row][part.heads, part.queries]
-        assert covered.size * part.length <= max(max_chunk, part.length)
-        assert part.length == lengths[part.row]
+        length = lengths[part.row]
+        seen[part.row][part.heads, part.block.queries] += 1
+        covered = seen[part.row][part.heads, part.block.queries]
+        assert covered.size * length == part.num_probabilities <= max(max_chunk, length)
+        assert part.block.keys == (slice(0, length),)
     assert all((counts == 1).all() for counts in seen)
 
 
@@ -88,7 +89,7 @@ def test_a_row_of_1536_takes_one_chunk_per_head_and_a_short_row_takes_one() -> N
     found = list(chunks([1536, 400], 12))
     assert len(found) == 12 + 1
     assert found[-1].heads == slice(0, 12)
-    assert all(part.queries == slice(0, 1536) for part in found[:-1])
+    assert all(part.block.queries == slice(0, 1536) for part in found[:-1])
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])

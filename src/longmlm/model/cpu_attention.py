@@ -22,6 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from longmlm.model.architecture import LEARNED_FAMILIES
+from longmlm.model.window import Block, Window
 
 ATTENTION_NAME = "longmlm"  # in transformers' registry
 MAX_CHUNK = 1536 * 1536  # probabilities; the backward pass holds three buffers of this size, in bf16 of 4.7 MB each
@@ -35,7 +36,7 @@ def use_cpu_attention(model: PreTrainedModel) -> None:
     """
     if uses_cpu_attention(model.config) and attention_name(model) == "sdpa":
         AttentionInterface.register(ATTENTION_NAME, attention)
-        AttentionMaskInterface.register(ATTENTION_NAME, _padding_mask)
+        AttentionMaskInterface.register(ATTENTION_NAME, padding_mask)
         model.set_attn_implementation(ATTENTION_NAME)
 
 
@@ -49,7 +50,7 @@ def attention_name(model: PreTrainedModel) -> str:
     return str(model.config._attn_implementation)  # noqa: SLF001 - transformers has no public getter
 
 
-def _padding_mask(*, attention_mask: Tensor | None, **_: object) -> Tensor | None:
+def padding_mask(*, attention_mask: Tensor | None, **_: object) -> Tensor | None:
     """Returns the 2-D padding mask unchanged (True for tokens); transformers would expand it to 4-D."""
     return attention_mask
 
@@ -70,7 +71,7 @@ def attention(
     dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
     is_padding_mask = attention_mask is None or attention_mask.ndim == query.ndim - 2
     if query.device.type == "cpu" and (query.dtype == torch.bfloat16 or dropout) and is_padding_mask:
-        lengths = _row_lengths(attention_mask, query)
+        lengths = row_lengths(attention_mask, query)
         if lengths is not None and dropout:
             return ChunkedAttention.apply(query, key, value, AttentionOptions(lengths, dropout, scale)), None
         if lengths is not None and attention_mask is not None:
@@ -93,7 +94,7 @@ def _row_by_row(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], s
     return torch.cat(rows) if num_rows else query.transpose(1, 2)
 
 
-def _row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> list[int] | None:
+def row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> list[int] | None:
     """Returns the number of tokens in each row, or None if the mask hides anything but padding at the end of a row."""
     num_rows, _, length, _ = query.shape
     if mask is None:
@@ -105,36 +106,54 @@ def _row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> lis
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """The number of tokens in each row, the dropout probability, and the factor that scores are multiplied by."""
+    """The number of tokens in each row, the dropout probability, and the factor that scores are multiplied by.
+
+    Without a window, all tokens of a row attend to all.
+    """
 
     lengths: list[int]
     dropout: float
     scale: float
+    window: Window | None = None
 
 
 class Chunk(NamedTuple):
-    """Some heads of a row and some of its queries, which attend to all `length` tokens of the row."""
+    """Some heads of a row and a block of its queries."""
 
     row: int
     heads: slice
-    queries: slice
-    length: int
+    block: Block
 
     @property
     def num_probabilities(self) -> int:
         """Pairs of query and key, over all heads of the chunk."""
-        return (self.heads.stop - self.heads.start) * (self.queries.stop - self.queries.start) * self.length
+        return (self.heads.stop - self.heads.start) * self.block.num_pairs
+
+    def inputs_of(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the chunk's queries, keys and values, contiguous in memory."""
+        keys, values = (self.block.keys_of(states[self.row, self.heads], 1).contiguous() for states in (key, value))
+        return query[self.row, self.heads, self.block.queries].contiguous(), keys, values
+
+    def add_to_keys(self, total: Tensor, added: Tensor) -> None:
+        """Adds the gradients of the chunk's keys or values to those of the batch."""
+        self.block.add_to_keys(total[self.row, self.heads], added, 1)
 
 
-def chunks(lengths: list[int], num_heads: int) -> Iterator[Chunk]:
-    """Yields chunks of at most MAX_CHUNK probabilities; a chunk has at least one query."""
+def chunks(lengths: list[int], num_heads: int, window: Window | None = None) -> Iterator[Chunk]:
+    """Yields chunks of at most MAX_CHUNK probabilities; a chunk has at least one block of one head."""
     for row, length in enumerate(lengths):
-        num_together = min(num_heads, max(1, MAX_CHUNK // max(1, length * length)))
-        num_queries = min(length, max(1, MAX_CHUNK // max(1, length)))
+        blocks = window.blocks(length, torch.device("cpu")) if window else list(_blocks_of_all_keys(length))
+        largest = max((block.num_pairs for block in blocks), default=1)
+        num_together = min(num_heads, max(1, MAX_CHUNK // largest))
         for head in range(0, num_heads, num_together):
-            for begin in range(0, length, max(1, num_queries)):
-                queries = slice(begin, min(length, begin + num_queries))
-                yield Chunk(row, slice(head, min(num_heads, head + num_together)), queries, length)
+            for block in blocks:
+                yield Chunk(row, slice(head, min(num_heads, head + num_together)), block)
+
+
+def _blocks_of_all_keys(length: int) -> Iterator[Block]:
+    num_queries = max(1, MAX_CHUNK // max(1, length))
+    for begin in range(0, length, num_queries):
+        yield Block(slice(begin, min(length, begin + num_queries)), (slice(0, length),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +204,12 @@ class ChunkedAttention(torch.autograd.Function):
         parts, (buffer, scratch), dropout = _plan(options, ctx.seed, query, num_buffers=2)
         output = query.new_zeros(num_rows, length, num_heads, head_dim)
         for number, chunk in enumerate(parts):
-            q, k, v = _inputs_of(chunk, query, key, value)
-            probs = _softmax(q * options.scale, k, buffer)
+            q, k, v = chunk.inputs_of(query, key, value)
+            probs = _softmax(q * options.scale, k, buffer, chunk.block.visible)
             dropped_probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
-            output[chunk.row, chunk.queries, chunk.heads] = torch.bmm(dropped_probs, v * dropout.scale).transpose(0, 1)
+            output[chunk.row, chunk.block.queries, chunk.heads] = torch.bmm(dropped_probs, v * dropout.scale).transpose(
+                0, 1
+            )
         return output
 
     @staticmethod
@@ -200,17 +221,18 @@ class ChunkedAttention(torch.autograd.Function):
         grad_query = torch.zeros_like(query)
         grad_key, grad_value = (torch.zeros_like(one, dtype=torch.float32) for one in (key, value))
         for number, chunk in enumerate(parts):
-            q, k, v = _inputs_of(chunk, query, key, value)
+            q, k, v = chunk.inputs_of(query, key, value)
             q = q * options.scale
-            grad = grad_outputs[0][chunk.row, chunk.queries, chunk.heads].transpose(0, 1).to(q.dtype) * dropout.scale
-            probs = _softmax(q, k, buffer)
+            grad = grad_outputs[0][chunk.row, chunk.block.queries, chunk.heads].transpose(0, 1)
+            grad = grad.to(q.dtype) * dropout.scale
+            probs = _softmax(q, k, buffer, chunk.block.visible)
             mask = dropout.mask(number, probs.shape)
             dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
             grad_probs = torch.bmm(grad, v.transpose(1, 2), out=_view(grad_buffer, probs.shape)).mul_(mask)
-            grad_value[chunk.row, chunk.heads, : chunk.length] += torch.bmm(dropped_probs.transpose(1, 2), grad)
+            chunk.add_to_keys(grad_value, torch.bmm(dropped_probs.transpose(1, 2), grad))
             grad_scores = _softmax_backward(grad_probs, probs, scratch)
-            grad_query[chunk.row, chunk.heads, chunk.queries] = torch.bmm(grad_scores, k) * options.scale
-            grad_key[chunk.row, chunk.heads, : chunk.length] += torch.bmm(grad_scores.transpose(1, 2), q)
+            grad_query[chunk.row, chunk.heads, chunk.block.queries] = torch.bmm(grad_scores, k) * options.scale
+            chunk.add_to_keys(grad_key, torch.bmm(grad_scores.transpose(1, 2), q))
         return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None
 
 
@@ -218,24 +240,18 @@ def _plan(
     options: AttentionOptions, seed: int, query: Tensor, num_buffers: int
 ) -> tuple[list[Chunk], list[Tensor], DropoutPool]:
     """Returns the chunks, buffers that hold the probabilities of any one of them, and the masks of all."""
-    parts = list(chunks(options.lengths, query.shape[1]))
+    parts = list(chunks(options.lengths, query.shape[1], options.window))
     sizes = [chunk.num_probabilities for chunk in parts]
     buffers = [query.new_empty(max(sizes, default=0)) for _ in range(num_buffers)]
     return parts, buffers, new_dropout_pool(options.dropout, seed, query, sizes)
 
 
-def _inputs_of(chunk: Chunk, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a chunk's queries, keys and values, contiguous in memory."""
-    tokens = slice(0, chunk.length)
-    places = ((query, chunk.queries), (key, tokens), (value, tokens))
-    q, k, v = (states[chunk.row, chunk.heads, where].contiguous() for states, where in places)
-    return q, k, v
-
-
-def _softmax(query: Tensor, key: Tensor, buffer: Tensor) -> Tensor:
-    """Returns softmax(query keyᵀ), in `buffer`."""
+def _softmax(query: Tensor, key: Tensor, buffer: Tensor, visible: Tensor | None) -> Tensor:
+    """Returns softmax(query keyᵀ) over the visible keys, in `buffer`."""
     scores = _view(buffer, torch.Size((len(query), query.shape[1], key.shape[1])))
     torch.bmm(query, key.transpose(1, 2), out=scores)
+    if visible is not None:
+        scores.masked_fill_(~visible, -torch.inf)
     return torch.softmax(scores, -1, out=scores)
 
 

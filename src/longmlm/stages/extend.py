@@ -7,12 +7,12 @@ from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.errors import PositionsError
 from longmlm.folders import check_absent
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import ExtensionReport, check_extendable, write_extension
+from longmlm.model.extension import ExtensionReport, check_extendable, check_window, write_extension
 from longmlm.model.loading import load_model
 from longmlm.model.terms import read_terms
 from longmlm.settings.extend import USED_BY, ExtendConfig, ExtendRecipe
 
-POSITION_SETTINGS = ("initialisation", "mode", *USED_BY)
+POSITION_SETTINGS = ("initialisation", "mode", "attention_window", *USED_BY)
 
 
 def extend(config: ExtendConfig) -> None:
@@ -24,6 +24,7 @@ def extend(config: ExtendConfig) -> None:
     source, n = ModelSource(name=config.base, revision=base.revision), architecture_of(base.model).num_positions
     terms = read_terms(recipe.add_tokens, base.tokenizer, source) if recipe.add_tokens is not None else None
     extension = extension_of(recipe, source, n)
+    check_window(base.provenance, extension, config.base)
     report = write_extension(base, extension, output, terms)
     for note in (*base.notes, *base.carried.lines):
         print(note)
@@ -58,4 +59,6 @@ def describe_extension(extension: Extension, report: ExtensionReport) -> None:
         print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
     kind = f"{extension.description}, {extension.mode}"
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
+    if extension.attention:
+        print(f"attention: {extension.attention}")
     print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")
