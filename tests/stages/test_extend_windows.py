@@ -11,6 +11,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import longmlm
 from longmlm.artifacts.provenance import Provenance, read_provenance
+from longmlm.folders import MANIFEST
 from longmlm.model.loading import load_model, meta_model
 from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
@@ -68,6 +69,7 @@ def test_folders_without_the_keys_open_with_full_attention(world: World, tmp_pat
     for key in ("attention_window", "num_global_tokens"):
         del about["extension"][key]
     (folder / Provenance.FILE).write_text(json.dumps(about))
+    (folder / MANIFEST).unlink()
     loaded = load_model(str(folder))
     assert loaded.provenance.extension == read_provenance(world.long).extension
     assert loaded.provenance.extension.attention is None
@@ -78,7 +80,7 @@ def test_the_api_evaluates_within_the_window_and_leaves_the_model_as_it_was(worl
     tokenizer, rows = AutoTokenizer.from_pretrained(long), [held_out(world.rows)[number] for number in range(8)]
     model = AutoModelForMaskedLM.from_pretrained(long)
     within = longmlm.evaluate(model, rows, tokenizer).whole
-    assert model.config._attn_implementation == "sdpa"  # noqa: SLF001
+    assert model.config._attn_implementation == "sdpa"
     assert within == longmlm.evaluate(load_model(str(long)).model, rows, tokenizer).whole
     full = longmlm.evaluate(AutoModelForMaskedLM.from_pretrained(world.long), rows, tokenizer).whole
     assert within.num_selected == full.num_selected > 0
