@@ -41,10 +41,12 @@ from longmlm.evaluation.measure import measure
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried
-from longmlm.model.extension import check_extendable, check_finite, long_table
+from longmlm.model.extension import check_extendable, check_finite, check_window, long_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of, replace_positions
+from longmlm.model.window import Window
+from longmlm.model.window_attention import attending_within
 from longmlm.release.export import export as write_stock
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
@@ -101,6 +103,7 @@ def extend(
     check_extendable(origin.provenance, source.name)
     check_finite(base, source.name)
     extension = Extension.of(recipe, source, len(positions.usable_rows))
+    check_window(origin.provenance, extension, source.name)
     table = long_table(base, extension)
     long = copy.deepcopy(base) if base is model else base
     with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table
@@ -191,8 +194,8 @@ def evaluate(
     as many as the model had before it was extended. Each has `accuracy` and `standard_error` in percent, `loss` in nats
     and `num_selected`. A row has the same mask in every evaluation, so models can be compared. A model that reads less
     than a row needs a view: "cut" shows it the first `base_positions` tokens, "windows" all of them, piece by piece.
-    What the base model reaches with "cut" is the accuracy to recover. `recipe`, a
-    longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
+    What the base model reaches with "cut" is the accuracy to recover. A model whose longmlm.json records a window
+    attends within it. `recipe`, a longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
 
     Raises DataError without rows or for rows longer than the model reads, ModelError for a model without an MLM head.
 
@@ -219,7 +222,9 @@ def evaluate(
     vocabulary, maskable = cached_vocabulary(tokenizer)
     frozen = FrozenRows(held_out, settings.held_out, maskable, vocabulary.special)
     objective = MlmObjective(model, resolved_precision(settings.precision))
-    return measure(objective, frozen, viewer_of(view, block, vocabulary.special), block, accelerator=None)
+    viewer = viewer_of(view, block, vocabulary.special)
+    with attending_within(model, Window.of(extension)):
+        return measure(objective, frozen, viewer, block, accelerator=None)
 
 
 def export(
@@ -244,7 +249,7 @@ def export(
     """
     _check_masked_lm(model)
     origin = _origin(model)
-    loaded = LoadedModel(model, copy.deepcopy(tokenizer), carried=origin.carried)
+    loaded = LoadedModel(model, copy.deepcopy(tokenizer), provenance=origin.provenance, carried=origin.carried)
     with new_folder(Path(folder)) as partial_folder, torch.random.fork_rng(devices=()):
         write_stock(loaded, weights, partial_folder, max_shard_size)
         if origin.provenance != Provenance():

@@ -10,6 +10,8 @@ from longmlm.model import cost
 from longmlm.model.cost import Work, cost_of, peak_flops
 from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.window import Window
+from longmlm.model.window_attention import use_window
 from longmlm.settings.pretrain import ComputePrecision
 from tests.support.families import tiny_model
 
@@ -89,6 +91,31 @@ def test_local_attention_counts_the_tokens_in_its_window() -> None:
     assert per_token[9] - per_token[8] == 12 * 2 * width
     assert per_token[10] - per_token[9] == 12 * width
     assert per_token[64] - per_token[10] == 12 * 54 * width
+
+
+def test_a_window_makes_cost_and_memory_linear_in_the_row_length() -> None:
+    model = tiny_model("roberta", 1, num_positions=64)
+    full = {length: cost_of(model, Work(length, 0.15, False)) for length in (20, 21, 30, 60)}
+    use_window(model, Window(10, 1))
+    windowed = {length: cost_of(model, Work(length, 0.15, False)) for length in (20, 21, 30, 60)}
+    width = model.config.hidden_size
+    assert windowed[20] == full[20]
+    assert windowed[60].flop_per_token == windowed[30].flop_per_token
+    assert windowed[60].attention_flop_per_token == 12 * 2 * (10 + 1 + 10 + 1) * width
+    assert full[60].attention_flop_per_token == 12 * 2 * 60 * width
+    assert windowed[60].row_bytes == 2 * windowed[30].row_bytes
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_memory_of_a_row_with_a_window_is_what_autograd_keeps(dropout: float, precision: ComputePrecision) -> None:
+    model = model_of("roberta")
+    use_window(model, Window(64, 1))
+    objective = MlmObjective(model, precision).train()
+    set_dropout(objective, dropout)
+    one, two = (saved_bytes(objective, batch_of(512, num_rows)) for num_rows in (1, 2))
+    predicted = cost_of(objective.model, Work(512, 1 / 8, precision != "no")).row_bytes
+    assert predicted == pytest.approx(two - one, rel=0.2)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])

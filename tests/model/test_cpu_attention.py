@@ -26,6 +26,7 @@ from longmlm.model.cpu_attention import (
     use_cpu_attention,
 )
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.window import Block
 from longmlm.settings.pretrain import ComputePrecision
 from tests.support.families import tiny_model
 
@@ -57,7 +58,7 @@ def reference(states: list[Tensor]) -> Tensor:
 
 
 def in_chunks(states: list[Tensor], dropout: float = 0.0) -> Tensor:
-    return ChunkedAttention.apply(*states, AttentionOptions(LENGTHS, dropout, SCALE))
+    return ChunkedAttention.apply(*states, AttentionOptions(packed(LENGTHS).slices, dropout, SCALE))
 
 
 def row_by_row(states: list[Tensor]) -> Tensor:
@@ -101,20 +102,21 @@ def test_chunks_cover_all_pairs_once_and_are_small(
     monkeypatch.setattr(cpu_attention, "MAX_CHUNK", max_chunk)
     seen = np.zeros((NUM_HEADS, sum(lengths)), dtype=int)
     rows = [slice(begin, end) for begin, end in pairwise([0, *np.cumsum(lengths).tolist()])]
-    for part in chunks(lengths, NUM_HEADS):
-        seen[part.heads, part.queries] += 1
-        length = part.tokens.stop - part.tokens.start
-        assert part.num_probabilities == seen[part.heads, part.queries].size * length <= max(max_chunk, length)
-        assert part.tokens in rows and part.tokens.start <= part.queries.start < part.queries.stop <= part.tokens.stop
+    for part in chunks(rows, NUM_HEADS):
+        queries, (keys,) = part.block.queries, part.block.keys
+        seen[part.heads, queries] += 1
+        length = keys.stop - keys.start
+        assert part.num_probabilities == seen[part.heads, queries].size * length <= max(max_chunk, length)
+        assert keys in rows and keys.start <= queries.start < queries.stop <= keys.stop
     assert (seen == 1).all()
 
 
 def test_a_row_of_1536_takes_one_chunk_per_head_and_a_short_row_takes_one() -> None:
-    found = list(chunks([1536, 400], 12))
+    found = list(chunks(packed([1536, 400]).slices, 12))
     assert len(found) == 12 + 1
     assert found[-1].heads == slice(0, 12)
-    assert all(part.queries == part.tokens == slice(0, 1536) for part in found[:-1])
-    assert found[-1].tokens == slice(1536, 1936)
+    assert all(part.block == Block(slice(0, 1536), (slice(0, 1536),)) for part in found[:-1])
+    assert found[-1].block == Block(slice(1536, 1936), (slice(1536, 1936),))
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
@@ -193,7 +195,7 @@ def test_bf16_is_as_exact_as_eager_attention_under_autocast(spread: float) -> No
     generator = torch.Generator().manual_seed(9)
     states = [torch.randn(1, 2, 256, 32, generator=generator, dtype=torch.float64) for _ in range(3)]
     states[0] *= spread / 32**0.5
-    options = AttentionOptions([256], 1e-12, 1.0)  # a dropout that drops nothing
+    options = AttentionOptions([slice(0, 256)], 1e-12, 1.0)  # a dropout that drops nothing
     exact = (states[0] @ states[1].transpose(2, 3)).softmax(-1) @ states[2]
     query, key, value = (state.bfloat16() for state in states)
     eager = (query @ key.transpose(2, 3)).float().softmax(-1).bfloat16() @ value
@@ -208,7 +210,7 @@ def test_memory_saved_for_backward_is_linear_in_length() -> None:
         states = [torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3)]
         sizes: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda one, to=sizes: to.append(one.numel()), lambda one: one):
-            ChunkedAttention.apply(*states, AttentionOptions([length], 0.1, 1.0))
+            ChunkedAttention.apply(*states, AttentionOptions([slice(0, length)], 0.1, 1.0))
         kept.append(sum(sizes))
     assert kept[1] == 2 * kept[0] > 0
 

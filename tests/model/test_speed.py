@@ -6,6 +6,8 @@ import torch
 from longmlm.model import speed
 from longmlm.model.cost import GPUS, Work, cost_of, gpu_of
 from longmlm.model.speed import cpu_tokens_per_second, gpu_tokens_per_second
+from longmlm.model.window import Window
+from longmlm.model.window_attention import use_window
 from tests.support.families import NUM_POSITIONS, SPECIAL_OF_OTHERS, tiny_config, tiny_model
 
 LENGTH = 256
@@ -36,6 +38,17 @@ def test_layers_and_attention_add_up(kind, measured):
     recomputed = Work(LENGTH, 0.15, is_half=False, is_checkpointed=True)
     assert cpu_tokens_per_second(config, recomputed, 0.1) == pytest.approx(0.75 / seconds)
     assert config.num_hidden_layers == 5
+
+
+def test_a_window_takes_the_same_time_per_token_at_any_length(measured):
+    measured(1.0, 3.0, 0.5)
+    model = tiny_model("roberta", 1)
+    use_window(model, Window(70, 1))
+    speeds = [cpu_tokens_per_second(model.config, Work(length, 0.15, is_half=False), 0.1) for length in (1024, 8192)]
+    assert speeds[0] == speeds[1]
+    layers, attended = model.config.num_hidden_layers, 2 * 70 + 2
+    seconds = (1.0 + (layers - 1) * 1.0) / 1024 + layers * 0.5 / (1024 * attended) * (attended - 128)
+    assert speeds[0] == pytest.approx(1 / seconds)
 
 
 @pytest.mark.parametrize(("family", "pad"), SPECIAL_OF_OTHERS)

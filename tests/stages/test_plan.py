@@ -8,6 +8,8 @@ from longmlm.config import parse
 from longmlm.data.rows import open_rows
 from longmlm.errors import ConfigError, DataError, ModelError, PositionsError
 from longmlm.model.loading import load_model
+from longmlm.model.window import Window
+from longmlm.model.window_attention import window_of
 from longmlm.settings.pipeline import PACKAGE
 from longmlm.settings.plan import PlanConfig
 from longmlm.stages import plan as stage
@@ -68,6 +70,14 @@ def test_the_model_has_the_parameters_of_the_long_model(planned, world):
     )
     assert model.num_parameters() == num_parameters > base.num_parameters()
     assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_a_window_is_planned_for(world):
+    options = ["--model", str(world.base), "--corpus", "x", "--length", str(LONG_POSITIONS), "--output", "o"]
+    _, model = stage.planned_model(parse(PlanConfig, [*options, "--extend.recipe.attention-window", "4"]))
+    assert window_of(model.config) == Window(4, 1)
+    _, model = stage.planned_model(parse(PlanConfig, options))
+    assert window_of(model.config) is None
 
 
 def test_weights_are_not_read(planned, world, tmp_path):

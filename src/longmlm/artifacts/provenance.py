@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError
-from longmlm.settings.extend import USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
+from longmlm.settings.extend import NUM_GLOBAL_TOKENS, USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -36,7 +36,10 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension(Stretched):
-    """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows."""
+    """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows.
+
+    `attention_window` is the tokens on each side that a token attends to, None for full attention.
+    """
 
     base: ModelSource
     base_positions: int
@@ -45,6 +48,8 @@ class Extension(Stretched):
     alpha: float
     seed: int
     mode: PositionMode = "materialized"
+    attention_window: int | None = None
+    num_global_tokens: int = NUM_GLOBAL_TOKENS
 
     @classmethod
     def of(cls, recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Self:
@@ -57,6 +62,8 @@ class Extension(Stretched):
             alpha=recipe.alpha,
             seed=recipe.seed,
             mode=recipe.mode,
+            attention_window=recipe.attention_window,
+            num_global_tokens=recipe.num_global_tokens,
             smooth_terms=recipe.smooth_terms,
             amplitude=recipe.amplitude,
             keep_first_block=recipe.keep_first_block,
@@ -68,6 +75,13 @@ class Extension(Stretched):
         return self.initialisation == "interpolate" or (
             self.initialisation in ("stretched", "fitted") and not self.keep_first_block
         )
+
+    @property
+    def attention(self) -> str | None:
+        """The window in words; None for full attention."""
+        if self.attention_window is None:
+            return None
+        return f"{self.attention_window} tokens on each side, {self.num_global_tokens} global"
 
     @property
     def description(self) -> str:

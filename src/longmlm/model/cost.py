@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of, has_dropout
 from longmlm.model.cpu_attention import uses_cpu_attention
+from longmlm.model.window_attention import window_of
 
 
 class Gpu(NamedTuple):
@@ -156,7 +157,8 @@ def _num_attended(model: PreTrainedModel, row_length: int) -> int:
             positions = len(config.pos_att_type or ()) * (buckets if buckets > 0 else span)
             return config.num_hidden_layers * (row_length + positions)
         case _:
-            return config.num_hidden_layers * row_length
+            window = window_of(config)
+            return config.num_hidden_layers * (window.num_attended(row_length) if window else row_length)
 
 
 def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
@@ -193,6 +195,11 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
         case _:
             width, pairs = 27 if work.is_half else 36, (0, 0 if uses_cpu_attention(model.config) else 12)
+            window = window_of(model.config)
+            if window and work.has_gpu and dropout:  # copies of keys and values, for each block of queries
+                keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
+                width += (4 if work.is_half else 8) * keys // window.block_size
             if work.has_gpu:
-                return width, 2 if work.is_half else 4
+                is_masked = not uses_cpu_attention(model.config)
+                return width, (2 if work.is_half else 4) * is_masked
     return width, heads * pairs[dropout]

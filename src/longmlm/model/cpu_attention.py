@@ -25,6 +25,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from longmlm.model.architecture import LEARNED_FAMILIES
+from longmlm.model.window import Block, Window
 
 ATTENTION_NAME = "longmlm"  # in transformers' registry
 MAX_CHUNK = 1536 * 1536  # probabilities; the backward pass holds three buffers of this size, in bf16 of 4.7 MB each
@@ -63,6 +64,12 @@ class PackedRows(NamedTuple):
     lengths: tuple[int, ...]
     starts: Int64[Tensor, " rows_and_end"]
 
+    @property
+    def slices(self) -> list[slice]:
+        """The tokens of each row."""
+        ends = itertools.accumulate(self.lengths)
+        return [slice(end - length, end) for length, end in zip(self.lengths, ends, strict=True)]
+
 
 def attention(
     module: Any,
@@ -84,7 +91,7 @@ def attention(
     if query.device.type != "cpu":
         return jagged_attention(query, key, value, packed_rows, dropout, scale), None
     if dropout:
-        return ChunkedAttention.apply(query, key, value, AttentionOptions(packed_rows.lengths, dropout, scale)), None
+        return ChunkedAttention.apply(query, key, value, AttentionOptions(packed_rows.slices, dropout, scale)), None
     rows = [states.split(packed_rows.lengths, 2) for states in (query, key, value)]
     outputs = [scaled_dot_product_attention(*row, scale=scale) for row in zip(*rows, strict=True)]
     return torch.cat([output.transpose(1, 2) for output in outputs], dim=1), None
@@ -112,39 +119,53 @@ def jagged_attention(
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """The number of tokens in each row, the dropout probability, and the factor that scores are multiplied by."""
+    """Where each row lies in the line of tokens, the dropout probability, and the factor that scores are multiplied by.
 
-    lengths: Sequence[int]
+    Without a window, all tokens of a row attend to all.
+    """
+
+    rows: Sequence[slice]
     dropout: float
     scale: float
+    window: Window | None = None
 
 
 class Chunk(NamedTuple):
-    """Some heads and some queries of a row, which attend to all `tokens` of the row."""
+    """Some heads, and a block of the queries of a row."""
 
     heads: slice
-    queries: slice
-    tokens: slice
+    block: Block
 
     @property
     def num_probabilities(self) -> int:
         """Pairs of query and key, over all heads of the chunk."""
-        num_heads, num_queries, num_tokens = (part.stop - part.start for part in self)
-        return num_heads * num_queries * num_tokens
+        return (self.heads.stop - self.heads.start) * self.block.num_pairs
+
+    def inputs_of(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the chunk's queries, keys and values, contiguous in memory."""
+        keys, values = (self.block.keys_of(states[0, self.heads], 1).contiguous() for states in (key, value))
+        return query[0, self.heads, self.block.queries].contiguous(), keys, values
+
+    def add_to_keys(self, total: Tensor, added: Tensor) -> None:
+        """Adds the gradients of the chunk's keys or values to those of the batch."""
+        self.block.add_to_keys(total[0, self.heads], added, 1)
 
 
-def chunks(lengths: Sequence[int], num_heads: int) -> Iterator[Chunk]:
-    """Yields chunks of at most MAX_CHUNK probabilities; a chunk has at least one query."""
-    start = 0
-    for length in lengths:
-        tokens = slice(start, start + length)
-        num_together = min(num_heads, max(1, MAX_CHUNK // (length * length)))
-        num_queries = min(length, max(1, MAX_CHUNK // length))
+def chunks(rows: Sequence[slice], num_heads: int, window: Window | None = None) -> Iterator[Chunk]:
+    """Yields chunks of at most MAX_CHUNK probabilities; a chunk has at least one block of one head."""
+    for row in rows:
+        length = row.stop - row.start
+        blocks = window.blocks(length, torch.device("cpu")) if window else list(_blocks_of_all_keys(length))
+        num_together = min(num_heads, max(1, MAX_CHUNK // max((block.num_pairs for block in blocks), default=1)))
         for head in range(0, num_heads, num_together):
-            for begin in range(start, tokens.stop, num_queries):
-                heads = slice(head, min(num_heads, head + num_together))
-                yield Chunk(heads, slice(begin, min(tokens.stop, begin + num_queries)), tokens)
-        start = tokens.stop
+            for block in blocks:
+                yield Chunk(slice(head, min(num_heads, head + num_together)), block.shifted(row.start))
+
+
+def _blocks_of_all_keys(length: int) -> Iterator[Block]:
+    num_queries = max(1, MAX_CHUNK // max(1, length))
+    for begin in range(0, length, num_queries):
+        yield Block(slice(begin, min(length, begin + num_queries)), (slice(0, length),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +204,7 @@ def new_dropout_pool(probability: float, seed: int, like: Tensor, sizes: Sequenc
 
 
 class ChunkedAttention(torch.autograd.Function):
-    """softmax(scale * query keyᵀ) value with dropout within each row, chunk by chunk."""
+    """softmax(scale * query keyᵀ) value with dropout within each row, chunk by chunk; zero between the rows."""
 
     @staticmethod
     # pyrefly: ignore[bad-override]  # torch declares forward with *args
@@ -192,12 +213,13 @@ class ChunkedAttention(torch.autograd.Function):
         ctx.save_for_backward(query, key, value)
         ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu"))
         parts, (buffer, scratch), dropout = _plan(options, ctx.seed, query, num_buffers=2)
-        output = torch.empty_like(query.transpose(1, 2))
+        output = torch.zeros_like(query.transpose(1, 2))
         for number, chunk in enumerate(parts):
-            q, k, v = _inputs_of(chunk, query, key, value)
-            probs = _softmax(q * options.scale, k, buffer)
+            q, k, v = chunk.inputs_of(query, key, value)
+            probs = _softmax(q * options.scale, k, buffer, chunk.block.visible)
             dropped_probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
-            output[0, chunk.queries, chunk.heads] = torch.bmm(dropped_probs, v * dropout.scale).transpose(0, 1)
+            mixed = torch.bmm(dropped_probs, v * dropout.scale)
+            output[0, chunk.block.queries, chunk.heads] = mixed.transpose(0, 1)
         return output
 
     @staticmethod
@@ -206,20 +228,21 @@ class ChunkedAttention(torch.autograd.Function):
         query, key, value = ctx.saved_tensors
         options: AttentionOptions = ctx.options
         parts, (buffer, scratch, grad_buffer), dropout = _plan(options, ctx.seed, query, num_buffers=3)
-        grad_query = torch.empty_like(query)
+        grad_query = torch.zeros_like(query)
         grad_key, grad_value = (torch.zeros_like(one, dtype=torch.float32) for one in (key, value))
         for number, chunk in enumerate(parts):
-            q, k, v = _inputs_of(chunk, query, key, value)
+            q, k, v = chunk.inputs_of(query, key, value)
             q = q * options.scale
-            grad = grad_outputs[0][0, chunk.queries, chunk.heads].transpose(0, 1).to(q.dtype) * dropout.scale
-            probs = _softmax(q, k, buffer)
+            grad = grad_outputs[0][0, chunk.block.queries, chunk.heads].transpose(0, 1)
+            grad = grad.to(q.dtype) * dropout.scale
+            probs = _softmax(q, k, buffer, chunk.block.visible)
             mask = dropout.mask(number, probs.shape)
             dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
             grad_probs = torch.bmm(grad, v.transpose(1, 2), out=_view(grad_buffer, probs.shape)).mul_(mask)
-            grad_value[0, chunk.heads, chunk.tokens] += torch.bmm(dropped_probs.transpose(1, 2), grad)
+            chunk.add_to_keys(grad_value, torch.bmm(dropped_probs.transpose(1, 2), grad))
             grad_scores = _softmax_backward(grad_probs, probs, scratch)
-            grad_query[0, chunk.heads, chunk.queries] = torch.bmm(grad_scores, k) * options.scale
-            grad_key[0, chunk.heads, chunk.tokens] += torch.bmm(grad_scores.transpose(1, 2), q)
+            grad_query[0, chunk.heads, chunk.block.queries] = torch.bmm(grad_scores, k) * options.scale
+            chunk.add_to_keys(grad_key, torch.bmm(grad_scores.transpose(1, 2), q))
         return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None
 
 
@@ -227,23 +250,18 @@ def _plan(
     options: AttentionOptions, seed: int, query: Tensor, num_buffers: int
 ) -> tuple[list[Chunk], list[Tensor], DropoutPool]:
     """Returns the chunks, buffers that hold the probabilities of any one of them, and the masks of all."""
-    parts = list(chunks(options.lengths, query.shape[1]))
+    parts = list(chunks(options.rows, query.shape[1], options.window))
     sizes = [chunk.num_probabilities for chunk in parts]
     buffers = [query.new_empty(max(sizes, default=0)) for _ in range(num_buffers)]
     return parts, buffers, new_dropout_pool(options.dropout, seed, query, sizes)
 
 
-def _inputs_of(chunk: Chunk, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a chunk's queries, keys and values, contiguous in memory."""
-    places = ((query, chunk.queries), (key, chunk.tokens), (value, chunk.tokens))
-    q, k, v = (states[0, chunk.heads, where].contiguous() for states, where in places)
-    return q, k, v
-
-
-def _softmax(query: Tensor, key: Tensor, buffer: Tensor) -> Tensor:
-    """Returns softmax(query keyᵀ), in `buffer`."""
+def _softmax(query: Tensor, key: Tensor, buffer: Tensor, visible: Tensor | None) -> Tensor:
+    """Returns softmax(query keyᵀ) over the visible keys, in `buffer`."""
     scores = _view(buffer, torch.Size((len(query), query.shape[1], key.shape[1])))
     torch.bmm(query, key.transpose(1, 2), out=scores)
+    if visible is not None:
+        scores.masked_fill_(~visible, -torch.inf)
     return torch.softmax(scores, -1, out=scores)
 
 

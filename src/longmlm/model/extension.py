@@ -15,6 +15,7 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
+from longmlm.model.cpu_attention import attention_name
 from longmlm.model.fitted_positions import NUM_LAYERS, fitted_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.position_attention import PositionAttention
@@ -48,6 +49,16 @@ def check_extendable(provenance: Provenance, name: str) -> None:
         f"{name} was extended to {extension.num_positions} positions and has not been trained at that length: extend "
         f"{extension.base.name} to the length you want, or pretrain this model first"
     )
+
+
+def check_window(base: Provenance, extension: Extension | None, name: str) -> None:
+    """Raises PositionsError if the base model attends within a window and the extension does not state one."""
+    before = base.extension
+    if before and before.attention and (extension is None or extension.attention is None):
+        raise PositionsError(
+            f"{name} was trained with a window of {before.attention}: set num_positions and attention_window, which is "
+            "full attention if it is as large as num_positions"
+        )
 
 
 def check_finite(model: PreTrainedModel, name: str) -> None:
@@ -117,7 +128,9 @@ def write_extension(
         num_tokens = base.model.config.vocab_size
         if terms:  # the first new token may use a spare row of the embedding
             num_tokens = min(num_tokens, long.tokenizer.convert_tokens_to_ids(terms.tokens[0].content))
-        difference = largest_difference(base.model, load_model(str(partial)).model, num_tokens)
+        written = load_model(str(partial)).model
+        written.set_attn_implementation(attention_name(base.model))  # a window changes logits, but no weights
+        difference = largest_difference(base.model, written, num_tokens)
         if not difference <= _largest_allowed(extension, terms):
             raise ModelError(
                 f"the long model's logits on short inputs differ from those of the base model by {difference:.2e}"

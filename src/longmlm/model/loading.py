@@ -30,6 +30,8 @@ from longmlm.model.carried import Carried, read_carried
 from longmlm.model.files import check_model_files
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.positions import sinusoidal_table
+from longmlm.model.window import Window
+from longmlm.model.window_attention import use_window
 
 REBUILT_BUFFERS = ("position_ids", "token_type_ids")
 
@@ -55,6 +57,8 @@ class LoadedModel:
 
 def load_model(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:
     """Returns the masked language model in a folder or on the hub, in fp32, with all its files from one commit.
+
+    It attends within the window that its longmlm.json records, if there is one.
 
     Code in a repository is never run: a model with code is loaded as a stock model of its family if that takes all its
     weights. Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be
@@ -92,7 +96,9 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith(REBUILT_BUFFERS)]
     carried = read_carried(snapshot, unexpected, model.base_model_prefix)
-    return LoadedModel(model, tokenizer, snapshot.commit, tuple(notes), read_provenance(folder), carried)
+    provenance = read_provenance(folder)
+    use_window(model, Window.of(provenance.extension))
+    return LoadedModel(model, tokenizer, snapshot.commit, tuple(notes), provenance, carried)
 
 
 def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
@@ -138,8 +144,11 @@ def meta_model(name: str | None, revision: str | None = None, architecture: str 
     with _library_errors(f"{name or architecture} does not describe a model"), torch.device("meta"):
         if name is None:
             return AutoModelForMaskedLM.from_config(config_in_file(str(architecture)))
-        config, _ = _load_config(name, snapshot_of(name, revision, with_weights=False).folder)
-        return AutoModelForMaskedLM.from_config(config)
+        folder = snapshot_of(name, revision, with_weights=False).folder
+        config, _ = _load_config(name, folder)
+        model = AutoModelForMaskedLM.from_config(config)
+    use_window(model, Window.of(read_provenance(folder).extension))
+    return model
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from longmlm.model.cost import Cost, Gpu, Work
 from longmlm.model.cpu_attention import PackedRows, attention, use_cpu_attention, uses_cpu_attention
 from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
+from longmlm.model.window_attention import attend, window_of
 
 ASSUMED_MFU = 0.25  # between published runs of this size and this code's first ones
 SHORT_LENGTH = 128
@@ -31,13 +32,17 @@ def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) 
     """Returns the tokens per second of this CPU, measured in a few seconds.
 
     Training with one and with three layers on short rows gives the time of a layer, and of embeddings and head.
-    Attention, whose time per token grows with the row length, is measured separately at that length, up to 1024.
+    Attention, whose time per token grows with the tokens attended to, is measured separately at that length, up to
+    1024.
     """
     shallow, deep = _seconds_of(_step(config, 1, work, dropout), _step(config, 3, work, dropout))
     per_token = (shallow + (config.num_hidden_layers - 1) * (deep - shallow) / 2) / (NUM_ROWS * SHORT_LENGTH)
     (attention,) = _seconds_of(_attention(config, work, dropout, length := min(work.row_length, 1024)))
-    per_pair = attention / length**2
-    per_token += config.num_hidden_layers * per_pair * max(0, work.row_length - SHORT_LENGTH)
+    window = window_of(config)
+    short, measured, long = (
+        window.num_attended(one) if window else one for one in (SHORT_LENGTH, length, work.row_length)
+    )
+    per_token += config.num_hidden_layers * attention / (length * measured) * max(0, long - short)
     return 1 / (per_token * (4 / 3 if work.is_checkpointed else 1))
 
 
@@ -73,8 +78,12 @@ def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int
     )
     states.requires_grad_()
 
+    window = window_of(config)
+
     def step() -> None:
-        if uses_cpu_attention(config):
+        if window:
+            output, _ = attend(None, states[0], states[1], states[2], None, window=window, dropout=dropout)
+        elif uses_cpu_attention(config):
             row = PackedRows((length,), torch.tensor([0, length]))
             output, _ = attention(None, states[0], states[1], states[2], None, row, dropout=dropout)
         else:

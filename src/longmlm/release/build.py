@@ -22,6 +22,7 @@ from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release.export import export
 from longmlm.release.gate import Identity, evaluation_of, exported_accuracy
+from longmlm.release.longformer import carried_by, check_exportable, longformer_window
 from longmlm.release.onnx_graph import write_graphs
 from longmlm.release.proof import Proof, prove
 from longmlm.reports.evaluation import PICTURES
@@ -103,13 +104,14 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
     recipe, rows = settings.recipe, source.rows
     licence = licence_of(settings.card.license, source.provenance)
     trained = load_model(str(source.model))
+    check_exportable(trained, recipe)
     vocabulary = vocabulary_of_pretrained(trained.tokenizer, str(source.model))
     check_rows_fit_model(rows, vocabulary, architecture_of(trained.model).num_positions)
     if recipe.num_positions is not None:
         trained = with_num_positions(trained, recipe.num_positions)
     if recipe.sentence_transformer is not None:
         trained = with_sentence_modules(trained, recipe.sentence_transformer)
-    provenance, carried = trained.provenance, trained.carried
+    provenance, carried, window = trained.provenance, carried_by(trained), longformer_window(trained)
     export(trained, recipe.weights, folder, recipe.max_shard_size)
     notes = [*carried.lines, *(write_graphs(folder) if recipe.onnx else ())]
     accuracy = exported_accuracy(folder, rows, source.evaluation, provenance, recipe)
@@ -126,6 +128,7 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
         has_onnx=recipe.onnx,
         carried=carried.parts,
         modules=carried.modules,
+        num_global_tokens=window.num_global if window else 0,
     )
     (folder / REPOCARD_NAME).write_text(model_card(settings.card, facts), encoding="utf-8")
     base_positions = provenance.extension.base_positions if provenance.extension else None

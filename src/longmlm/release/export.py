@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForMaskedLM
@@ -10,21 +11,29 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried
 from longmlm.model.loading import LoadedModel
 from longmlm.model.saving import save_model
+from longmlm.release.longformer import as_longformer, carried_by, longformer_window
 from longmlm.settings.release import WeightType
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_size: str | None = None) -> None:
-    """Writes a stock model with the trained weights, in files of at most `max_shard_size`, and the tokenizer."""
+    """Writes a stock model with the trained weights, in files of at most `max_shard_size`, and the tokenizer.
+
+    A model with a window becomes a Longformer. Raises ReleaseError if Longformer cannot compute what the model does.
+    """
     num_positions = architecture_of(trained.model).num_positions
-    stock = AutoModelForMaskedLM.from_config(trained.model.config)
-    stock.load_state_dict(trained.model.state_dict(), strict=True)
-    stock.tie_weights()
+    if window := longformer_window(trained):
+        stock: Any = as_longformer(trained.model, window)
+    else:
+        stock = AutoModelForMaskedLM.from_config(trained.model.config)
+        stock.load_state_dict(trained.model.state_dict(), strict=True)
+        stock.tie_weights()
     stock.to(TYPES[weights])
     stock.config.dtype = TYPES[weights]
     trained.tokenizer.model_max_length = num_positions
-    save_model(stock, trained.tokenizer, rounded(trained.carried, weights), folder, max_shard_size=max_shard_size)
+    carried = rounded(carried_by(trained), weights)
+    save_model(stock, trained.tokenizer, carried, folder, max_shard_size=max_shard_size)
 
 
 def rounded(carried: Carried, weights: WeightType) -> Carried:

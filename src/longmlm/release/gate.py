@@ -12,9 +12,9 @@ from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
 from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure
-from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.release.longformer import LongformerObjective, load_longformer
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import supported_precision
 from longmlm.settings.held_out import HeldOut
@@ -100,14 +100,16 @@ def exported_accuracy(
     reported = reported_accuracy(evaluation, provenance, rows)
     if reported is None:
         return None
-    loaded = load_model(str(folder))
-    if architecture_of(loaded.model).num_positions < rows.row_length:
+    longformer = load_longformer(folder)
+    loaded = longformer or load_model(str(folder))
+    precision = supported_precision(reported.precision)
+    objective = (LongformerObjective if longformer else MlmObjective)(loaded.model, precision)
+    if objective.parts.num_positions < rows.row_length:
         return None
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
     frozen = FrozenRows(rows, reported.held_out, vocabulary.maskable, vocabulary.special)
-    precision = supported_precision(reported.precision)
     accelerator = launch(precision)
-    objective = MlmObjective(loaded.model.to(accelerator.device), precision)
+    objective.to(accelerator.device)
     measured = measure(objective, frozen, whole, rows.row_length, accelerator, "verify")
     check_same_accuracy(measured.whole, reported, is_rounded=recipe.weights != "fp32" or reported.precision != "no")
     if evaluation:

@@ -23,6 +23,7 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
 from longmlm.release import reload
 from longmlm.release.export import TYPES, rounded
+from longmlm.release.longformer import carried_by
 from longmlm.release.onnx_graph import Embeddings
 from longmlm.release.reload import CARRIED, ENCODER, ENCODER_INT8, MASKED, MLM, MLM_INT8
 from longmlm.settings.held_out import HeldOut
@@ -134,7 +135,7 @@ def prove(
     content = _reference(stored, rows, base_positions)
     if (folder / MLM).is_file():
         content |= _onnx_reference(stored, content, trained, rows)
-    content |= {f"{CARRIED}{name}": value for name, value in rounded(trained.carried, weights).weights.items()}
+    content |= {f"{CARRIED}{name}": value for name, value in rounded(carried_by(trained), weights).weights.items()}
     with tempfile.TemporaryDirectory() as scratch:
         reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
         save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, reference)

@@ -33,13 +33,19 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     carried = {key.removeprefix(CARRIED): value for key, value in tensors.items() if key.startswith(CARRIED)}
 
     def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return model.eval()(input_ids=input_ids, attention_mask=attention_mask).logits
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return model.eval()(**inputs, **global_mask(model, input_ids)).logits
 
     difference = largest_difference(
         logits_of, tensors, "logits"
     )  # before the pipeline, which moves the model to a GPU if there is one
     onnx = compare_onnx(Path(folder), tensors) if (Path(folder) / MLM).is_file() else None
-    answers = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)
+    encoded = tokenizer(text, return_tensors="pt")
+    if global_mask(model, encoded["input_ids"]):  # which the pipeline does not pass
+        logits = logits_of(encoded["input_ids"], encoded["attention_mask"])
+        answer = tokenizer.decode(logits[encoded["input_ids"] == tokenizer.mask_token_id].argmax(-1))
+    else:
+        answer = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)[0]["token_str"]
     return {
         "largest_difference": difference,
         "missing": sorted(info["missing_keys"]),
@@ -47,11 +53,21 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
         "not_carried": sorted(key for key, value in carried.items() if not is_stored(Path(folder), key, value)),
         "decoder_is_tied": is_tied(model),
         "model_max_length": tokenizer.model_max_length,
-        "text_tokens": len(tokenizer(text)["input_ids"]),
-        "answer": answers[0]["token_str"],
+        "text_tokens": encoded["input_ids"].shape[1],
+        "answer": answer,
         "knows_longmlm": "longmlm" in sys.modules,
         "onnx": onnx,
     }
+
+
+def global_mask(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns the argument that a Longformer with global tokens needs, and no argument for other models."""
+    number = getattr(model.config, "num_global_tokens", 0)
+    if not number:
+        return {}
+    is_global = torch.zeros_like(input_ids)
+    is_global[:, :number] = 1
+    return {"global_attention_mask": is_global}
 
 
 def is_tied(model: Any) -> bool:

@@ -46,7 +46,8 @@ class Training:
 class CardFacts:
     """What a model card states beyond its author's text; `name` is the released folder's.
 
-    `carried` names parts of the base model that were not trained, `modules` the sentence-transformers modules.
+    `carried` names parts of the base model that were not trained, `modules` the sentence-transformers modules. The
+    first `num_global_tokens` need global_attention_mask.
     """
 
     name: str
@@ -59,6 +60,7 @@ class CardFacts:
     has_onnx: bool = False
     carried: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    num_global_tokens: int = 0
 
 
 def model_card(card: ReleaseCard, facts: CardFacts) -> str:
@@ -91,11 +93,12 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
 
 def addressed(card: str, hub: str, name: str, revision: str | None = None) -> str:
     """Returns the card with code that loads the model from the hub, "hf" or "ms", or else from a folder."""
+    loading = "load_longformer.md" if "global_attention_mask" in card else "load_model.md"
     target = {"hub": hub, "name": name, "revision_argument": f', revision="{revision}"' if revision else ""}
     for template, code in (
         ("load_onnx.md", r"```python\nimport onnx.*?```\n"),
         ("load_sentences.md", r"```python\n(from modelscope_hub import HubApi\n)?from sentence_transformers.*?```\n"),
-        ("load_model.md", r"```python\n.*?```\n"),
+        (loading, r"```python\n.*?```\n"),
     ):
         text = render(template, **target)
         card = re.sub(code, lambda _, text=text: text, card, count=1, flags=re.DOTALL)

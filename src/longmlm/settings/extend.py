@@ -23,6 +23,7 @@ USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some in
     "amplitude": ("stretched",),
     "keep_first_block": ("stretched", "fitted"),
 }
+NUM_GLOBAL_TOKENS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,19 @@ class Stretched:
             raise ValueError("amplitude must be above 0 and finite")
 
 
+def check_window(attention_window: int | None, num_global_tokens: int) -> None:
+    """Raises ValueError for a window that is out of range, and for global tokens without one."""
+    if attention_window is not None and attention_window < 1:
+        raise ValueError("attention_window must be at least 1")
+    if num_global_tokens < 0:
+        raise ValueError("num_global_tokens must be at least 0")
+    if attention_window is None and num_global_tokens != NUM_GLOBAL_TOKENS:
+        raise ValueError(
+            "num_global_tokens has no effect without attention_window, since all tokens attend to all: remove it, or "
+            "set attention_window"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendRecipe(Stretched):
     """How the long model is made; changing it makes a different model."""
@@ -58,6 +72,10 @@ class ExtendRecipe(Stretched):
     """Only for hierarchical and spaced: weight of the block; the offset within it has weight 1 - alpha."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
+    attention_window: int | None = None
+    """Tokens on each side of a token that it attends to, for rows of 4096 and more; by default it attends to all."""
+    num_global_tokens: int = NUM_GLOBAL_TOKENS
+    """Only for attention_window: the first tokens of a row, which attend to all tokens and to which all attend."""
     seed: int = 0
     """Seed of random rows and of a new head."""
     new_head: bool = False
@@ -78,6 +96,7 @@ class ExtendRecipe(Stretched):
             raise ValueError(
                 "mode = generated computes rows from the base rows: set initialisation to hierarchical or tile"
             )
+        check_window(self.attention_window, self.num_global_tokens)
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")
         if self.num_positions is None and self.add_tokens is None:

@@ -3,16 +3,19 @@
 from dataclasses import fields
 from pathlib import Path
 
+from transformers import PreTrainedConfig
+
 from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.errors import PositionsError
 from longmlm.folders import check_absent
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import ExtensionReport, check_extendable, write_extension
+from longmlm.model.extension import ExtensionReport, check_extendable, check_window, write_extension
 from longmlm.model.loading import load_model
 from longmlm.model.terms import read_terms
+from longmlm.release.longformer import longformer_problem
 from longmlm.settings.extend import USED_BY, ExtendConfig, ExtendRecipe
 
-POSITION_SETTINGS = ("initialisation", "mode", *USED_BY)
+POSITION_SETTINGS = ("initialisation", "mode", "attention_window", *USED_BY)
 
 
 def extend(config: ExtendConfig) -> None:
@@ -24,6 +27,7 @@ def extend(config: ExtendConfig) -> None:
     source, n = ModelSource(name=config.base, revision=base.revision), architecture_of(base.model).num_positions
     terms = read_terms(recipe.add_tokens, base.tokenizer, source) if recipe.add_tokens is not None else None
     extension = extension_of(recipe, source, n)
+    check_window(base.provenance, extension, config.base)
     report = write_extension(base, extension, output, terms)
     for note in (*base.notes, *base.carried.lines):
         print(note)
@@ -33,7 +37,7 @@ def extend(config: ExtendConfig) -> None:
             f"tokens: {added:,} added from {recipe.add_tokens}, {skipped:,} skipped (known, repeated or not decodable)"
         )
     if extension:
-        describe_extension(extension, report)
+        describe_extension(extension, report, base.model.config)
     print(f"largest difference of a logit on inputs of up to {n} tokens: {report.largest_difference}")
     print(f"{'long checkpoint' if extension else 'checkpoint'}: {output}")
 
@@ -52,10 +56,14 @@ def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -
     return None
 
 
-def describe_extension(extension: Extension, report: ExtensionReport) -> None:
+def describe_extension(extension: Extension, report: ExtensionReport, base: PreTrainedConfig) -> None:
     """Prints how the positions were extended."""
     if extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
         print(f"alpha = {extension.alpha} is above 0.5: a position's block outweighs its offset within the block")
     kind = f"{extension.description}, {extension.mode}"
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
+    if extension.attention:
+        print(f"attention: {extension.attention}")
+        if problem := longformer_problem(base):
+            print(f"release cannot write this model unless its window covers all positions: {problem}")
     print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")

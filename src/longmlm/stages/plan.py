@@ -16,6 +16,8 @@ from longmlm.model.mlm import dropout_of, set_dropout
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
 from longmlm.model.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
+from longmlm.model.window import Window
+from longmlm.model.window_attention import use_window
 from longmlm.runtime.launch import free_memory_bytes
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.plan import PlanConfig
@@ -96,6 +98,7 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
         if config.extend.recipe.mode == "materialized" and num_positions > base_positions:
             width = position_table_of(model, config.extend.base).rows.embedding_dim
             replace_positions(model, torch.empty(num_positions, width, device="meta"))
+        use_window(model, Window.of(config.extend.recipe))
     if (row_length := config.prepare.recipe.row_length) > num_positions:
         raise PositionsError(f"the rows have {row_length} tokens and the model reads {num_positions}: lower length")
     if dropout is not None:

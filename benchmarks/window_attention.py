@@ -1,0 +1,82 @@
+"""Compares training steps of a model that attends within a window with the same model under full attention.
+
+One row per step, in bf16, forward and backward pass with dropout 0.1. With a window, tokens per second should be the
+same at all lengths. The peer is longmlm's own full attention, whose time per token grows with the row length; on a CPU
+the peak memory of both grows linearly.
+
+    python benchmarks/window_attention.py [--quick]
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from paired import Comparison, Way, run
+from transformers import RobertaConfig, RobertaForMaskedLM
+
+from longmlm.batches.collate import MlmBatch
+from longmlm.model.cpu_attention import use_cpu_attention
+from longmlm.model.mlm import MlmObjective
+from longmlm.model.window import Window
+from longmlm.model.window_attention import use_window
+
+WINDOW = Window(each_side=256, num_global=1)
+SELECTED = 7  # every seventh token
+AIMS = {1024: 1.0, 2048: 1.0, 4096: 1.5, 8192: 2.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a RoBERTa model, and the length of its rows."""
+
+    name: str
+    num_layers: int
+    width: int
+    row_length: int
+
+    @property
+    def label(self) -> str:
+        """The shape in words."""
+        model = f"{self.name} ({self.num_layers} x {self.width}), 1 x {self.row_length} tokens"
+        return f"{model}, window of {WINDOW.each_side} on each side, {WINDOW.num_global} global, dropout 0.1, bf16"
+
+
+def training(shape: Shape, window: Window | None) -> Callable[[], int]:
+    """Returns a function that runs one step, forward and backward, after one warm-up step."""
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=8192,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.width // 64,
+        intermediate_size=4 * shape.width,
+        max_position_embeddings=shape.row_length + 2,
+    )
+    model = RobertaForMaskedLM(config)
+    use_window(model, window)
+    use_cpu_attention(model)
+    objective = MlmObjective(model, "bf16").train()
+    tokens = torch.randint(300, 8000, (1, shape.row_length))
+    selected = torch.arange(0, shape.row_length, SELECTED)
+    batch = MlmBatch(tokens, None, selected, tokens.flatten()[selected])
+
+    def step() -> int:
+        (objective(batch).loss_sum / len(selected)).backward()
+        return shape.row_length
+
+    step()
+    return step
+
+
+def comparison(shape: Shape) -> Comparison:
+    """Returns the comparison for this shape."""
+    own, peer = Way("window", partial(training, shape, WINDOW)), Way("full attention", partial(training, shape, None))
+    return Comparison(shape.label, own, peer, AIMS[shape.row_length])
+
+
+if __name__ == "__main__":
+    lengths = (8192, 4096, 2048, 1024)
+    full = [comparison(Shape("RoBERTa-base", 12, 768, length)) for length in lengths]
+    quick = [comparison(Shape("small", 2, 256, length)) for length in lengths]
+    run("window attention", __doc__ or "", full, quick)

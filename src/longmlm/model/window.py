@@ -1,0 +1,98 @@
+"""Which tokens attend to which: a window around each token, and a few global tokens.
+
+Example: each_side = 1, num_global = 1, a row of five tokens. A cross marks what a token (line) attends to:
+
+    0  x x x x x    token 0 is global: it attends to all tokens, and all attend to it
+    1  x x x . .
+    2  x x x x .
+    3  x . x x x
+    4  x . . x x
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, no_type_check
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from longmlm.artifacts.provenance import Extension
+from longmlm.settings.extend import ExtendRecipe
+
+MIN_BLOCK = 128  # queries; of 64, 128, 256 and 512, 128 is the fastest for a window of 64 or 256
+
+
+class Block(NamedTuple):
+    """Consecutive queries, the parts of the row that hold their keys, and which key each query sees (None: all)."""
+
+    queries: slice
+    keys: tuple[slice, ...]
+    visible: Bool[Tensor, "queries keys"] | None = None
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of query and key."""
+        return (self.queries.stop - self.queries.start) * sum(part.stop - part.start for part in self.keys)
+
+    def shifted(self, start: int) -> "Block":
+        """Returns the block for a row that begins at `start`."""
+        queries, *keys = (slice(part.start + start, part.stop + start) for part in (self.queries, *self.keys))
+        return self._replace(queries=queries, keys=tuple(keys))
+
+    def keys_of(self, states: Tensor, dim: int) -> Tensor:
+        """Returns the states of the keys, which lie along `dim`."""
+        parts = [states.narrow(dim, part.start, part.stop - part.start) for part in self.keys]
+        return torch.cat(parts, dim) if len(parts) > 1 else parts[0]
+
+    def add_to_keys(self, total: Tensor, added: Tensor, dim: int) -> None:
+        """Adds `added`, which belongs to the keys, to their places in `total`."""
+        sizes = [part.stop - part.start for part in self.keys]
+        for part, size, values in zip(self.keys, sizes, added.split(sizes, dim), strict=True):
+            total.narrow(dim, part.start, size).add_(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Each token attends to `each_side` tokens before it and after it; the first `num_global` tokens are global."""
+
+    each_side: int
+    num_global: int
+
+    @classmethod
+    def of(cls, extension: Extension | ExtendRecipe | None) -> "Window | None":
+        """Returns the window of a model that was, or will be, extended in this way; None for full attention."""
+        if extension is None or extension.attention_window is None:
+            return None
+        return cls(extension.attention_window, extension.num_global_tokens)
+
+    def covers(self, length: int) -> bool:
+        """Returns whether all tokens of a row of this length attend to all."""
+        return self.each_side + self.num_global >= length - 1
+
+    def num_attended(self, length: int) -> int:
+        """Returns how many tokens a token attends to, if it is not global."""
+        return min(length, 2 * self.each_side + 1 + self.num_global)
+
+    @property
+    def block_size(self) -> int:
+        """The number of queries in a block."""
+        return max(MIN_BLOCK, self.each_side // 2)
+
+    @no_type_check  # FlexAttention compiles it
+    def sees(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Returns whether the token at index `query` of a row attends to the one at index `key`."""
+        return ((query - key).abs() <= self.each_side) | (query < self.num_global) | (key < self.num_global)
+
+    def blocks(self, length: int, device: torch.device) -> list[Block]:
+        """Returns blocks that cover the queries of a row in order, with no more keys than needed."""
+        num_global, size = min(self.num_global, length), self.block_size
+        index = torch.arange(length, device=device)
+        first = (slice(0, num_global),) if num_global else ()
+        found = [Block(one, (slice(0, length),)) for one in first]
+        for begin in range(num_global, length, size):
+            end = min(length, begin + size)
+            near = slice(max(num_global, begin - self.each_side), min(length, end + self.each_side))
+            block = Block(slice(begin, end), (*first, near))
+            visible = self.sees(index[begin:end, None], block.keys_of(index, 0))
+            found.append(block._replace(visible=visible))
+        return found

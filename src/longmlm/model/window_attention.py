@@ -1,0 +1,184 @@
+"""Sliding-window attention with global tokens: time and memory grow linearly with the length of a row.
+
+torch's attention runs on one block of queries at a time, with the keys in their window and the global ones. For
+training on a CPU, `cpu_attention` computes the blocks, which takes half the time and keeps no copies of the keys. On a
+GPU without dropout, FlexAttention skips what no query sees. Where the window covers the row, attention is full.
+
+A model's window is part of the name of its attention implementation, which is not stored in config.json.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast, no_type_check
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from longmlm.errors import ModelError
+from longmlm.model.architecture import LEARNED_FAMILIES
+from longmlm.model.cpu_attention import (
+    AttentionOptions,
+    ChunkedAttention,
+    attention_name,
+    uses_cpu_attention,
+)
+from longmlm.model.window import Window
+
+NAME = "longmlm-window-{}-{}"  # in transformers' registry
+FLEX_BLOCK = 128
+
+
+def use_window(model: PreTrainedModel, window: Window | None) -> None:
+    """Makes the model attend within the window, or leaves it as it is if there is none.
+
+    Raises ModelError for a model that cannot: only encoders with a learned position table can.
+    """
+    if window is None:
+        return
+    if not uses_cpu_attention(model.config):
+        families = f"{', '.join(LEARNED_FAMILIES[:-1])} and {LEARNED_FAMILIES[-1]}"
+        raise ModelError(f"attention_window is for {families} models, not for {model.config.model_type}: remove it")
+    name = NAME.format(window.each_side, window.num_global)
+    AttentionInterface.register(name, functools.partial(attend, window=window))
+    AttentionMaskInterface.register(name, _padding_mask)
+    model.set_attn_implementation(name)
+
+
+def _padding_mask(*, attention_mask: Tensor | None, **_: object) -> Tensor | None:
+    """Returns the 2-D padding mask unchanged (True for tokens); transformers would expand it to 4-D."""
+    return attention_mask
+
+
+def window_of(config: PreTrainedConfig) -> Window | None:
+    """Returns the window of models with this config; None for full attention."""
+    name = str(config._attn_implementation)  # noqa: SLF001 - transformers has no public getter
+    found = re.fullmatch(NAME.format(r"(\d+)", r"(\d+)"), name)
+    return Window(int(found[1]), int(found[2])) if found else None
+
+
+@contextmanager
+def attending_within(model: PreTrainedModel, window: Window | None) -> Iterator[None]:
+    """Makes the model attend within the window, if there is one, until the block ends."""
+    before = attention_name(model)
+    use_window(model, window)
+    try:
+        yield
+    finally:
+        if window:
+            model.set_attn_implementation(before)
+
+
+def attend(
+    module: object,
+    query: Float[Tensor, "rows heads length head_dim"],
+    key: Float[Tensor, "rows heads length head_dim"],
+    value: Float[Tensor, "rows heads length head_dim"],
+    attention_mask: Tensor | None,
+    *,
+    window: Window,
+    **options: Any,
+) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
+    """Computes attention within the window, in the form that transformers expects; see `cpu_attention.attention`.
+
+    Raises ModelError for a mask other than a padding mask.
+    """
+    if attention_mask is not None and attention_mask.ndim != query.ndim - 2:
+        raise ModelError("a model with a window takes an attention mask of rows and tokens only")
+    if window.covers(query.shape[2]):
+        mask = None if attention_mask is None else attention_mask[:, None, None, :].expand(-1, 1, query.shape[2], -1)
+        output, _ = sdpa_attention_forward(cast(Any, module), query, key, value, mask, **options)
+        return output, None
+    dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
+    is_trained = torch.is_grad_enabled() and query.requires_grad
+    if query.device.type == "cpu" and (dropout or is_trained):
+        lengths = _row_lengths(attention_mask, query)
+        if lengths is not None:
+            return chunk_by_chunk((query, key, value), lengths, window, dropout, scale), None
+    if query.device.type == "cpu" or dropout:
+        output = block_by_block((query, key, value), attention_mask, window, dropout, scale)
+    else:
+        mask = flex_mask(window, attention_mask, query)
+        output = _compiled_flex_attention()(query, key, value, block_mask=mask, scale=scale)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def chunk_by_chunk(
+    states: tuple[Tensor, Tensor, Tensor], lengths: Sequence[int], window: Window, dropout: float, scale: float
+) -> Float[Tensor, "rows length heads head_dim"]:
+    """Returns the attention of (query, key, value) from `ChunkedAttention`, zero at padding, which ends the rows."""
+    num_rows, num_heads, longest, head_dim = states[0].shape
+    rows = [slice(row * longest, row * longest + length) for row, length in enumerate(lengths)]
+    line = (one.transpose(0, 1).reshape(1, num_heads, num_rows * longest, head_dim) for one in states)
+    output = ChunkedAttention.apply(*line, AttentionOptions(rows, dropout, scale, window))
+    return output.view(num_rows, longest, num_heads, head_dim)
+
+
+def _row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> list[int] | None:
+    """Returns the number of tokens in each row, or None if the mask hides anything but padding at the end of a row."""
+    num_rows, _, length, _ = query.shape
+    if mask is None:
+        return [length] * num_rows
+    lengths = mask.sum(1)
+    is_token = torch.arange(length, device=mask.device) < lengths.unsqueeze(1)
+    return lengths.tolist() if torch.equal(mask, is_token) else None
+
+
+def block_by_block(
+    states: tuple[Tensor, Tensor, Tensor], is_token: Tensor | None, window: Window, dropout: float, scale: float
+) -> Float[Tensor, "rows heads length head_dim"]:
+    """Returns the attention of (query, key, value), computed for one block of queries at a time.
+
+    Every token sees itself, so that no query is without keys; the output of padding has no meaning.
+    """
+    query, key, value = states
+    index, outputs = torch.arange(query.shape[2], device=query.device), []
+    for block in window.blocks(query.shape[2], query.device):
+        visible = block.visible
+        if is_token is not None:
+            is_itself = index[block.queries, None] == block.keys_of(index, 0)
+            shown = block.keys_of(is_token, 1)[:, None, None, :] | is_itself
+            visible = shown if visible is None else shown & visible
+        q, k, v = query[:, :, block.queries], block.keys_of(key, 2), block.keys_of(value, 2)
+        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout, scale=scale))
+    return torch.cat(outputs, 2)
+
+
+def flex_mask(window: Window, is_token: Tensor | None, query: Tensor) -> BlockMask:
+    """Returns FlexAttention's mask; only blocks of tokens within reach of each other are computed.
+
+    Every token sees itself, as in `block_by_block`.
+    """
+    rows, _, length, _ = query.shape
+    num_blocks = -(-length // FLEX_BLOCK)
+    first = FLEX_BLOCK * torch.arange(num_blocks, device=query.device)
+    is_near = (first[:, None] - first).abs() < window.each_side + FLEX_BLOCK
+    is_needed = is_near | (first[:, None] < window.num_global) | (first < window.num_global)
+    num_needed, order = is_needed.sum(-1), is_needed.int().argsort(dim=-1, descending=True, stable=True)
+    tokens = torch.ones(rows, length, dtype=torch.bool, device=query.device) if is_token is None else is_token
+    tokens = torch.nn.functional.pad(tokens, (0, num_blocks * FLEX_BLOCK - length))
+
+    @no_type_check  # FlexAttention compiles it
+    def sees(row: Tensor, _head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
+        is_shown = tokens[row, key_index] | (query_index == key_index)
+        return is_shown & window.sees(query_index, key_index)
+
+    shape = (rows, 1, num_blocks)
+    return BlockMask.from_kv_blocks(
+        num_needed.int().expand(shape).contiguous(),
+        order.int().expand(*shape, num_blocks).contiguous(),
+        BLOCK_SIZE=FLEX_BLOCK,
+        mask_mod=sees,
+        seq_lengths=(length, length),
+    )
+
+
+@functools.cache
+def _compiled_flex_attention() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention)

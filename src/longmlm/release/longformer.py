@@ -1,0 +1,188 @@
+"""Long models with a window as LongformerForMaskedLM, which plain transformers loads."""
+
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    LongformerConfig,
+    LongformerForMaskedLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from longmlm.batches.collate import MlmBatch
+from longmlm.errors import ReleaseError
+from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
+from longmlm.model.architecture import Architecture, architecture_of
+from longmlm.model.carried import Carried
+from longmlm.model.loading import LoadedModel, quiet_transformers
+from longmlm.model.mlm import MlmObjective
+from longmlm.model.window import Window
+from longmlm.settings.pretrain import ComputePrecision
+from longmlm.settings.release import ReleaseRecipe
+
+FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")
+BERT_HEAD = {  # names of BERT's head in Longformer
+    "cls.predictions.transform.dense": "lm_head.dense",
+    "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
+    "cls.predictions.decoder": "lm_head.decoder",
+    "cls.predictions.bias": "lm_head.bias",
+}
+COPIED = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size", "initializer_range"),
+    *("layer_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"),
+)
+BUFFERS = ("position_ids", "token_type_ids")
+NUM_GLOBAL = "num_global_tokens"  # a key of our own in the exported config.json
+
+
+def longformer_window(trained: LoadedModel) -> Window | None:
+    """Returns the window of a model that is exported as a Longformer; None if all tokens of a row attend to all."""
+    window = Window.of(trained.provenance.extension)
+    return None if window is None or window.covers(architecture_of(trained.model).num_positions) else window
+
+
+def check_exportable(trained: LoadedModel, recipe: ReleaseRecipe) -> None:
+    """Raises ReleaseError for files that cannot be written for a model with a window."""
+    window = longformer_window(trained)
+    if window and recipe.onnx:
+        raise ReleaseError("the model attends within a window, which ONNX files cannot: remove recipe.onnx")
+    if window and window.num_global and recipe.sentence_transformer:
+        raise ReleaseError(
+            "the model has global tokens, which sentence-transformers cannot pass to a Longformer: remove "
+            "recipe.sentence_transformer, or extend the base model with num_global_tokens = 0"
+        )
+
+
+def carried_by(trained: LoadedModel) -> Carried:
+    """Returns what the exported model carries: under Longformer's names, if it is one.
+
+    Modules of sentence-transformers are left out if there are global tokens, since it cannot pass these.
+    """
+    carried, window = trained.carried, longformer_window(trained)
+    if window is None:
+        return carried
+    prefix = trained.model.base_model_prefix
+    weights = {longformer_name(name, prefix): value for name, value in carried.weights.items()}
+    modules = [name for name in carried.files if window.num_global and is_sentence_file(name)]
+    files = {name: content for name, content in carried.files.items() if name not in modules}
+    return replace(carried, weights=weights, files=files, left_out=(*carried.left_out, *modules))
+
+
+def load_longformer(folder: Path) -> LoadedModel | None:
+    """Returns the Longformer in an exported folder with its tokenizer; None for a model of another kind."""
+    with quiet_transformers():
+        if AutoConfig.from_pretrained(folder).model_type != LongformerConfig.model_type:
+            return None
+        model = LongformerForMaskedLM.from_pretrained(folder, dtype=torch.float32)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    return LoadedModel(model, tokenizer)
+
+
+def longformer_problem(config: PreTrainedConfig) -> str | None:
+    """Returns why Longformer cannot compute what models with this config do; None if it can."""
+    if config.model_type not in FAMILIES:
+        return f"Longformer has no {config.model_type} layers, only those of {', '.join(FAMILIES)}"
+    if config.model_type == "bert" and config.hidden_act != "gelu":
+        return f"Longformer's MLM head computes gelu, this model's {config.hidden_act}"
+    if config.pad_token_id is None:
+        return "Longformer counts positions from the padding token, and the config has no pad_token_id"
+    return None
+
+
+def as_longformer(model: PreTrainedModel, window: Window) -> PreTrainedModel:
+    """Returns the model as a Longformer that computes the same.
+
+    Its config has one more key, num_global_tokens: global_attention_mask must be 1 for that many tokens of each row.
+    Raises ReleaseError if Longformer cannot compute the same.
+    """
+    if problem := longformer_problem(model.config):
+        raise ReleaseError(
+            f"a model with a window is exported as a Longformer, and this one cannot be: {problem}. Extend the base "
+            "model without attention_window"
+        )
+    parts, config = architecture_of(model), model.config
+    reserved = config.pad_token_id + 1
+    described: dict[str, Any] = {name: getattr(config, name) for name in COPIED}
+    described[NUM_GLOBAL] = window.num_global
+    longformer = LongformerForMaskedLM(
+        LongformerConfig(
+            **described,
+            attention_window=[2 * window.each_side] * config.num_hidden_layers,
+            max_position_embeddings=parts.num_positions + reserved,
+            sep_token_id=config.eos_token_id,
+        )
+    )
+    state: dict[str, Tensor] = {}
+    for name, value in model.state_dict().items():
+        if name.endswith(BUFFERS):
+            continue
+        renamed = longformer_name(name, model.base_model_prefix)
+        state[renamed] = _with_reserved(value, parts, reserved) if "position_embeddings" in name else value
+        for part in ("query", "key", "value"):
+            if f".attention.self.{part}." in name:
+                state[renamed.replace(part, f"{part}_global")] = value
+    longformer.load_state_dict(state, strict=True)
+    longformer.tie_weights()
+    return longformer.eval()
+
+
+def longformer_name(name: str, prefix: str) -> str:
+    """Returns the name in Longformer of a weight of a model whose encoder's weights begin with `prefix`."""
+    for own, other in {f"{prefix}.": "longformer.", **BERT_HEAD}.items():
+        if name.startswith(own):
+            return other + name.removeprefix(own)
+    return name
+
+
+def global_attention_mask(input_ids: Tensor, num_global_tokens: int) -> Tensor:
+    """Returns 1 for the first tokens of each row, 0 for the others."""
+    mask = torch.zeros_like(input_ids)
+    mask[:, :num_global_tokens] = 1
+    return mask
+
+
+class LongformerObjective(MlmObjective):
+    """The masked-language-modelling objective of a Longformer made by `as_longformer`."""
+
+    def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
+        nn.Module.__init__(self)
+        self.model, self.precision = model, precision
+        config, head, encoder = cast(Any, model.config), cast(Any, model).lm_head, cast(Any, model).longformer
+        reserved = config.pad_token_id + 1
+        self.parts = Architecture(
+            encoder=encoder,
+            layers=encoder.encoder.layer,
+            head=head,
+            head_matrix=head.dense,
+            decoder_weight=head.decoder.weight,
+            decoder_bias=head.decoder.bias,
+            position_offset=reserved,
+            num_positions=config.max_position_embeddings - reserved,
+        )
+
+    def hidden_states(self, batch: MlmBatch) -> Tensor:
+        """Returns the last hidden states."""
+        mask = global_attention_mask(batch.input_ids, getattr(self.model.config, NUM_GLOBAL))
+        encoded = self.parts.encoder(
+            input_ids=batch.input_ids, attention_mask=self.attention_mask(batch), global_attention_mask=mask
+        )
+        return encoded.last_hidden_state
+
+
+def is_sentence_file(name: str) -> bool:
+    """Returns whether a file carried over belongs to the modules of sentence-transformers."""
+    return any(fnmatch(name, pattern) for pattern in SENTENCE_FILES) or ("/" in name and not name.startswith(TEMPLATES))
+
+
+def _with_reserved(rows: Tensor, parts: Architecture, reserved: int) -> Tensor:
+    """Returns the position table with as many reserved rows as Longformer has, new ones being zero."""
+    missing = reserved - parts.position_offset
+    return torch.cat([rows.new_zeros(missing, rows.shape[1]), rows]) if missing else rows

@@ -1,0 +1,126 @@
+"""Longformers made of models with a window compute the same, and what they cannot express is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+
+from longmlm.artifacts.provenance import Provenance
+from longmlm.errors import ReleaseError
+from longmlm.model.carried import Carried
+from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.window import Window
+from longmlm.model.window_attention import use_window
+from longmlm.release.export import export
+from longmlm.release.longformer import (
+    as_longformer,
+    carried_by,
+    check_exportable,
+    global_attention_mask,
+    load_longformer,
+    longformer_problem,
+)
+from longmlm.settings.release import ReleaseRecipe
+from tests.support.families import tiny_config, tiny_model, tiny_tokenizer
+from tests.support.tiny import LONG_POSITIONS, tiny_extension
+
+KINDS = [("roberta", 1), ("roberta", 3), ("bert", 0), ("xlm-roberta", 1), ("camembert", 1)]
+
+
+def windowed(kind: tuple[str, int], window: Window, carried: Carried | None = None) -> LoadedModel:
+    """Returns a model of LONG_POSITIONS positions that attends within the window."""
+    model = tiny_model(*kind, num_positions=LONG_POSITIONS)
+    use_window(model, window)
+    extension = tiny_extension("base", attention_window=window.each_side, num_global_tokens=window.num_global)
+    tokenizer = tiny_tokenizer(*kind, num_positions=LONG_POSITIONS)
+    return LoadedModel(model, tokenizer, provenance=Provenance(extension=extension), carried=carried or Carried())
+
+
+def inputs_of(kind: tuple[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(10, 290, (2, LONG_POSITIONS), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(tokens)
+    mask[1, 25:] = 0
+    tokens[mask == 0] = kind[1]
+    return tokens, mask
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("window", [Window(3, 1), Window(2, 0), Window(5, 3)], ids=str)
+@torch.no_grad()
+def test_a_longformer_loaded_by_transformers_computes_the_same_logits(
+    kind: tuple[str, int], window: Window, tmp_path: Path
+) -> None:
+    trained = windowed(kind, window)
+    export(trained, "fp32", tmp_path / "out")
+    stock = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    assert stock.config.attention_window == [2 * window.each_side] * 2
+    assert stock.config.num_global_tokens == window.num_global
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == LONG_POSITIONS
+    assert stock.lm_head.decoder.weight is stock.longformer.embeddings.word_embeddings.weight
+    tokens, mask = inputs_of(kind)
+    expected = trained.model(tokens, attention_mask=mask).logits[mask == 1]
+    is_global = global_attention_mask(tokens, window.num_global)
+    logits = stock(tokens, attention_mask=mask, global_attention_mask=is_global).logits[mask == 1]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    without = stock(tokens, attention_mask=mask).logits[mask == 1]
+    assert ((without - expected).abs().max() > 0.1) == bool(window.num_global)
+
+
+def test_a_window_that_covers_every_row_is_exported_as_the_stock_model_of_its_family(tmp_path: Path) -> None:
+    export(windowed(("bert", 0), Window(LONG_POSITIONS, 1)), "fp32", tmp_path / "out")
+    assert AutoConfig.from_pretrained(tmp_path / "out").model_type == "bert"
+    assert load_longformer(tmp_path / "out") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "reason"),
+    [
+        (("albert", 0), {}, "no albert layers"),
+        (("electra", 0), {}, "no electra layers"),
+        (("distilbert", 0), {}, "no distilbert layers"),
+        (("bert", 0), {"hidden_act": "gelu_new"}, "this model's gelu_new"),
+    ],
+)
+def test_what_a_longformer_cannot_compute_is_refused_in_one_line(
+    kind: tuple[str, int], more: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    model = tiny_model(*kind, **more)
+    use_window(model, Window(2, 1))
+    with pytest.raises(ReleaseError, match=f"{reason}.* without attention_window$") as refused:
+        as_longformer(model, Window(2, 1))
+    assert "\n" not in str(refused.value)
+    assert reason in str(longformer_problem(tiny_config(*kind, **more)))
+    assert longformer_problem(tiny_config("roberta", 1, hidden_act="gelu_new")) is None  # its head computes gelu
+
+
+def test_a_pooler_gets_its_name_in_longformer_and_modules_are_left_out_by_name(tmp_path: Path) -> None:
+    pooler = {"roberta.pooler.dense.weight": torch.ones(32, 32), "roberta.pooler.dense.bias": torch.ones(32)}
+    files = {"modules.json": b"[]", "1_Pooling/config.json": b"{}", "LICENSE": b"MIT"}
+    trained = windowed(("roberta", 1), Window(3, 1), Carried(pooler, files))
+    carried = carried_by(trained)
+    assert sorted(carried.files) == ["LICENSE"]
+    assert "not carried over: modules.json, 1_Pooling/" in carried.lines
+    assert carried_by(windowed(("roberta", 1), Window(3, 0), Carried(pooler, files))).files == files
+    export(trained, "fp32", tmp_path / "out")
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(stored["longformer.pooler.dense.weight"], pooler["roberta.pooler.dense.weight"])
+    assert not any(name.startswith("roberta.") for name in stored)
+
+
+def test_files_that_cannot_have_a_window_are_refused() -> None:
+    trained = windowed(("roberta", 1), Window(3, 1))
+    with pytest.raises(ReleaseError, match=r"window, which ONNX files cannot: remove recipe.onnx"):
+        check_exportable(trained, ReleaseRecipe(onnx=True))
+    with pytest.raises(ReleaseError, match="num_global_tokens = 0"):
+        check_exportable(trained, ReleaseRecipe(sentence_transformer="mean"))
+    check_exportable(windowed(("roberta", 1), Window(3, 0)), ReleaseRecipe(sentence_transformer="mean"))
+    check_exportable(replace(trained, provenance=Provenance()), ReleaseRecipe(onnx=True))
+
+
+def test_an_exported_folder_is_not_loaded_as_a_base_model(tmp_path: Path) -> None:
+    export(windowed(("roberta", 1), Window(3, 1)), "fp32", tmp_path / "out")
+    with pytest.raises(Exception, match="is a longformer model"):
+        load_model(str(tmp_path / "out"))

@@ -1,0 +1,131 @@
+"""Windows as an option of the extend stage: settings, longmlm.json, and all that loads the model."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+import longmlm
+from longmlm.artifacts.provenance import Provenance, read_provenance
+from longmlm.folders import MANIFEST
+from longmlm.model.loading import load_model, meta_model
+from longmlm.model.window import Window
+from longmlm.model.window_attention import window_of
+from longmlm.settings.extend import ExtendConfig, ExtendRecipe
+from longmlm.stages.extend import extend
+from tests.support.tiny import LONG_POSITIONS, World, held_out, mark_trained
+
+Run = Callable[..., tuple[int, str, str]]
+WINDOW = Window(3, 2)
+
+
+def settings(base: Path, output: Path, **more: object) -> dict[str, object]:
+    recipe = {"num_positions": LONG_POSITIONS, "initialisation": "hierarchical", **more}
+    return {"base": str(base), "output": str(output), "recipe": recipe}
+
+
+@pytest.fixture
+def long(world: World, tmp_path: Path) -> Path:
+    """A long model with a window."""
+    window = {"attention_window": WINDOW.each_side, "num_global_tokens": WINDOW.num_global}
+    recipe = ExtendRecipe(num_positions=LONG_POSITIONS, initialisation="hierarchical", **window)
+    extend(ExtendConfig(base=str(world.base), output=str(tmp_path / "long"), recipe=recipe))
+    return tmp_path / "long"
+
+
+def test_extend_records_the_window_and_writes_the_weights_of_full_attention(
+    world: World, tmp_path: Path, run_here: Run
+) -> None:
+    config = settings(world.base, tmp_path / "long", attention_window=3)
+    code, said, warned = run_here(ExtendConfig, extend, config)
+    assert (code, warned) == (0, "")
+    assert "attention: 3 tokens on each side, 1 global" in said
+    assert "largest difference of a logit on inputs of up to 16 tokens: 0.0" in said
+    extension = read_provenance(tmp_path / "long").extension
+    assert Window.of(extension) == Window(3, 1)
+    full, windowed = (folder / "model.safetensors" for folder in (world.long, tmp_path / "long"))
+    assert full.read_bytes() == windowed.read_bytes()
+    assert (world.long / "config.json").read_text() == (tmp_path / "long" / "config.json").read_text()
+
+
+def test_all_that_loads_the_model_gets_its_window(long: Path) -> None:
+    loaded = load_model(str(long))
+    assert window_of(loaded.model.config) == WINDOW
+    assert window_of(meta_model(str(long)).config) == WINDOW
+    tokens = torch.randint(10, 290, (1, LONG_POSITIONS), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        windowed = loaded.model(tokens).logits
+        full = AutoModelForMaskedLM.from_pretrained(long)(tokens).logits
+    assert (windowed - full).abs().max() > 0.01
+
+
+def test_folders_without_the_keys_open_with_full_attention(world: World, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(world.long, tmp_path / "old"))
+    about = json.loads((folder / Provenance.FILE).read_text())
+    for key in ("attention_window", "num_global_tokens"):
+        del about["extension"][key]
+    (folder / Provenance.FILE).write_text(json.dumps(about))
+    (folder / MANIFEST).unlink()
+    loaded = load_model(str(folder))
+    assert loaded.provenance.extension == read_provenance(world.long).extension
+    assert loaded.provenance.extension.attention is None
+    assert window_of(loaded.model.config) is None
+
+
+def test_the_api_evaluates_within_the_window_and_leaves_the_model_as_it_was(world: World, long: Path) -> None:
+    tokenizer, rows = AutoTokenizer.from_pretrained(long), [held_out(world.rows)[number] for number in range(8)]
+    model = AutoModelForMaskedLM.from_pretrained(long)
+    within = longmlm.evaluate(model, rows, tokenizer).whole
+    assert model.config._attn_implementation == "sdpa"
+    assert within == longmlm.evaluate(load_model(str(long)).model, rows, tokenizer).whole
+    full = longmlm.evaluate(AutoModelForMaskedLM.from_pretrained(world.long), rows, tokenizer).whole
+    assert within.num_selected == full.num_selected > 0
+    assert abs(within.loss - full.loss) > 1e-4
+
+
+def test_a_window_that_covers_the_rows_evaluates_as_full_attention(world: World, tmp_path: Path) -> None:
+    recipe = ExtendRecipe(num_positions=LONG_POSITIONS, initialisation="hierarchical", attention_window=LONG_POSITIONS)
+    extend(ExtendConfig(base=str(world.base), output=str(tmp_path / "long"), recipe=recipe))
+    tokenizer, rows = AutoTokenizer.from_pretrained(world.long), [held_out(world.rows)[number] for number in range(8)]
+    models = [load_model(str(folder)).model for folder in (tmp_path / "long", world.long)]
+    assert window_of(models[0].config) == Window(LONG_POSITIONS, 1)
+    covered, full = (longmlm.evaluate(model, rows, tokenizer) for model in models)
+    assert covered == full
+
+
+def test_a_model_with_a_window_is_extended_with_a_window_only(long: Path, tmp_path: Path, run_here: Run) -> None:
+    mark_trained(long)
+    config = settings(long, tmp_path / "longer", num_positions=100)
+    code, _, warned = run_here(ExtendConfig, extend, config)
+    assert code == 2
+    assert warned.count("\n") == 1
+    assert "was trained with a window of 3 tokens on each side, 2 global: set num_positions and attention_win" in warned
+    with pytest.raises(longmlm.errors.PositionsError, match="was trained with a window"):
+        longmlm.extend(str(long), 100)
+    code, said, _ = run_here(
+        ExtendConfig, extend, settings(long, tmp_path / "longer", num_positions=100, attention_window=5)
+    )
+    assert code == 0
+    assert "largest difference of a logit" in said
+    assert window_of(load_model(str(tmp_path / "longer")).model.config) == Window(5, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"attention_window": 0}, "attention_window must be at least 1"),
+        ({"num_global_tokens": 2}, "num_global_tokens has no effect without attention_window"),
+        ({"attention_window": 4, "num_global_tokens": -1}, "num_global_tokens must be at least 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    world: World, tmp_path: Path, run_here: Run, wrong: dict[str, int], message: str
+) -> None:
+    code, _, warned = run_here(ExtendConfig, extend, settings(world.base, tmp_path / "long", **wrong))
+    assert code == 2
+    assert message in warned
+    assert not (tmp_path / "long").exists()

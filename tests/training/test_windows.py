@@ -1,0 +1,67 @@
+"""A model with a window from extend to release: trained, resumed, evaluated and proven with its window."""
+
+from dataclasses import replace
+
+import pytest
+from transformers import AutoConfig
+
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.provenance import read_provenance
+from longmlm.model.loading import load_model
+from longmlm.model.mlm import MlmObjective
+from longmlm.model.window import Window
+from longmlm.model.window_attention import window_of
+from longmlm.reports.model_card import addressed
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.extend import ExtendConfig, ExtendRecipe
+from longmlm.settings.pretrain import Start
+from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
+from longmlm.stages.evaluate import evaluate
+from longmlm.stages.extend import extend
+from longmlm.stages.release import release
+from longmlm.training.run_folder import best_checkpoint
+from tests.support.tiny import LONG_POSITIONS, tiny_folder, tiny_rows, with_fresh_process_state
+from tests.support.training import with_recipe
+
+
+def test_the_window_goes_from_extend_to_the_proof_of_a_release(settings, train, tmp_path, monkeypatch, capsys):
+    base = tiny_folder(tmp_path / "base")
+    rows, long = tiny_rows(tmp_path, base), tmp_path / "long"
+    recipe = ExtendRecipe(num_positions=LONG_POSITIONS, attention_window=4, num_global_tokens=2)
+    extend(ExtendConfig(base=str(base), output=str(long), recipe=recipe))
+    seen = set()
+    predict = MlmObjective.predict
+    monkeypatch.setattr(
+        MlmObjective, "predict", lambda self, batch: seen.add(window_of(self.model.config)) or predict(self, batch)
+    )
+    start = replace(settings, rows=str(rows), start=Start(checkpoint=str(long)))
+    run = train(replace(with_recipe(start, num_steps=2, warmup_steps=1), run=str(tmp_path / "run")))
+    assert seen == {Window(4, 2), None}  # None: the base model
+    best = best_checkpoint(run)
+    assert Window.of(read_provenance(best).extension) == window_of(load_model(str(best)).model.config) == Window(4, 2)
+    models = {"base": str(base), "long_before": str(long), "long_after": str(best)}
+    evaluate(EvaluateConfig(rows=str(rows), output=str(tmp_path / "evaluation"), **models))
+    with_fresh_process_state()
+    evaluated = read_evaluation(tmp_path / "evaluation" / Evaluation.FILE)
+    capsys.readouterr()
+    release(
+        ReleaseConfig(
+            model=str(best),
+            rows=str(rows),
+            output=str(tmp_path / "released"),
+            evaluation=str(tmp_path / "evaluation"),
+            card=ReleaseCard(title="tiny", license="mit"),
+            recipe=ReleaseRecipe(allow_unrecovered=True),
+        )
+    )
+    assert "reloaded with plain transformers: logits differ by at most" in capsys.readouterr().out
+    config = AutoConfig.from_pretrained(tmp_path / "released")
+    assert (config.model_type, config.attention_window, config.num_global_tokens) == ("longformer", [8, 8], 2)
+    card = (tmp_path / "released" / "README.md").read_text()
+    assert "must be 1 for the first 2 tokens" in card
+    assert "attends to 4 tokens on each side" in card
+    on_hub = addressed(card, "hf", "someone/tiny")
+    assert 'model = AutoModelForMaskedLM.from_pretrained("someone/tiny")' in on_hub
+    assert "global_attention_mask=is_global" in on_hub
+    exported = read_provenance(tmp_path / "released").trained.exported_accuracy
+    assert exported == pytest.approx(evaluated.accuracy("long_after"), abs=1.0)
