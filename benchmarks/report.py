@@ -20,6 +20,7 @@ from paired import quick_requested
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "out" / "benchmarks.json"
+OTHERS = ("gpu", "pipeline_costs", "report")  # one needs a GPU, one measures nothing
 COLUMNS = (("ours", 12), ("peer", 12), ("ratio", 7), ("aim", 6), ("met", 5), ("ours_gib", 9), ("peer_gib", 9))
 
 
@@ -37,12 +38,9 @@ def machine() -> str:
 
 
 def scripts() -> list[str]:
-    """Returns the names of all benchmarks: the modules that compare something when they are run."""
+    """Returns the names of all benchmarks: the programs of this folder without OTHERS."""
     sources = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
-    own = Path(__file__).stem
-    return [
-        name for name, text in sources.items() if "from paired import" in text and "__main__" in text and name != own
-    ]
+    return [name for name, text in sources.items() if "if __name__ ==" in text and name not in OTHERS]
 
 
 def run_script(name: str, options: Sequence[str]) -> dict[str, Any] | None:
@@ -64,9 +62,13 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     lines = ["".join(f"{name:>{width}}" for name, width in COLUMNS) + "  benchmark"]
     for found in results:
         for entry in (found, *found.get("others", ())):
-            cells = "".join(f"{_cell(entry[name]):>{width}}" for name, width in COLUMNS)
-            lines.append(f"{cells}  {found['name']}: {entry['shape']}, {entry['unit']}, against {entry['peer_name']}")
+            cells = "".join(f"{_cell(entry.get(name)):>{width}}" for name, width in COLUMNS)
+            lines.append(f"{cells}  {found['name']}: {entry['shape']}, {entry['unit']}{_peer(entry)}")
     return "\n".join(lines)
+
+
+def _peer(entry: dict[str, Any]) -> str:
+    return f", against {entry['peer_name']}" if entry.get("peer_name") else ""
 
 
 def _cell(value: object) -> str:
