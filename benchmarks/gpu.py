@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from longmlm.model.architecture import architecture_of
-from longmlm.model.cost import Work, cost_of, fitting_rows, peak_flops
+from longmlm.model.cost import Work, cost_of, peak_flops
 from longmlm.model.mlm import checkpoint_activations
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import ComputePrecision
@@ -70,7 +70,7 @@ def planned_rows(shape: Shape, mode: Mode, memory_bytes: int = CARD_BYTES) -> in
         model = shape.roberta()
     is_half, fraction = mode.precision != "no", mode.masking.selected_fraction
     cost = cost_of(model, Work(shape.row_length, fraction, is_half, mode.is_checkpointed, has_gpu=True))
-    return fitting_rows(memory_bytes, cost.state_bytes, cost.row_bytes)
+    return cost.fitting_rows(memory_bytes, cost.state_bytes)
 
 
 def kernels(shape: Shape, lengths: tuple[int, ...]) -> Iterator[Line]:

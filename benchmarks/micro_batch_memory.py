@@ -7,7 +7,7 @@ attention. The method's author reached 22, 9 and 5 rows of 512, 1024 and 1536 to
 Then the cost model is compared with the tensors that autograd saves on a CPU, per row and in every mode. What a GPU
 saves instead: one byte per unit and dropout, where a CPU saves noise in the type of the activations; for fused
 attention, query, key, value and output as on a CPU, 4 bytes per head and token (the logarithm of the sum of
-exponentials), no probabilities, and for rows with padding a mask of each pair of tokens, which the cost model includes.
+exponentials), no probabilities, and for rows with padding a mask of each pair of tokens. longmlm's rows have none.
 
     python benchmarks/micro_batch_memory.py [--quick]
 """
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.cost import USED_SHARE, Work, cost_of, fitting_rows
+from longmlm.model.cost import USED_SHARE, Cost, Work, cost_of
 from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.settings.pretrain import ComputePrecision
@@ -105,19 +105,18 @@ def meta_model(shape: Shape, length: int) -> RobertaForMaskedLM:
         return shape.model(length)
 
 
-def row_bytes(shape: Shape, mode: Mode, length: int) -> int:
-    """Returns the bytes of a row on a GPU by the cost model: for stock without padding, and with eager's scores."""
-    work = mode.work(length, has_gpu=True)
-    pairs = shape.num_layers * length**2
-    mask = (2 if work.is_half else 4) * pairs if mode.is_stock else 0
-    eager = EAGER_BYTES_GPU * pairs * shape.num_heads if mode.is_eager else 0
-    return cost_of(meta_model(shape, length), work).row_bytes - mask + eager
+def cost_on_gpu(shape: Shape, mode: Mode, length: int) -> Cost:
+    """Returns the cost of a row on a GPU: for stock with all logits at once, and with eager's scores."""
+    cost = cost_of(meta_model(shape, length), mode.work(length, has_gpu=True))
+    eager = EAGER_BYTES_GPU * shape.num_layers * length**2 * shape.num_heads if mode.is_eager else 0
+    logits = 0 if mode.is_stock else cost.row_logit_bytes
+    return replace(cost, row_bytes=cost.row_bytes + eager, row_logit_bytes=logits)
 
 
 def rows_that_fit(shape: Shape, mode: Mode, length: int, share: float = USED_SHARE) -> int:
     """Returns how many rows fit into this share of the card, with weights, gradients and moments."""
-    state = cost_of(meta_model(shape, length), mode.work(length, has_gpu=True)).state_bytes
-    return fitting_rows(round(CARD * share / USED_SHARE), state, row_bytes(shape, mode, length))
+    cost = cost_on_gpu(shape, mode, length)
+    return cost.fitting_rows(round(CARD * share / USED_SHARE), cost.state_bytes)
 
 
 def predicted_bytes(shape: Shape, mode: Mode, length: int) -> int:
@@ -145,15 +144,17 @@ def measured_bytes(shape: Shape, mode: Mode, length: int) -> int:
 
 
 def loss_of(objective: MlmObjective, mode: Mode, length: int, num_rows: int) -> Tensor:
-    """Returns the loss of rows of random tokens: longmlm's, or that of transformers."""
+    """Returns the loss of rows of random tokens, with logits at all positions for stock.
+
+    Without eager attention, stock runs with longmlm's attention: that of transformers saves scores on a CPU.
+    """
     tokens = torch.randint(5, 8000, (num_rows, length))
-    selected = torch.randperm(tokens.numel())[: round(SELECTED * tokens.numel())].sort().values
-    if not mode.is_stock:
-        return objective(MlmBatch(tokens, None, selected, tokens.flatten()[selected])).loss_sum
-    labels = torch.full_like(tokens, -100)
-    labels.view(-1)[selected] = tokens.view(-1)[selected]
-    with torch.autocast("cpu", torch.bfloat16, enabled=mode.precision != "no"):
-        return objective.model(input_ids=tokens, labels=labels).loss
+    if mode.is_eager:
+        return objective.model(input_ids=tokens, labels=tokens).loss
+    num_selected = tokens.numel() if mode.is_stock else round(SELECTED * tokens.numel())
+    selected = torch.randperm(tokens.numel())[:num_selected].sort().values
+    labels, lengths = tokens.flatten()[selected], (length,) * num_rows
+    return objective(MlmBatch(tokens.view(1, -1), None, selected, labels, row_lengths=lengths)).loss_sum
 
 
 def saved_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:

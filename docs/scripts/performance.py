@@ -38,8 +38,8 @@ TEXTS = {
     "(decisions/0014-own-attention-on-cpus.md).",
     "other models": "Models of the same depth, width and vocabulary with random weights; longmlm trains RoBERTa with "
     "full attention. Speed and memory are compared, not accuracy.",
-    "micro-batch in 24 GB": "Rows of a micro-batch by the cost model, and those of the method's author; then the bytes that "
-    "the model predicts and those that autograd saves.",
+    "micro-batch in 24 GB": "Rows of a micro-batch by the cost model, and those of the method's author; then the bytes "
+    "that the model predicts and those that autograd saves.",
     "window attention": "Attention in a window, compared with full attention.",
     "evaluation": "Masked-token accuracy of held-out rows.",
     "start-up": "From the launch to the first step.",

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of, has_dropout
 from longmlm.model.cpu_attention import uses_cpu_attention
+from longmlm.model.mlm import MAX_LOGITS
 from longmlm.model.window_attention import window_of
 
 
@@ -44,6 +45,7 @@ GPUS = {
 GATED = ("modernbert", "nomic_bert", "eurobert")  # families with a gated feed-forward layer, of two input matrices
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
 BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
+BYTES_PER_LOGIT = 12  # fp32, with its gradients
 USED_SHARE = 0.85  # of the free memory; the rest is for temporary buffers, weights cast to bf16, and fragmentation
 CPU_TOKENS = 2048  # per micro-batch on a CPU
 GB = 1e9
@@ -53,7 +55,8 @@ GB = 1e9
 class Cost:
     """FLOP per token, in total and of attention; bytes of weights, gradients and optimizer, and of a checkpoint.
 
-    A row takes `row_bytes` in training and `evaluation_row_bytes` in evaluation.
+    A row takes `row_bytes` in training, `row_logit_bytes` of which are for logits, and `evaluation_row_bytes` in
+    evaluation.
     """
 
     flop_per_token: float
@@ -62,6 +65,18 @@ class Cost:
     row_bytes: int
     evaluation_row_bytes: int
     checkpoint_bytes: int
+    row_logit_bytes: int = 0
+
+    def batch_bytes(self, num_rows: int) -> int:
+        """Returns what a micro-batch takes in training: of its logits, at most MAX_LOGITS are held at a time."""
+        logits = min(num_rows * self.row_logit_bytes, BYTES_PER_LOGIT * MAX_LOGITS)
+        return num_rows * (self.row_bytes - self.row_logit_bytes) + logits
+
+    def fitting_rows(self, free_bytes: int, state_bytes: int) -> int:
+        """Returns the largest micro-batch that fits into free memory with the state to allocate; 0 if no row fits."""
+        room = int(USED_SHARE * free_bytes) - state_bytes
+        in_parts = (room - BYTES_PER_LOGIT * MAX_LOGITS) // (self.row_bytes - self.row_logit_bytes)
+        return max(0, room // self.row_bytes, in_parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +112,8 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
         row_bytes=round(work.row_length * (kept + rest)),
         evaluation_row_bytes=round(work.row_length * (layer + rest)),
         checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
+        row_logit_bytes=round(work.row_length * BYTES_PER_LOGIT * work.selected_fraction * model.config.vocab_size),
     )
-
-
-def fitting_rows(free_bytes: int, state_bytes: int, row_bytes: int) -> int:
-    """Returns how many rows fit into free memory together with the state still to be allocated; 0 if not even one."""
-    return max(0, (int(USED_SHARE * free_bytes) - state_bytes) // row_bytes)
 
 
 def micro_batch_rows(num_fitting: int, num_rows: int, row_length: int, has_gpu: bool) -> int:
@@ -167,7 +178,7 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
     Measured with torch's saved_tensors_hooks. Each unit of the feed-forward layer, counted twice if it is gated, takes
     4 bytes in half precision and 8 in fp32; `_saved_bytes_of_attention` gives the rest. With activation checkpointing,
     every layer saves only its input, and one layer at a time the others. The rest are 10 bytes per unit of width for
-    embeddings and head, and 12 bytes per logit, with its gradients.
+    embeddings and head, and the logits.
     """
     config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
@@ -175,7 +186,7 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
         feed_forward *= 2
     per_width, per_pair = _saved_bytes_of_attention(model, work)
     layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
-    return layer, 10 * config.hidden_size + 12 * work.selected_fraction * config.vocab_size
+    return layer, 10 * config.hidden_size + BYTES_PER_LOGIT * work.selected_fraction * config.vocab_size
 
 
 def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, int]:

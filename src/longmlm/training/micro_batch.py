@@ -6,7 +6,7 @@ import torch
 
 from longmlm.artifacts.run import MicroBatch
 from longmlm.errors import TrainingError
-from longmlm.model.cost import GB, fitting_rows, micro_batch_rows
+from longmlm.model.cost import GB, USED_SHARE, micro_batch_rows
 from longmlm.runtime.collectives import min_over_ranks
 from longmlm.runtime.launch import free_memory_bytes
 from longmlm.settings.pretrain import PretrainRuntime
@@ -18,7 +18,7 @@ MAX_EVALUATION_ROWS = 16
 def bytes_needed(run: Run, num_rows: int) -> int:
     """Returns the bytes that a rank still has to allocate: gradients, moments, the activations of `num_rows` rows."""
     unallocated = run.backend.unallocated_bytes(run.cost.state_bytes // 4, run.cost.state_bytes // 2)
-    return unallocated + num_rows * run.cost.row_bytes
+    return unallocated + run.cost.batch_bytes(num_rows)
 
 
 def micro_batch_of(runtime: PretrainRuntime, num_processes: int, num_rows: int) -> MicroBatch | None:
@@ -49,7 +49,7 @@ def rows_per_micro_batch(run: Run, rows_per_step: int, row_length: int, saved: M
 
 
 def _fitting_rows(run: Run, free: int, rows_per_step: int, row_length: int) -> int:
-    fitting = fitting_rows(free, bytes_needed(run, 0), run.cost.row_bytes)
+    fitting = run.cost.fitting_rows(free, bytes_needed(run, 0))
     if not fitting:
         raise TrainingError(
             f"a process needs about {bytes_needed(run, 1) / GB:.1f} GB of memory to train with one row at a time, "
@@ -70,4 +70,5 @@ def rows_per_evaluation_batch(run: Run) -> int:
     if run.runtime.rows_per_evaluation_batch is not None:
         return run.runtime.rows_per_evaluation_batch
     free = min_over_ranks(run.accelerator, free_memory_bytes())
-    return min(MAX_EVALUATION_ROWS, max(1, fitting_rows(free, bytes_needed(run, 0), run.cost.evaluation_row_bytes)))
+    fitting = (int(USED_SHARE * free) - bytes_needed(run, 0)) // run.cost.evaluation_row_bytes
+    return min(MAX_EVALUATION_ROWS, max(1, fitting))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from longmlm.batches.steps import rows_per_step
 from longmlm.data.size import CorpusSize, RowsSize
-from longmlm.model.cost import Cost, Work, fitting_rows, micro_batch_rows
+from longmlm.model.cost import Cost, Work, micro_batch_rows
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 
 LIBRARY_BYTES = 500_000_000  # Python with torch and transformers holds 470 MB
@@ -63,7 +63,7 @@ def training_plan(
     row_length, num_processes = work.row_length, machine.num_processes
     num_rows = rows_per_step(recipe.batch_tokens, row_length, rows.mean_fill, num_processes)
     share = math.ceil(num_rows / num_processes)
-    fitting = fitting_rows(machine.memory_bytes, cost.state_bytes, cost.row_bytes)
+    fitting = cost.fitting_rows(machine.memory_bytes, cost.state_bytes)
     chosen = micro_batch_rows(fitting, share, row_length, work.has_gpu)
     if runtime.rows_per_micro_batch is not None:
         chosen = min(runtime.rows_per_micro_batch, share)
@@ -84,7 +84,7 @@ def training_plan(
 
 def memory_bytes(cost: Cost, work: Work, num_rows: int) -> int:
     """Returns the peak memory of a process; on a CPU, including libraries and the copy for saving a checkpoint."""
-    rows = num_rows * cost.row_bytes
+    rows = cost.batch_bytes(num_rows)
     if work.has_gpu:
         return cost.state_bytes + rows
     return LIBRARY_BYTES + cost.state_bytes + max(rows, cost.checkpoint_bytes)
