@@ -38,8 +38,8 @@ TEXTS = {
     "(decisions/0014-own-attention-on-cpus.md).",
     "other models": "Models of the same depth, width and vocabulary with random weights; longmlm trains RoBERTa with "
     "full attention. Speed and memory are compared, not accuracy.",
-    "micro-batch in 24 GB": "Rows of a micro-batch by the cost model, and those of the method's author; then the bytes that "
-    "the model predicts and those that autograd saves.",
+    "micro-batch in 24 GB": "Rows of a micro-batch by the cost model, and those of the method's author; then the bytes "
+    "that the model predicts and those that autograd saves.",
     "window attention": "Attention in a window, compared with full attention.",
     "evaluation": "Masked-token accuracy of held-out rows.",
     "start-up": "From the launch to the first step.",
@@ -120,9 +120,8 @@ def _entries(one: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _row(entry: dict[str, Any]) -> str:
-    peer = (
-        "–" if entry["peer"] is None else f"{_figure(entry['peer'])}, {entry.get('peer_name')}".removesuffix(", None")
-    )
+    names = (entry["peer_name"],) if entry.get("peer_name") else ()
+    peer = "–" if entry["peer"] is None else ", ".join((_figure(entry["peer"]), *names))
     ratio = "–" if entry["ratio"] is None else f"{entry['ratio']:.2f}"
     aim = "–" if entry["aim"] is None else f"{entry['aim']:.2g}, {'met' if entry['met'] else 'missed'}"
     memory = " and ".join(f"{entry[key]:.2f}" for key in ("ours_gib", "peer_gib") if entry.get(key) is not None) or "–"
