@@ -120,9 +120,8 @@ def _entries(one: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _row(entry: dict[str, Any]) -> str:
-    peer = (
-        "–" if entry["peer"] is None else f"{_figure(entry['peer'])}, {entry.get('peer_name')}".removesuffix(", None")
-    )
+    names = (entry["peer_name"],) if entry.get("peer_name") else ()
+    peer = "–" if entry["peer"] is None else ", ".join((_figure(entry["peer"]), *names))
     ratio = "–" if entry["ratio"] is None else f"{entry['ratio']:.2f}"
     aim = "–" if entry["aim"] is None else f"{entry['aim']:.2g}, {'met' if entry['met'] else 'missed'}"
     memory = " and ".join(f"{entry[key]:.2f}" for key in ("ours_gib", "peer_gib") if entry.get(key) is not None) or "–"
