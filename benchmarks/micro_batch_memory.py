@@ -25,8 +25,8 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.cost import USED_SHARE, Cost, Work, cost_of
-from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.packed_attention import use_packed_attention
 from longmlm.settings.pretrain import ComputePrecision
 
 CARD = 24 << 30
@@ -135,7 +135,7 @@ def measured_bytes(shape: Shape, mode: Mode, length: int) -> int:
     """Returns what the forward pass of one more row really saves on this CPU."""
     torch.manual_seed(0)
     model = shape.model(length, "eager" if mode.is_eager else "sdpa")
-    use_cpu_attention(model)
+    use_packed_attention(model)
     if mode.is_checkpointed:
         checkpoint_activations(model)
     objective = MlmObjective(model, mode.precision).train()

@@ -31,8 +31,8 @@ from longmlm.batches.masking import mask_row
 from longmlm.data.rows import Row
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.model.cost import Work, cost_of
-from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.packed_attention import use_packed_attention
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 from longmlm.training.backend import PlainBackend
@@ -102,7 +102,7 @@ def own_step(
     recipe = PretrainRecipe(num_steps=1, batch_tokens=shape.row_length, learning_rate=RATE, precision=precision)
     accelerator, numbers = Accelerator(), itertools.count()
     if accelerator.device.type == "cpu":
-        use_cpu_attention(model)
+        use_packed_attention(model)
     backend = PlainBackend.wrap(accelerator, MlmObjective(model, precision).train(), recipe)
 
     def step() -> Tensor:

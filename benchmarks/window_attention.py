@@ -16,8 +16,8 @@ from paired import Comparison, Way, run
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 
@@ -55,7 +55,7 @@ def training(shape: Shape, window: Window | None) -> Callable[[], int]:
     )
     model = RobertaForMaskedLM(config)
     use_window(model, window)
-    use_cpu_attention(model)
+    use_packed_attention(model)
     objective = MlmObjective(model, "bf16").train()
     tokens = torch.randint(300, 8000, (1, shape.row_length))
     selected = torch.arange(0, shape.row_length, SELECTED)

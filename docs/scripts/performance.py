@@ -35,7 +35,7 @@ TEXTS = {
     "transformers' Trainer with DataCollatorForLanguageModeling, as in run_mlm.py, and the same model, dropout, "
     "precision and batch.",
     "training step, first version": "The same before training had [an attention of its own]"
-    "(decisions/0014-own-attention-on-cpus.md).",
+    "(decisions/0014-packed-batches.md).",
     "other models": "Models of the same depth, width and vocabulary with random weights; longmlm trains RoBERTa with "
     "full attention. Speed and memory are compared, not accuracy.",
     "micro-batch in 24 GB": "Rows of a micro-batch by the cost model, and those of the method's author; then the bytes "
@@ -59,7 +59,7 @@ NO_GAIN = """\
 
 - Attention in chunks without dropout as well: a fifth faster at best, and less exact. With scores in fp32, chunks are
   29 % slower. A mask of new random numbers for each chunk takes as long as the rest of its forward pass.
-  FlexAttention has no backward pass on CPUs ([decision 14](decisions/0014-own-attention-on-cpus.md)).
+  FlexAttention has no backward pass on CPUs ([decision 14](decisions/0014-packed-batches.md)).
 - More than 2,048 tokens in a micro-batch on a CPU: no faster ([experiment
   6](experiments/0006-plan-against-reality.md)).
 - One matrix product times a constant as an estimate of speed: training reached 3 to 60 % of it, depending on the

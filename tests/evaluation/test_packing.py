@@ -8,16 +8,16 @@ from transformers import AttentionInterface
 
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.packing import check_packed_attention
-from longmlm.model.cpu_attention import ATTENTION_NAME, attention, use_cpu_attention
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.packed_attention import ATTENTION_NAME, attention, use_packed_attention
 from tests.support.tiny import World
 
 
 @pytest.fixture
 def objective(world: World) -> MlmObjective:
     model = load_model(str(world.long)).model
-    use_cpu_attention(model)
+    use_packed_attention(model)
     return MlmObjective(model, "bf16").train()
 
 

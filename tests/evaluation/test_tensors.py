@@ -19,8 +19,8 @@ from longmlm.evaluation import measure as measurement
 from longmlm.evaluation.examples import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, cut, viewer_of, whole
 from longmlm.evaluation.measure import Subject, measure, tallies
-from longmlm.model.cpu_attention import ATTENTION_NAME, attention_name
 from longmlm.model.mlm import MlmObjective, MlmOutput
+from longmlm.model.packed_attention import ATTENTION_NAME, attention_name
 from longmlm.settings.held_out import HeldOut
 from tests.evaluation.test_measure import OneOfTwo
 from tests.support.tiny import NUM_POSITIONS, World
@@ -159,7 +159,7 @@ def test_ranks_make_equally_many_forward_passes(
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("no", "sdpa"), ("bf16", ATTENTION_NAME)])
-def test_cpu_attention_is_used_in_half_precision_and_removed_again(
+def test_packed_attention_is_used_in_half_precision_and_removed_again(
     world: World, frozen: FrozenRows, accelerator: Accelerator, precision: str, expected: str
 ) -> None:
     objective, used = model_of(world, precision), set()

@@ -8,8 +8,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 from longmlm.batches.collate import MlmBatch
 from longmlm.model import cost
 from longmlm.model.cost import Work, cost_of, peak_flops
-from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.settings.pretrain import ComputePrecision
@@ -123,7 +123,7 @@ def test_memory_of_a_row_with_a_window_is_what_autograd_keeps(dropout: float, pr
 @pytest.mark.parametrize("family", WIDE)
 def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: float, precision: ComputePrecision) -> None:
     model = model_of(family)
-    use_cpu_attention(model)
+    use_packed_attention(model)
     objective = MlmObjective(model, precision).train()
     set_dropout(objective, dropout)
     one, two = (saved_bytes(objective, batch_of(512, num_rows, objective.is_packed)) for num_rows in (1, 2))

@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ModelError
-from longmlm.model import cpu_attention
+from longmlm.model import packed_attention
 from longmlm.model.architecture import LEARNED_FAMILIES
-from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import (
     attend,
@@ -78,7 +78,7 @@ def results(states: list[Tensor], output: Tensor, is_token: Tensor) -> list[Tens
 def test_values_and_gradients_are_those_of_a_dense_mask(
     window: Window, lengths: list[int], is_dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", 20_000)
+    monkeypatch.setattr(packed_attention, "MAX_CHUNK", 20_000)
     is_token, found = tokens_of(lengths), []
     for is_ours in (False, True):
         states = states_of(len(lengths), max(lengths))
@@ -144,7 +144,7 @@ def test_flex_attention_computes_a_number_of_blocks_that_is_linear_in_the_length
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_gradients_belong_to_the_values_with_dropout(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", 900)
+    monkeypatch.setattr(packed_attention, "MAX_CHUNK", 900)
 
     def with_fixed_seed(*states: Tensor) -> Tensor:
         torch.manual_seed(5)
@@ -195,8 +195,8 @@ def peak_of(length: int, dropout: float) -> tuple[int, int]:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_memory_is_linear_in_the_length(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", 4 * 64 * 64)
-    monkeypatch.setattr(cpu_attention, "MIN_POOL", 1024)
+    monkeypatch.setattr(packed_attention, "MAX_CHUNK", 4 * 64 * 64)
+    monkeypatch.setattr(packed_attention, "MIN_POOL", 1024)
     kept, largest = zip(*(peak_of(length, dropout) for length in (1024, 2048, 4096)), strict=True)
     assert kept == (1024 * 192, 2048 * 192, 4096 * 192)  # query, key and value, of 2 heads x 8 numbers of 4 bytes
     assert all(size <= 128 * length for size, length in zip(largest, (1024, 2048, 4096), strict=True))
@@ -226,7 +226,7 @@ def test_a_window_that_covers_the_row_is_full_attention_bit_for_bit(
         objective = MlmObjective(tiny_model(*kind).train())
         set_dropout(objective, dropout)
         use_window(objective.model, window)
-        use_cpu_attention(objective.model)
+        use_packed_attention(objective.model)
         assert window_of(objective.model.config) == window
         found.append(loss_and_gradients(objective, batch_of(lengths)))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
@@ -277,11 +277,11 @@ def test_only_models_with_a_learned_table_have_windows(any_kind: tuple[str, int]
         assert window_of(model.config) is None
 
 
-def test_cpu_attention_does_not_replace_a_window_and_copies_keep_it() -> None:
+def test_packed_attention_does_not_replace_a_window_and_copies_keep_it() -> None:
     model, other = tiny_model("roberta", 1), tiny_model("roberta", 1)
     use_window(model, Window(4, 2))
     use_window(other, Window(40, 0))
-    use_cpu_attention(model)
+    use_packed_attention(model)
     assert window_of(copy.deepcopy(model).config) == window_of(model.config) == Window(4, 2)
     assert window_of(other.config) == Window(40, 0)
     assert "longmlm" not in str(model.config.to_dict())

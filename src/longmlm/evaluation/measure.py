@@ -26,8 +26,8 @@ from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import FrozenRows, Viewer
 from longmlm.evaluation.tally import Tally, Tokens
-from longmlm.model.cpu_attention import attention_name, use_cpu_attention
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.packed_attention import attention_name, use_packed_attention
 from longmlm.progress import Progress
 from longmlm.runtime.watchdog import heartbeat
 
@@ -133,12 +133,12 @@ def _tokens(inputs: Sequence[Input]) -> Tokens:
 
 @contextmanager
 def inference(objective: MlmObjective) -> Iterator[None]:
-    """Turns gradients and dropout off, and uses the attention for CPUs; afterwards the model is as it was before."""
+    """Turns gradients and dropout off, and on a CPU packs rows; afterwards the model is as it was before."""
     model, modes = objective.model, [(module, module.training) for module in objective.modules()]
     attention = attention_name(model)
     objective.eval()
     if model.device.type == "cpu" and objective.precision != "no":  # in fp32 it computes the same as torch's
-        use_cpu_attention(model)
+        use_packed_attention(model)
     try:
         with torch.inference_mode():
             yield

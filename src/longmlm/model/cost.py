@@ -9,8 +9,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of, has_dropout
-from longmlm.model.cpu_attention import uses_cpu_attention
 from longmlm.model.mlm import MAX_LOGITS
+from longmlm.model.packed_attention import can_use_packed_attention
 from longmlm.model.window_attention import window_of
 
 
@@ -193,8 +193,8 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
     """Returns the saved bytes per unit of width, and per pair of tokens, over all heads.
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
-    models that cannot use `cpu_attention`. On a GPU, fused attention with padding saves a mask of each pair in the type
-    of the activations; nearly every micro-batch has padding.
+    models that cannot use `packed_attention`; on a GPU, their fused attention saves a mask of each pair in the type of
+    the activations, because nearly every micro-batch has padding.
     """
     dropout, heads = has_dropout(architecture_of(model).layers), model.config.num_attention_heads
     match model.config.model_type:
@@ -205,12 +205,12 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
         case "mpnet" | "roformer":
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
         case _:
-            width, pairs = 27 if work.is_half else 36, (0, 0 if uses_cpu_attention(model.config) else 12)
+            width, pairs = 27 if work.is_half else 36, (0, 0 if can_use_packed_attention(model.config) else 12)
             window = window_of(model.config)
             if window and work.has_gpu and dropout:  # copies of keys and values, for each block of queries
                 keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
                 width += (4 if work.is_half else 8) * keys // window.block_size
             if work.has_gpu:
-                is_masked = not uses_cpu_attention(model.config)
+                is_masked = not can_use_packed_attention(model.config)
                 return width, (2 if work.is_half else 4) * is_masked
     return width, heads * pairs[dropout]

@@ -15,9 +15,9 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
-from longmlm.model.cpu_attention import attention_name
 from longmlm.model.fitted_positions import NUM_LAYERS, fitted_table
 from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.packed_attention import attention_name
 from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import extended_table

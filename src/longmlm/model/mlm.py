@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.architecture import architecture_of
-from longmlm.model.cpu_attention import PackedRows, is_packed
+from longmlm.model.packed_attention import PackedRows, is_packed
 from longmlm.settings.pretrain import ComputePrecision
 
 MAX_LOGITS = 2**26  # computed at a time, 256 MiB in fp32; the backward pass holds three times as much

@@ -11,8 +11,8 @@ from transformers import AutoModelForMaskedLM, PretrainedConfig
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.cost import Cost, Gpu, Work
-from longmlm.model.cpu_attention import PackedRows, attention, use_cpu_attention, uses_cpu_attention
 from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.packed_attention import PackedRows, attention, can_use_packed_attention, use_packed_attention
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.window_attention import attend, window_of
 
@@ -55,7 +55,7 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
     if has_position_table(model):
         replace_positions(model, torch.zeros(SHORT_LENGTH, position_table_of(model).rows.embedding_dim))
-    use_cpu_attention(model)
+    use_packed_attention(model)
     objective = MlmObjective(model, "bf16" if work.is_half else "no").train()
     set_dropout(objective, dropout)
     row_lengths = (SHORT_LENGTH,) * NUM_ROWS if objective.is_packed else ()
@@ -83,7 +83,7 @@ def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int
     def step() -> None:
         if window:
             output, _ = attend(None, states[0], states[1], states[2], None, window=window, dropout=dropout)
-        elif uses_cpu_attention(config):
+        elif can_use_packed_attention(config):
             row = PackedRows((length,), torch.tensor([0, length]))
             output, _ = attention(None, states[0], states[1], states[2], None, row, dropout=dropout)
         else:

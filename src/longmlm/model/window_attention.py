@@ -1,8 +1,8 @@
 """Sliding-window attention with global tokens: time and memory grow linearly with the length of a row.
 
 torch's attention runs on one block of queries at a time, with the keys in their window and the global ones. For
-training on a CPU, `cpu_attention` computes the blocks, which takes half the time and keeps no copies of the keys. On a
-GPU without dropout, FlexAttention skips what no query sees. Where the window covers the row, attention is full.
+training on a CPU, `packed_attention` computes the blocks, which takes half the time and keeps no copies of the keys. On
+a GPU without dropout, FlexAttention skips what no query sees. Where the window covers the row, attention is full.
 
 A model's window is part of the name of its attention implementation, which is not stored in config.json.
 """
@@ -23,11 +23,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from longmlm.errors import ModelError
 from longmlm.model.architecture import LEARNED_FAMILIES
-from longmlm.model.cpu_attention import (
+from longmlm.model.packed_attention import (
     AttentionOptions,
     ChunkedAttention,
     attention_name,
-    uses_cpu_attention,
+    can_use_packed_attention,
 )
 from longmlm.model.window import Window
 
@@ -42,7 +42,7 @@ def use_window(model: PreTrainedModel, window: Window | None) -> None:
     """
     if window is None:
         return
-    if not uses_cpu_attention(model.config):
+    if not can_use_packed_attention(model.config):
         families = f"{', '.join(LEARNED_FAMILIES[:-1])} and {LEARNED_FAMILIES[-1]}"
         raise ModelError(f"attention_window is for {families} models, not for {model.config.model_type}: remove it")
     name = NAME.format(window.each_side, window.num_global)
@@ -85,7 +85,7 @@ def attend(
     window: Window,
     **options: Any,
 ) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
-    """Computes attention within the window, in the form that transformers expects; see `cpu_attention.attention`.
+    """Computes attention within the window, in the form that transformers expects; see `packed_attention.attention`.
 
     Raises ModelError for a mask other than a padding mask.
     """

@@ -29,10 +29,10 @@ from longmlm.folders import MANIFEST
 from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import Work, cost_of, peak_flops
-from longmlm.model.cpu_attention import use_cpu_attention
 from longmlm.model.generated import rebuild_positions
 from longmlm.model.loading import LoadedModel, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.packed_attention import use_packed_attention
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
 from longmlm.runtime.launch import launch, seed_process, shut_down
@@ -114,7 +114,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     rebuild_positions(loaded.model, extension)
     if recipe.dropout is not None:
         set_dropout(loaded.model, recipe.dropout)
-    use_cpu_attention(loaded.model)
+    use_packed_attention(loaded.model)
     if runtime.activation_checkpointing:
         checkpoint_activations(loaded.model)
     is_half = precision != "no"

@@ -32,18 +32,18 @@ MAX_CHUNK = 1536 * 1536  # probabilities; the backward pass holds three buffers 
 MIN_POOL = 2**21  # numbers in a dropout pool, or as many as the call has probabilities if these are fewer
 
 
-def use_cpu_attention(model: PreTrainedModel) -> None:
+def use_packed_attention(model: PreTrainedModel) -> None:
     """Sets the model's attention to `attention` below, if it is an encoder with a learned position table and uses sdpa.
 
     Other models are unchanged.
     """
-    if uses_cpu_attention(model.config) and attention_name(model) == "sdpa":
+    if can_use_packed_attention(model.config) and attention_name(model) == "sdpa":
         AttentionInterface.register(ATTENTION_NAME, attention)
         AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
         model.set_attn_implementation(ATTENTION_NAME)
 
 
-def uses_cpu_attention(config: PreTrainedConfig) -> bool:
+def can_use_packed_attention(config: PreTrainedConfig) -> bool:
     """Returns whether models with this config can use `attention`: encoders with a learned position table."""
     return config.model_type in LEARNED_FAMILIES and not getattr(config, "is_decoder", False)
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.rows import Row
-from longmlm.model import cpu_attention
+from longmlm.model import packed_attention
 from longmlm.model.architecture import LEARNED_FAMILIES
-from longmlm.model.cpu_attention import (
+from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.packed_attention import (
     ATTENTION_NAME,
     AttentionOptions,
     ChunkedAttention,
@@ -23,9 +24,8 @@ from longmlm.model.cpu_attention import (
     chunks,
     jagged_attention,
     new_dropout_pool,
-    use_cpu_attention,
+    use_packed_attention,
 )
-from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.model.window import Block
 from longmlm.settings.pretrain import ComputePrecision
 from tests.support.families import tiny_model
@@ -71,7 +71,7 @@ def nested(states: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("max_chunk", [1, 7, 12 * 5, 12 * 12, 3 * 12 * 12, 10**6])
 def test_chunks_give_the_values_and_gradients_of_the_formula(max_chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", max_chunk)
+    monkeypatch.setattr(packed_attention, "MAX_CHUNK", max_chunk)
     check_values_and_gradients(in_chunks)
 
 
@@ -99,7 +99,7 @@ def check_values_and_gradients(attend: Callable[[list[Tensor]], Tensor]) -> None
 def test_chunks_cover_all_pairs_once_and_are_small(
     max_chunk: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", max_chunk)
+    monkeypatch.setattr(packed_attention, "MAX_CHUNK", max_chunk)
     seen = np.zeros((NUM_HEADS, sum(lengths)), dtype=int)
     rows = [slice(begin, end) for begin, end in pairwise([0, *np.cumsum(lengths).tolist()])]
     for part in chunks(rows, NUM_HEADS):
@@ -121,7 +121,7 @@ def test_a_row_of_1536_takes_one_chunk_per_head_and_a_short_row_takes_one() -> N
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_gradients_belong_to_the_values_with_dropout(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "MAX_CHUNK", 60)
+    monkeypatch.setattr(packed_attention, "MAX_CHUNK", 60)
 
     def with_fixed_seed(*states: Tensor) -> Tensor:
         torch.manual_seed(5)
@@ -161,7 +161,7 @@ def test_masks_of_a_small_call_do_not_overlap(sizes: list[int]) -> None:
 
 
 def test_masks_of_a_large_call_start_at_random_places_of_a_bounded_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "MIN_POOL", 100)
+    monkeypatch.setattr(packed_attention, "MIN_POOL", 100)
     dropout = new_dropout_pool(0.1, 3, torch.empty(0), [80] * 50)
     assert len(dropout.pool) == 160
     assert len({*dropout.begins}) > 20
@@ -234,7 +234,7 @@ def test_packed_batches_give_the_losses_and_gradients_of_padded_ones_with_stock_
     for is_ours in (False, True):
         model = tiny_model(*kind).train()
         if is_ours:
-            use_cpu_attention(model)
+            use_packed_attention(model)
         objective = MlmObjective(model, precision)
         assert objective.is_packed == is_ours
         set_dropout(objective, dropout if is_ours else 0.0)
@@ -250,7 +250,7 @@ def test_packed_batches_give_the_losses_and_gradients_of_padded_ones_with_stock_
 
 def test_rows_of_a_packed_batch_do_not_influence_each_other(kind: tuple[str, int]) -> None:
     model = tiny_model(*kind).eval()
-    use_cpu_attention(model)
+    use_packed_attention(model)
     batch = batch_of([16, 3, 9], is_packed=True)
     before = MlmObjective(model).predict(batch).losses
     batch.input_ids[0, 16:19] = torch.tensor([50, 51, 52])
@@ -263,7 +263,7 @@ def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
     gradients = []
     for is_recomputed in (False, True):
         model = tiny_model(*kind).train()
-        use_cpu_attention(model)
+        use_packed_attention(model)
         objective = MlmObjective(model)
         set_dropout(objective, 0.2)
         if is_recomputed:
@@ -276,26 +276,26 @@ def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
     )
 
 
-def test_only_known_families_with_sdpa_use_cpu_attention(any_kind: tuple[str, int]) -> None:
+def test_only_known_families_with_sdpa_use_packed_attention(any_kind: tuple[str, int]) -> None:
     model = tiny_model(*any_kind)
     before = attention_name(model)
-    use_cpu_attention(model)
+    use_packed_attention(model)
     assert attention_name(model) == (ATTENTION_NAME if model.config.model_type in LEARNED_FAMILIES else before)
     eager = tiny_model(*any_kind)
     eager.set_attn_implementation("eager")
-    use_cpu_attention(eager)
+    use_packed_attention(eager)
     assert attention_name(eager) == "eager"
 
 
 def test_a_decoder_keeps_its_attention() -> None:
     model = tiny_model("bert", 0)
     model.config.is_decoder = True
-    use_cpu_attention(model)
+    use_packed_attention(model)
     assert attention_name(model) == "sdpa"
 
 
 def test_a_saved_config_does_not_name_our_attention(kind: tuple[str, int]) -> None:
     model = tiny_model(*kind)
-    use_cpu_attention(model)
+    use_packed_attention(model)
     assert attention_name(model) == ATTENTION_NAME
     assert ATTENTION_NAME not in str(model.config.to_dict())
