@@ -101,8 +101,7 @@ def own_step(
     vocabulary, tokens = load_vocabulary(TOKENIZER), shape.rows()
     recipe = PretrainRecipe(num_steps=1, batch_tokens=shape.row_length, learning_rate=RATE, precision=precision)
     accelerator, numbers = Accelerator(), itertools.count()
-    if accelerator.device.type == "cpu":
-        use_packed_attention(model)
+    use_packed_attention(model)
     backend = PlainBackend.wrap(accelerator, MlmObjective(model, precision).train(), recipe)
 
     def step() -> Tensor:
@@ -112,7 +111,7 @@ def own_step(
         masked = [
             mask_row(row, vocabulary.maskable, masking, 0, 0, row_id) for row, row_id in zip(rows, row_ids, strict=True)
         ]
-        batch = collate(masked, vocabulary.special.pad).to(accelerator.device)
+        batch = collate(masked, pad=None).to(accelerator.device)
         loss_sum, _ = backend.forward(batch)
         loss = loss_sum / batch.num_targets
         backend.backward(loss)

@@ -59,7 +59,8 @@ def training(shape: Shape, window: Window | None) -> Callable[[], int]:
     objective = MlmObjective(model, "bf16").train()
     tokens = torch.randint(300, 8000, (1, shape.row_length))
     selected = torch.arange(0, shape.row_length, SELECTED)
-    batch = MlmBatch(tokens, None, selected, tokens.flatten()[selected])
+    row_lengths = (shape.row_length,) if objective.is_packed else ()
+    batch = MlmBatch(tokens, None, selected, tokens.flatten()[selected], row_lengths=row_lengths)
 
     def step() -> int:
         (objective(batch).loss_sum / len(selected)).backward()

@@ -1,8 +1,8 @@
 """Attention over packed batches, whose rows follow each other in one line of tokens, without padding.
 
-On a GPU, a jagged nested tensor lets torch's flash kernel attend within each row. On a CPU without dropout, torch's
-attention runs on one row at a time. With dropout, torch's attention on a CPU works on all heads at once and saves every
-probability. Here it is computed chunk by chunk, and the backward pass recomputes the probabilities.
+On a GPU, a jagged nested tensor lets torch's flash kernel attend within each row. For training on a CPU, in bf16 or
+with dropout, attention is computed in chunks that stay in the cache, and the backward pass recomputes the probabilities;
+with dropout, torch's own attention saves every probability. Otherwise, torch's attention runs on one row at a time.
 
 Example: 12 heads, two rows of 1536 and 400 tokens. A chunk holds at most 1536 x 1536 probabilities. The first row takes
 12 chunks, one per head; the second takes one chunk for all 12 heads (12 x 400 x 400).
@@ -90,7 +90,8 @@ def attention(
     dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
     if query.device.type != "cpu":
         return jagged_attention(query, key, value, packed_rows, dropout, scale), None
-    if dropout:
+    is_trained = torch.is_grad_enabled() and query.requires_grad
+    if dropout or (is_trained and query.dtype == torch.bfloat16):
         return ChunkedAttention.apply(query, key, value, AttentionOptions(packed_rows.slices, dropout, scale)), None
     rows = [states.split(packed_rows.lengths, 2) for states in (query, key, value)]
     outputs = [scaled_dot_product_attention(*row, scale=scale) for row in zip(*rows, strict=True)]
@@ -211,15 +212,16 @@ class ChunkedAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Returns the output as (1, tokens, heads, head_dim), the layout that transformers expects."""
         ctx.save_for_backward(query, key, value)
-        ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu"))
+        ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu")) if options.dropout else 0
         parts, (buffer, scratch), dropout = _plan(options, ctx.seed, query, num_buffers=2)
         output = torch.zeros_like(query.transpose(1, 2))
         for number, chunk in enumerate(parts):
             q, k, v = chunk.inputs_of(query, key, value)
             probs = _softmax(q * options.scale, k, buffer, chunk.block.visible)
-            dropped_probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
-            mixed = torch.bmm(dropped_probs, v * dropout.scale)
-            output[0, chunk.block.queries, chunk.heads] = mixed.transpose(0, 1)
+            if dropout:
+                probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
+                v = v * dropout.scale
+            output[0, chunk.block.queries, chunk.heads] = torch.bmm(probs, v).transpose(0, 1)
         return output
 
     @staticmethod
@@ -234,11 +236,13 @@ class ChunkedAttention(torch.autograd.Function):
             q, k, v = chunk.inputs_of(query, key, value)
             q = q * options.scale
             grad = grad_outputs[0][0, chunk.block.queries, chunk.heads].transpose(0, 1)
-            grad = grad.to(q.dtype) * dropout.scale
-            probs = _softmax(q, k, buffer, chunk.block.visible)
-            mask = dropout.mask(number, probs.shape)
-            dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
-            grad_probs = torch.bmm(grad, v.transpose(1, 2), out=_view(grad_buffer, probs.shape)).mul_(mask)
+            grad = grad.to(q.dtype) * (dropout.scale if dropout else 1)
+            probs = dropped_probs = _softmax(q, k, buffer, chunk.block.visible)
+            grad_probs = torch.bmm(grad, v.transpose(1, 2), out=_view(grad_buffer, probs.shape))
+            if dropout:
+                mask = dropout.mask(number, probs.shape)
+                dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
+                grad_probs.mul_(mask)
             chunk.add_to_keys(grad_value, torch.bmm(dropped_probs.transpose(1, 2), grad))
             grad_scores = _softmax_backward(grad_probs, probs, scratch)
             grad_query[0, chunk.heads, chunk.block.queries] = torch.bmm(grad_scores, k) * options.scale
@@ -248,12 +252,12 @@ class ChunkedAttention(torch.autograd.Function):
 
 def _plan(
     options: AttentionOptions, seed: int, query: Tensor, num_buffers: int
-) -> tuple[list[Chunk], list[Tensor], DropoutPool]:
-    """Returns the chunks, buffers that hold the probabilities of any one of them, and the masks of all."""
+) -> tuple[list[Chunk], list[Tensor], DropoutPool | None]:
+    """Returns the chunks, buffers that hold the probabilities of any one of them, and the masks of all, if any."""
     parts = list(chunks(options.rows, query.shape[1], options.window))
     sizes = [chunk.num_probabilities for chunk in parts]
     buffers = [query.new_empty(max(sizes, default=0)) for _ in range(num_buffers)]
-    return parts, buffers, new_dropout_pool(options.dropout, seed, query, sizes)
+    return parts, buffers, new_dropout_pool(options.dropout, seed, query, sizes) if options.dropout else None
 
 
 def _softmax(query: Tensor, key: Tensor, buffer: Tensor, visible: Tensor | None) -> Tensor:
