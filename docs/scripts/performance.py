@@ -57,9 +57,9 @@ TEXTS = {
 NO_GAIN = """\
 ## What did not pay off
 
-- Attention in chunks without dropout as well: a fifth faster at best, and less exact. With scores in fp32, chunks are
-  29 % slower. A mask of new random numbers for each chunk takes as long as the rest of its forward pass.
-  FlexAttention has no backward pass on CPUs ([decision 14](decisions/0014-packed-batches.md)).
+- Attention in chunks with scores in fp32: 29 % slower. A mask of new random numbers for each chunk takes as long as the
+  rest of its forward pass. FlexAttention has no backward pass on CPUs ([decision
+  14](decisions/0014-packed-batches.md)).
 - More than 2,048 tokens in a micro-batch on a CPU: no faster ([experiment
   6](experiments/0006-plan-against-reality.md)).
 - One matrix product times a constant as an estimate of speed: training reached 3 to 60 % of it, depending on the

@@ -1,8 +1,8 @@
 """Attention over packed batches, whose rows follow each other in one line of tokens, without padding.
 
 On a GPU, a jagged nested tensor lets torch's flash kernel attend within each row. For training on a CPU, in bf16 or
-with dropout, attention is computed in chunks that stay in the cache, and the backward pass recomputes the probabilities;
-with dropout, torch's own attention saves every probability. Otherwise, torch's attention runs on one row at a time.
+dropout, attention is computed in chunks that stay in the cache, and the backward pass recomputes probabilities; with
+dropout, torch's own attention saves every probability. Otherwise, torch's attention runs on one row at a time.
 
 Example: 12 heads, two rows of 1536 and 400 tokens. A chunk holds at most 1536 x 1536 probabilities. The first row takes
 12 chunks, one per head; the second takes one chunk for all 12 heads (12 x 400 x 400).
