@@ -6,8 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model import cost
-from longmlm.model.cost import Work, cost_of, peak_flops
+from longmlm.model import cost, mlm
+from longmlm.model.cost import USED_SHARE, Cost, Work, cost_of, peak_flops
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
@@ -183,3 +183,23 @@ def test_peak_is_that_of_the_gpu_by_its_name(monkeypatch: pytest.MonkeyPatch, na
 def test_a_cpu_has_no_peak_on_a_data_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost.torch.cuda, "is_available", lambda: False)
     assert peak_flops() is None
+
+
+@pytest.mark.parametrize("free_bytes", [10**9, 2 * 10**9, 24 * 10**9])
+@pytest.mark.parametrize(("row_bytes", "row_logit_bytes"), [(10**8, 0), (10**8, 3 * 10**7), (9 * 10**8, 8 * 10**8)])
+def test_the_largest_micro_batch_fits_and_one_row_more_does_not(
+    free_bytes: int, row_bytes: int, row_logit_bytes: int
+) -> None:
+    found = Cost(1.0, 1, 1, row_bytes, 1, 1, row_logit_bytes)
+    fitting = found.fitting_rows(free_bytes, 10**8)
+    room = int(USED_SHARE * free_bytes) - 10**8
+    assert found.batch_bytes(fitting) <= room < found.batch_bytes(fitting + 1)
+    held_at_once = found.batch_bytes(10**6) - 10**6 * (row_bytes - row_logit_bytes)
+    assert held_at_once == (12 * mlm.MAX_LOGITS if row_logit_bytes else 0)
+
+
+def test_zero_stage_3_holds_all_logits(any_kind: tuple[str, int]) -> None:
+    parts, whole = (cost_of(tiny_model(*any_kind), Work(16, 0.5, False, has_all_logits=one)) for one in (False, True))
+    assert parts.row_bytes == whole.row_bytes
+    assert parts.row_logit_bytes == 16 * 12 * 0.5 * tiny_model(*any_kind).config.vocab_size
+    assert whole.row_logit_bytes == 0

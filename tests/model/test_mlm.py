@@ -284,3 +284,15 @@ def test_logits_are_computed_for_some_positions_at_a_time(
     with LogitSizes(objective) as sizes, torch.inference_mode():
         assert torch.allclose(objective.predict(batch).losses.sum(), expected.loss_sum, rtol=1e-6)
     assert max(sizes.rows) == 3
+
+
+def test_a_partitioned_head_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In ZeRO stage 3, ranks with more selected tokens than others must not call it more often."""
+    objective = MlmObjective(tiny_model("roberta", 1))
+    batch = collate(masked_rows(PADDED), 1)
+    monkeypatch.setattr(mlm, "MAX_LOGITS", 1)
+    for is_partitioned, expected in ((False, 1), (True, len(batch.labels))):
+        monkeypatch.setattr(mlm, "is_partitioned", lambda _, now=is_partitioned: now)
+        with LogitSizes(objective) as sizes, torch.no_grad():
+            objective(batch)
+        assert max(sizes.rows) == expected

@@ -3,8 +3,9 @@
     python docs/experiments/scripts/summary.py "bundled RoBERTa mini" en OUTPUT/compare/comparison.json --best fitted
 
 `plain` is the arm with hierarchical positions, `best` the arm given by --best. Accuracies are percent, means over the
-seeds; `base_windows` is null unless trials ran until evaluate, on the rows of that stage. `tokens_to_recover_*` is
-null if a seed did not recover; all values of an arm are null if it was not run.
+seeds; `base_windows` is null unless trials ran until evaluate, on the rows of that stage, or --evaluation names the
+evaluation.json of a run of the best arm. `tokens_to_recover_*` is null if a seed did not recover; all values of an arm
+are null if it was not run. --plain-comparison names a comparison with more steps, in which the plain arm has recovered.
 """
 
 import argparse
@@ -14,14 +15,18 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.comparison import Arm, Comparison
+from longmlm.artifacts.evaluation import Evaluation
 
 SUMMARY = Path(__file__).parents[1] / "summary.json"
 
 
-def entry(comparison: Comparison, language: str, plain: str, best: str) -> dict[str, object]:
-    """Returns what the comparison found, with both arms at the values that served them best."""
-    arms = {arm.name: arm for arm in comparison.arms()}
-    one = arms[best]
+def entry(comparison: Comparison, longer: Comparison, language: str, plain: str, best: str) -> dict[str, object]:
+    """Returns what the comparison found, with both arms at the values that served them best.
+
+    `longer` has the plain arm's recovery; it may be the same comparison.
+    """
+    arms, longer_arms = ({arm.name: arm for arm in found.arms()} for found in (comparison, longer))
+    one, slow = arms[best], longer_arms.get(plain)
     found: dict[str, object] = {
         "language": language,
         "row_length": comparison.row_length,
@@ -32,7 +37,7 @@ def entry(comparison: Comparison, language: str, plain: str, best: str) -> dict[
     other = arms.get(plain)
     recovery = {
         "tokens_to_recover_best": one.tokens_to_recovery(),
-        "tokens_to_recover_plain": other and other.tokens_to_recovery(),
+        "tokens_to_recover_plain": slow and slow.tokens_to_recovery(),
     }
     return found | _results(one) | {f"{key}_plain": value for key, value in _results(other).items()} | recovery
 
@@ -67,9 +72,15 @@ if __name__ == "__main__":
     parser.add_argument("comparison", type=Path)
     parser.add_argument("--plain", default="hierarchical")
     parser.add_argument("--best", default="fitted")
+    parser.add_argument("--evaluation", type=Path)
+    parser.add_argument("--plain-comparison", type=Path)
     options = parser.parse_args()
     summary = json.loads(SUMMARY.read_text(encoding="utf-8")) if SUMMARY.is_file() else {}
     found = artifact.read(Comparison, options.comparison)
-    summary[options.base] = entry(found, options.language, options.plain, options.best)
+    longer = artifact.read(Comparison, options.plain_comparison or options.comparison)
+    summary[options.base] = entry(found, longer, options.language, options.plain, options.best)
+    if options.evaluation:
+        evaluation = artifact.read(Evaluation, options.evaluation)
+        summary[options.base]["base_windows"] = _rounded(evaluation.accuracy("base_windows"))
     SUMMARY.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(summary[options.base], indent=2))

@@ -81,13 +81,17 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a training step computes: in bf16 or fp16 if `is_half`, recomputing activations if `is_checkpointed`."""
+    """What a training step computes: in bf16 or fp16 if `is_half`, recomputing activations if `is_checkpointed`.
+
+    It has all logits of a micro-batch at once if `has_all_logits`, as in ZeRO stage 3; otherwise in parts.
+    """
 
     row_length: int
     selected_fraction: float
     is_half: bool
     is_checkpointed: bool = False
     has_gpu: bool = field(default_factory=torch.cuda.is_available)
+    has_all_logits: bool = False
 
 
 def cost_of(model: PreTrainedModel, work: Work) -> Cost:
@@ -103,6 +107,7 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     attention = 12 * _num_attended(model, work.row_length) * model.config.hidden_size
     num_parameters = model.num_parameters(only_trainable=True)
     layer, rest = _bytes_per_token(model, work)
+    logits = round(work.row_length * BYTES_PER_LOGIT * work.selected_fraction * model.config.vocab_size)
     num_layers = model.config.num_hidden_layers
     kept = num_layers * 4 * model.config.hidden_size + layer if work.is_checkpointed else num_layers * layer
     return Cost(
@@ -112,7 +117,7 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
         row_bytes=round(work.row_length * (kept + rest)),
         evaluation_row_bytes=round(work.row_length * (layer + rest)),
         checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
-        row_logit_bytes=round(work.row_length * BYTES_PER_LOGIT * work.selected_fraction * model.config.vocab_size),
+        row_logit_bytes=0 if work.has_all_logits else logits,
     )
 
 

@@ -36,7 +36,8 @@ class MlmObjective(nn.Module):
     """A masked language model whose head runs at the selected positions only; parameters stay fp32 in any precision.
 
     The head runs on as many positions at a time as give MAX_LOGITS logits, and again in the backward pass if those are
-    not all: with 50,265 tokens in the vocabulary, on 1,335 positions.
+    not all: with 50,265 tokens in the vocabulary, on 1,335 positions. In ZeRO stage 3 it runs once: every rank has to
+    call it equally often, because each call gathers its parameters.
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
@@ -60,7 +61,7 @@ class MlmObjective(nn.Module):
     def predict(self, batch: MlmBatch) -> MlmOutput:
         """Returns loss and correctness at each selected position, in the batch's order."""
         hidden, size = self.selected_states(batch), max(1, MAX_LOGITS // self.model.config.vocab_size)
-        if len(hidden) <= size:
+        if len(hidden) <= size or is_partitioned(self.parts.decoder_weight):
             return self._predict(hidden, batch.labels)
         predict = self._predict
         if torch.is_grad_enabled():
@@ -111,6 +112,11 @@ class MlmObjective(nn.Module):
     def attention_mask(self, batch: MlmBatch) -> Tensor | None:
         """Returns the mask that the encoder gets."""
         return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
+
+
+def is_partitioned(parameter: nn.Parameter) -> bool:
+    """Returns whether the parameter itself is partitioned over the ranks, as in ZeRO stage 3."""
+    return hasattr(parameter, "ds_id")
 
 
 def _attend_in_fp32(layers: nn.ModuleList) -> None:

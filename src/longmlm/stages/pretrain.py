@@ -42,7 +42,7 @@ from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_scaling, run_precision
-from longmlm.training.deepspeed_backend import DeepSpeedBackend, plugin_of_launch
+from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch
 from longmlm.training.dry_run import dry_run
 from longmlm.training.loop import is_recovered, start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
@@ -118,7 +118,13 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     if runtime.activation_checkpointing:
         checkpoint_activations(loaded.model)
     is_half = precision != "no"
-    work = Work(rows.row_length, recipe.masking.selected_fraction, is_half, runtime.activation_checkpointing)
+    work = Work(
+        row_length=rows.row_length,
+        selected_fraction=recipe.masking.selected_fraction,
+        is_half=is_half,
+        is_checkpointed=runtime.activation_checkpointing,
+        has_all_logits=getattr(accelerator.deepspeed_plugin, "zero_stage", 0) == PARTITIONED_PARAMETERS,
+    )
     cost = cost_of(loaded.model, work)
     peak = (runtime.peak_flops or peak_flops()) if is_half else None
     objective = MlmObjective(loaded.model, precision)

@@ -30,11 +30,13 @@ from accelerate.utils import DeepSpeedPlugin
 from torch import Tensor, nn
 
 from longmlm.errors import TrainingError
+from longmlm.model.mlm import is_partitioned
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import OptimizerState, cpu_copies, gather_state_dict
 from longmlm.training.objective import Batch, Objective
 from longmlm.training.optimizer import new_optimizer
 
+PARTITIONED_PARAMETERS = 3  # the stage
 MOMENTS = ("exp_avg", "exp_avg_sq")
 FIXED = {
     "gradient_predivide_factor": 1.0,
@@ -78,7 +80,7 @@ class DeepSpeedBackend:
         for flat in getattr(zero, "fp32_partitioned_groups_flat", None) or zero.single_partition_of_fp32_groups:
             zero.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device)}
             zero.optimizer.state[flat] |= {key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS}
-        if not _is_partitioned(next(engine.parameters())):
+        if not is_partitioned(next(engine.parameters())):
             zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  # once an update is made, it would link one group too few
         return cls(accelerator, engine, parameters)
 
@@ -144,15 +146,10 @@ class DeepSpeedBackend:
         for index, parameter in enumerate(self.parameters if states else ()):
             for key in MOMENTS:
                 value = states[index][key].to(parameter.device)
-                if _is_partitioned(parameter):
+                if is_partitioned(parameter):
                     safe_set_local_optimizer_state(parameter, _partition(value, parameter), key)
                 else:
                     safe_set_full_optimizer_state(parameter, value, key)
-
-
-def _is_partitioned(parameter: nn.Parameter) -> bool:
-    """Returns whether parameters themselves are partitioned, as in stage 3."""
-    return hasattr(parameter, "ds_id")
 
 
 def _full_value(value: Tensor) -> Tensor:
