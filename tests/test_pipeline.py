@@ -127,8 +127,8 @@ def test_later_stages_read_from_a_configured_output_path(mine: str, tmp_path: Pa
 @pytest.mark.parametrize("overlay", ["length = 2048\n", "[pretrain.runtime]\nnum_loader_workers = 2\n"])
 def test_an_overlay_of_one_key_is_enough(mine: str, tmp_path: Path, overlay: str) -> None:
     before, after = resolved(mine), resolved(mine, written(tmp_path, "overlay.toml", overlay))
-    expected = (2048, 0) if "length" in overlay else (1536, 2)
-    assert (before.length, before.pretrain.runtime.num_loader_workers) == (1536, 0)
+    expected = (2048, None) if "length" in overlay else (1536, 2)
+    assert (before.length, before.pretrain.runtime.num_loader_workers) == (1536, None)
     assert (after.extend.recipe.num_positions, after.pretrain.runtime.num_loader_workers) == expected
 
 

@@ -69,8 +69,8 @@ def test_padded_rows_have_a_mask_that_only_the_memory_efficient_kernel_takes(cal
 def test_more_rows_fit_with_each_saving(length):
     rows = [gpu.planned_rows(replace(BASE, row_length=length), mode) for mode in gpu.MODES]
     assert [mode.name for mode in gpu.MODES][-2:] == ["bf16", "bf16, recomputation"]
-    assert sorted(set(rows)) == rows
-    assert rows[2] > 3.5 * AUTHOR[length] and rows[3] > 2 * rows[2]
+    assert rows[0] <= rows[1] < rows[2] < rows[3]  # without recomputation, logits of all positions fit in the same room
+    assert rows[2] > 4 * AUTHOR[length] and rows[3] > 2 * rows[2]
 
 
 def test_a_row_of_four_times_the_length_takes_four_times_the_memory():

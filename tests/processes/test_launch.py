@@ -149,14 +149,14 @@ def test_every_rank_takes_the_rows_that_fit_on_the_fullest(settings, tmp_path):
 @pytest.mark.parametrize("exported", [None, 3])
 def test_exported_number_of_threads_reaches_every_rank_and_the_launchers_own_does_not(tmp_path, exported):
     script = tmp_path / "threads.py"
-    lines = ["import torch", "from longmlm.runtime.launch import launch", "launch()", "print(torch.get_num_threads())"]
-    script.write_text("\n".join(lines))
+    found = "Path(__file__).with_name(os.environ['LOCAL_RANK']).write_text(str(torch.get_num_threads()))"
+    imports = ["import os", "from pathlib import Path", "import torch", "from longmlm.runtime.launch import launch"]
+    script.write_text("\n".join([*imports, "launch()", found]))
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment |= {"PYTHONPATH": str(ROOT / "src"), **({"OMP_NUM_THREADS": str(exported)} if exported else {})}
-    command = [*TWO_PROCESSES, str(script)]
-    process = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
+    subprocess.run([*TWO_PROCESSES, str(script)], check=True, env=environment)
     expected = exported or max(1, len(os.sched_getaffinity(0)) // 2)
-    assert process.stdout.split() == [str(expected)] * 2
+    assert [(tmp_path / rank).read_text() for rank in "01"] == [str(expected)] * 2
 
 
 def test_every_rank_halves_its_micro_batches_when_one_runs_out_of_memory_before_the_first_step(settings, tmp_path):

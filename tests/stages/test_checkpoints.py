@@ -76,8 +76,8 @@ def test_a_damaged_checkpoint_is_not_exported(run_here, run_folder, tmp_path) ->
     ("settings", "reason"),
     [
         ({"action": "export"}, "output"),
-        ({"output": "out"}, "output"),
-        ({"action": "export", "output": "out", "step": 7}, "step-00000007"),
+        ({"output": "new"}, "output"),
+        ({"action": "export", "output": "no-such-folder", "step": 7}, "step-00000007"),
         ({"run": "nowhere"}, "nowhere has no checkpoints"),
     ],
 )

@@ -53,7 +53,7 @@ def limit_rows(set_attribute: Callable[..., None], num_rows: int, error: Runtime
 
     def limited(objective, batch):
         sums = forward(objective, batch)
-        if next(passes) >= num_passes and len(batch.input_ids) > num_rows:
+        if next(passes) >= num_passes and len(batch.row_ids) > num_rows:
             raise error
         return sums
 
