@@ -278,9 +278,9 @@ def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
 
 def test_only_known_families_with_sdpa_use_packed_attention(any_kind: tuple[str, int]) -> None:
     model = tiny_model(*any_kind)
-    before = attention_name(model)
+    expected = ATTENTION_NAME if model.config.model_type in LEARNED_FAMILIES else attention_name(model)
     use_packed_attention(model)
-    assert attention_name(model) == (ATTENTION_NAME if model.config.model_type in LEARNED_FAMILIES else before)
+    assert attention_name(model) == expected
     eager = tiny_model(*any_kind)
     eager.set_attn_implementation("eager")
     use_packed_attention(eager)
@@ -288,8 +288,7 @@ def test_only_known_families_with_sdpa_use_packed_attention(any_kind: tuple[str,
 
 
 def test_a_decoder_keeps_its_attention() -> None:
-    model = tiny_model("bert", 0)
-    model.config.is_decoder = True
+    (model := tiny_model("bert", 0)).config.is_decoder = True
     use_packed_attention(model)
     assert attention_name(model) == "sdpa"
 

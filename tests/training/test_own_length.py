@@ -36,9 +36,9 @@ def rows(base: Path) -> Path:
 
 @pytest.fixture
 def own(settings: PretrainConfig, base: Path, rows: Path) -> PretrainConfig:
-    """Eight steps from the base model."""
+    """Sixteen steps from the base model."""
     start = Start(checkpoint=str(base))
-    return with_recipe(replace(settings, rows=str(rows), start=start), num_steps=8, learning_rate=3e-3)
+    return with_recipe(replace(settings, rows=str(rows), start=start), num_steps=16, learning_rate=3e-3)
 
 
 def test_from_base_model_to_release(own, base, rows, train, monkeypatch, tmp_path) -> None:
@@ -50,9 +50,9 @@ def test_from_base_model_to_release(own, base, rows, train, monkeypatch, tmp_pat
         with pytest.raises(SystemExit):
             train(own)
     run = train(own)
-    assert losses(run) == losses(uninterrupted) and len(losses(run)) == 8
+    assert losses(run) == losses(uninterrupted) and len(losses(run)) == 16
     assert sum(losses(run)[-3:]) < sum(losses(run)[:3])
-    left, right, before = weights_at(run, 8), weights_at(uninterrupted, 8), load_file(base / "model.safetensors")
+    left, right, before = weights_at(run, 16), weights_at(uninterrupted, 16), load_file(base / "model.safetensors")
     assert left.keys() == right.keys() == before.keys() and len(left) > 15
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert sum(not torch.equal(left[name], before[name]) for name in left) > 15
