@@ -35,8 +35,8 @@ class MlmOutput(NamedTuple):
 class MlmObjective(nn.Module):
     """A masked language model whose head runs at the selected positions only; parameters stay fp32 in any precision.
 
-    The head runs on as many positions at a time as give MAX_LOGITS logits, and again in the backward pass if those are
-    not all: with 50,265 tokens in the vocabulary, on 1,335 positions.
+    The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
+    positions. If a batch has more, it computes them again in the backward pass.
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
@@ -49,7 +49,7 @@ class MlmObjective(nn.Module):
 
     @property
     def is_packed(self) -> bool:
-        """Whether packed batches can be read; padded ones always can."""
+        """Whether the model can read packed batches; it can always read padded ones."""
         return is_packed(self.model)
 
     def forward(self, batch: MlmBatch) -> LossSum:

@@ -127,9 +127,9 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
 
 
 def fitting_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> tuple[Task, Update]:
-    """Makes one update, and returns it with the task whose micro-batches fit: on out-of-memory, those of half the rows.
+    """Makes one update, and returns it with a task whose micro-batches fit: they are halved when memory runs out.
 
-    Raises what `one_update` raises, and TrainingError if memory does not suffice.
+    Raises what `one_update` raises, and TrainingError if memory is not sufficient.
     """
     generators = generator_states()
     while True:

@@ -25,7 +25,7 @@ class Batch(Protocol):
 
     @property
     def num_padded(self) -> int:
-        """Tokens with padding."""
+        """Tokens, padding included."""
 
     @property
     def row_ids(self) -> tuple[int, ...]:

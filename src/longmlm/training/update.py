@@ -36,7 +36,7 @@ MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00
 class Update:
     """One update over all ranks: mean loss in nats, accuracy in percent, gradient norm before clipping.
 
-    `num_tokens` counts the tokens of the rows, `num_padded` those and the padding.
+    `num_tokens` counts tokens without padding, `num_padded` with padding.
 
     An update is skipped, and changes no weight, when its loss or norm is not finite, as happens in fp16.
     """
