@@ -1,7 +1,7 @@
 """Masked-token accuracy on held-out rows: longmlm compared with transformers' Trainer.evaluate, on the same masks.
 
-Trainer.evaluate computes the loss and, as in run_mlm.py, the accuracy of the likeliest tokens. Rows are random tokens;
-three of four fill 90 to 100 % of the row length, the others 10 to 90 %. For the Trainer they are masked beforehand, for
+Trainer.evaluate computes the loss and, as in run_mlm.py, the accuracy of the top predictions. Rows are random tokens;
+three in four fill 90 to 100 % of the row length, the others 10 to 90 %. For the Trainer they are masked beforehand, for
 longmlm in the timed part. Both must find the same loss and accuracy, up to rounding in bf16.
 
     python benchmarks/evaluation.py [--quick]
@@ -38,7 +38,7 @@ from longmlm.settings.held_out import HeldOut
 
 TOKENIZER = "src/longmlm/bundled/roberta-mini"  # token ids are drawn from this vocabulary; the model's may be larger
 NUM_BASE_POSITIONS = 512
-TOLERANCE = 0.01  # relative, of the loss; of the accuracy, in the share of selected tokens
+TOLERANCE = 0.01  # relative for the loss; for the accuracy, a share of the selected tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _share_correct(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def num_tokens_after(prepare: Callable[[Shape], Any], shape: Shape) -> Callable[[], int]:
-    """Returns a function that measures, and returns the number of tokens without padding."""
+    """Returns a function that runs the evaluation and returns the number of tokens without padding."""
     frozen, work = prepare(shape)
     num_tokens = sum(len(frozen.rows[row_id]) for row_id in frozen.row_ids)
 
@@ -162,7 +162,10 @@ def num_tokens_after(prepare: Callable[[Shape], Any], shape: Shape) -> Callable[
 
 
 def check_same_result(shape: Shape) -> None:
-    """Raises AssertionError unless both measure the same; runs in a process of its own, as torch must before a fork."""
+    """Raises AssertionError unless both measure the same.
+
+    Call it in a process of its own: a process that has used torch must not fork.
+    """
     (own_loss, own_share), (loss, share) = (prepare(shape)[1]() for prepare in (ours, theirs))
     print(f"loss {own_loss:.4f} and {loss:.4f}, correct {100 * own_share:.3f} % and {100 * share:.3f} %", flush=True)
     assert abs(own_loss / loss - 1) < TOLERANCE

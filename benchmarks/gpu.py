@@ -1,4 +1,4 @@
-"""Measures one part of longmlm on a GPU, as JSON lines, or prints the table of all lines: see benchmarks/gpu.sh.
+"""Measures one part of longmlm on a GPU and prints JSON lines, or prints them as a table; benchmarks/gpu.sh calls it.
 
 Without a GPU it runs small shapes on the CPU, which checks the script and measures nothing of interest.
 
@@ -43,7 +43,7 @@ class Line:
 
 
 class Mode(NamedTuple):
-    """A way to train: its precision, whether the head runs everywhere, whether activations are recomputed."""
+    """A way to train: its precision, whether the head runs at every position, whether activations are recomputed."""
 
     name: str
     precision: ComputePrecision
@@ -65,7 +65,7 @@ MODES = (
 
 
 def planned_rows(shape: Shape, mode: Mode, memory_bytes: int = CARD_BYTES) -> int:
-    """Returns the largest micro-batch in that memory by the cost model, which needs no weights."""
+    """Returns how many rows of a micro-batch fit into that memory by the cost model, which needs no weights."""
     with torch.device("meta"):
         model = shape.roberta()
     is_half, fraction = mode.precision != "no", mode.masking.selected_fraction
@@ -119,9 +119,9 @@ def speed(shape: Shape, lengths: tuple[int, ...], is_compiled: bool = False) -> 
 
 
 def memory(shapes: tuple[Shape, ...], lengths: tuple[int, ...]) -> Iterator[Line]:
-    """Yields the largest micro-batch in 24 GB by the cost model, and what a step with it takes on this GPU.
+    """Yields the largest micro-batch in 24 GB by the cost model, and the memory that a step takes on this GPU.
 
-    torch is held to 24 GB of a larger GPU. Without a GPU, only the plan is given.
+    torch is limited to 24 GB of a larger GPU. Without a GPU, only the plan is given.
     """
     if _has_gpu():
         total = torch.cuda.get_device_properties(0).total_memory
@@ -136,7 +136,7 @@ def memory(shapes: tuple[Shape, ...], lengths: tuple[int, ...]) -> Iterator[Line
 
 
 def _peak_memory(shape: Shape, mode: Mode) -> str:
-    """Returns the peak of one step and the update, in words."""
+    """Returns the peak memory of two steps, in words."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     model = shape.roberta()

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures longmlm on one GPU in under ten minutes and prints the table last: the attention kernel in use, bf16 against
-# fp32, tokens/s and MFU, compiled against eager, and the largest micro-batches in 24 GB with the memory that they take.
+# Measures longmlm on one GPU in under ten minutes and prints the table last: the attention kernel in use, bf16 compared
+# with fp32, tokens/s and MFU, compiled compared with eager, and the largest micro-batches in 24 GB with the memory that
+# they take.
 #
 #   benchmarks/gpu.sh                 on the first visible GPU
 #   benchmarks/gpu.sh --device cpu    small shapes, to check this script without a GPU
@@ -17,7 +18,7 @@ esac
 
 mkdir -p out
 : > out/gpu.jsonl
-# Parts and their seconds, 590 in total; what a part has measured until then is kept.
+# Parts and their seconds, 590 in total; a part that runs out of time keeps what it has measured.
 for part in kernels:60 parity:60 speed:110 compiled:170 memory:190; do
   timeout "${part#*:}" python benchmarks/gpu.py "${part%:*}" >> out/gpu.jsonl ||
     echo "warning: the part ${part%:*} failed or took more than ${part#*:} s" >&2

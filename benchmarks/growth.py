@@ -1,10 +1,10 @@
-"""Time and memory of training steps with the same number of tokens, cut into rows of 512 to 8192, in bf16.
+"""Time and memory of training steps with the same number of tokens, cut into rows of 512 to 8192 tokens.
 
-The peer is transformers' Trainer with its attention and the head at every position, without dropout: with dropout, its
-attention saves every probability and does not fit into memory. The FLOP formula is that of longmlm's cost model. The
-method's author calls the cost near-linear up to 2048. `growth` in the JSON line answers: the exponent by which the time
-of a row grows from the shortest length to 2048 (1 is linear, 2 quadratic), by the formula and by each measurement, and
-the fit of seconds per token = a + b * length over all lengths.
+All steps are in bf16. The peer is transformers' Trainer with its attention and the head at every position, without
+dropout: with dropout, its attention saves every probability and does not fit into memory. The FLOP formula is longmlm's
+cost model. The method's author calls the cost near-linear up to 2048. `growth` in the JSON line tests that: it holds
+the exponent with which the time of a row grows from the shortest length to 2048 (1 is linear, 2 quadratic), by the
+formula and by each measurement, and the fit of seconds per token = a + b * length over all lengths.
 
     python benchmarks/growth.py [--quick]      # without --quick about an hour on two cores
 """
@@ -25,7 +25,10 @@ NEAR_LINEAR = 1.2  # the exponent up to which we call it so
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How the cost per token grows with the row length: see the module's docstring. Quadratic share: of `b` at LAST."""
+    """How the cost grows with the row length: see the module's docstring.
+
+    `quadratic_share` is the share of `b * length` in the time per token at LAST.
+    """
 
     measured: str
     exponent: float
@@ -36,7 +39,7 @@ class Growth:
 
 
 def growth(measured: str, lengths: Sequence[int], seconds_per_token: Sequence[float]) -> Growth:
-    """Returns the exponent from the shortest length to LAST, and the fitted line; both lengths must be there."""
+    """Returns the exponent from the shortest length, which must come first, to LAST, and the fitted line."""
     last = lengths.index(LAST)
     exponent = 1 + math.log(seconds_per_token[last] / seconds_per_token[0]) / math.log(LAST / lengths[0])
     slope, constant = np.polyfit(lengths, seconds_per_token, 1)
@@ -45,7 +48,7 @@ def growth(measured: str, lengths: Sequence[int], seconds_per_token: Sequence[fl
 
 
 def comparisons(shape: Shape, lengths: Sequence[int], num_tokens: int) -> list[Comparison]:
-    """Returns a comparison without dropout for each row length, then longmlm with dropout alone."""
+    """Returns a comparison without dropout for each row length, then longmlm alone with dropout."""
     shapes = [replace(shape, row_length=length, num_rows=num_tokens // length, num_steps=1) for length in lengths]
     found = []
     for one in (replace(one, dropout=0.0) for one in shapes):
@@ -55,7 +58,7 @@ def comparisons(shape: Shape, lengths: Sequence[int], num_tokens: int) -> list[C
 
 
 def main() -> None:
-    """Measures, prints the growth, and the JSON line."""
+    """Measures, and prints the growth and the JSON line."""
     is_quick = quick_requested(__doc__ or "")
     shape, num_tokens = (SMALL, 2048) if is_quick else (BASE, 8192)
     lengths = (512, 1024, 2048) if is_quick else (512, 1024, 1536, 2048, 4096, 8192)

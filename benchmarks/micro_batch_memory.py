@@ -4,10 +4,10 @@ The tables come from longmlm's cost model, with shapes only and no weights. `sto
 which computes logits at all positions; `eager` saves every attention probability, as transformers did before fused
 attention. The method's author reached 22, 9 and 5 rows of 512, 1024 and 1536 tokens on a card of 24 GB.
 
-Then the cost model is compared with the tensors that autograd saves on a CPU, per row and in every mode. What a GPU
-saves instead: one byte per unit and dropout, where a CPU saves noise in the type of the activations; for fused
-attention, query, key, value and output as on a CPU, 4 bytes per head and token (the logarithm of the sum of
-exponentials), no probabilities, and for rows with padding a mask of each pair of tokens. longmlm's rows have none.
+Then the cost model is compared with the tensors that autograd saves on a CPU, per row and in every mode. A GPU saves
+other tensors: for each dropout one byte per unit, where a CPU saves noise in the type of the activations; for fused
+attention, query, key, value and output as on a CPU, 4 bytes per head and token (the log-sum-exp), and no probabilities;
+and for padded rows, a mask value for each pair of tokens. longmlm's rows have no padding.
 
     python benchmarks/micro_batch_memory.py [--quick]
 """
@@ -50,7 +50,7 @@ class Shape:
 
     @property
     def num_heads(self) -> int:
-        """Attention heads, of 64 units."""
+        """The number of attention heads, each of 64 units."""
         return self.width // 64
 
     def model(self, length: int, attention: str = "sdpa") -> RobertaForMaskedLM:
@@ -106,7 +106,7 @@ def meta_model(shape: Shape, length: int) -> RobertaForMaskedLM:
 
 
 def cost_on_gpu(shape: Shape, mode: Mode, length: int) -> Cost:
-    """Returns the cost of a row on a GPU: for stock with all logits at once, and with eager's scores."""
+    """Returns the cost on a GPU: stock holds all logits at once, and eager attention adds its scores."""
     cost = cost_of(meta_model(shape, length), mode.work(length, has_gpu=True))
     eager = EAGER_BYTES_GPU * shape.num_layers * length**2 * shape.num_heads if mode.is_eager else 0
     logits = 0 if mode.is_stock else cost.row_logit_bytes
@@ -120,7 +120,10 @@ def rows_that_fit(shape: Shape, mode: Mode, length: int, share: float = USED_SHA
 
 
 def predicted_bytes(shape: Shape, mode: Mode, length: int) -> int:
-    """Returns what the forward pass of a row saves on a CPU: no gradients of logits, and no layer recomputed yet."""
+    """Returns the bytes that the forward pass of a row saves on a CPU, by the cost model.
+
+    They include neither gradients of logits nor a recomputed layer.
+    """
     work = mode.work(length, has_gpu=False)
     cost = cost_of(meta_model(shape, length), work)
     logits = round(work.selected_fraction * length * shape.vocabulary)
@@ -132,7 +135,7 @@ def predicted_bytes(shape: Shape, mode: Mode, length: int) -> int:
 
 
 def measured_bytes(shape: Shape, mode: Mode, length: int) -> int:
-    """Returns what the forward pass of one more row really saves on this CPU."""
+    """Returns the bytes that autograd saves on this CPU in the forward pass of one more row."""
     torch.manual_seed(0)
     model = shape.model(length, "eager" if mode.is_eager else "sdpa")
     use_packed_attention(model)
@@ -146,7 +149,7 @@ def measured_bytes(shape: Shape, mode: Mode, length: int) -> int:
 def loss_of(objective: MlmObjective, mode: Mode, length: int, num_rows: int) -> Tensor:
     """Returns the loss of rows of random tokens, with logits at all positions for stock.
 
-    Without eager attention, stock runs with longmlm's attention: that of transformers saves scores on a CPU.
+    Without eager attention, stock runs with longmlm's attention: transformers' own would save scores on a CPU.
     """
     tokens = torch.randint(5, 8000, (num_rows, length))
     if mode.is_eager:

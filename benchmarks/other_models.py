@@ -1,15 +1,15 @@
-"""Compares a training step of longmlm with those of other models that read long rows, of RoBERTa-base's size, in bf16.
+"""Compares training steps of longmlm with those of other long-context models of RoBERTa-base's size, in bf16.
 
-All models have RoBERTa-base's number of layers, width and vocabulary, random weights, and the dropout that their
-configuration asks for, which longmlm's RoBERTa then has as well.
+All models have RoBERTa-base's number of layers, width and vocabulary, and random weights. Each has the dropout of its
+configuration, and longmlm's RoBERTa has the same.
 
-- ModernBERT (transformers, Trainer): windows of 128 in two layers of three, as many parameters, no dropout.
-- Longformer (transformers, Trainer): windows of 512, no global tokens, 21 M parameters more for them, dropout 0.1.
+- ModernBERT (transformers, Trainer): windows of 128 in two of three layers, as many parameters, no dropout.
+- Longformer (transformers, Trainer): windows of 512, no global tokens but 21 M parameters for them, dropout 0.1.
 - bert4torch's BERT with hierarchical positions: full attention, dropout 0.1, in a plain loop under autocast, with the
   head at every position. It is compared only where bert4torch is installed: pip install --no-deps bert4torch==0.6.1
-  torch4keras==0.3.3 (0.6.2 imports torchvision without requiring it). Its table has 512 rows.
+  torch4keras==0.3.3 (0.6.2 imports torchvision without requiring it). Its position table has 512 rows.
 
-What is compared is speed and memory, not accuracy; only bert4torch's model could start from BERT's weights, as
+Speed and memory are compared, not accuracy; only bert4torch's model could start from BERT's weights, as
 longmlm's does.
 
     python benchmarks/other_models.py [--quick]
@@ -112,7 +112,7 @@ def bert4torch(shape: Shape) -> Callable[[], int]:
 
 
 def comparisons(shape: Shape) -> list[Comparison]:
-    """Returns the comparisons at this row length, with those of bert4torch only where it is installed."""
+    """Returns the comparisons at this row length, with bert4torch only where it is installed."""
     plain = replace(shape, dropout=0.0)
     ways = [
         (plain, trainer_way("ModernBERT, Trainer", plain, partial(modernbert, plain))),

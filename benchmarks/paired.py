@@ -2,7 +2,7 @@
 
 Each side runs several times, alternately, in fresh processes. Prints medians, ratio and peak memory. The last line is a
 JSON object: name, shape, ours, peer, ratio, unit, aim, met, memory, and `others` for further shapes. `ratio` says how
-many times as good as the peer's figure ours is: for tokens/s ours divided by the peer's, for seconds the inverse.
+many times as good as the peer's our figure is: ours divided by the peer's for tokens/s, the inverse for seconds.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Unit = Literal["tokens/s", "GFLOP/s", "s"]
 
 
 def rate(work: Callable[[], float]) -> float:
-    """Returns what the work returns, such as a number of tokens, per second."""
+    """Runs the work, which returns an amount such as a number of tokens, and returns that amount per second."""
     started = time.perf_counter()
     amount = work()
     return amount / (time.perf_counter() - started)
@@ -36,13 +36,13 @@ def seconds(work: Callable[[], float]) -> float:
 
 
 def result(work: Callable[[], float]) -> float:
-    """Returns what the work returns: work that measures by itself."""
+    """Returns what the work returns: for work that measures itself."""
     return work()
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of doing the work: `prepare` is not timed and returns the work, of which `figure` takes the figure."""
+    """A way of doing the work: `prepare`, which is not timed, returns the work, and `figure` measures it."""
 
     name: str
     prepare: Callable[[], Callable[[], float]]
@@ -51,7 +51,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Median, lowest and highest figure over all rounds, and GiB: the peak resident memory of the largest process."""
+    """Median, lowest and highest figure over all rounds; `gib` is the peak resident memory of the largest process."""
 
     median: float
     lowest: float
@@ -61,7 +61,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One comparison, as in the JSON line; without a peer, all that concerns it is None."""
+    """One comparison, as in the JSON line; without a peer, the fields about it are None."""
 
     shape: str
     ours: float
@@ -83,7 +83,7 @@ class Comparison:
     """The work in words (`shape`), our way and the peer's, and the targets.
 
     `aim` is the target for the ratio, `memory_aim` for the peer's memory divided by ours; a ratio above `max_ratio`
-    misses it as well. Without a peer, only ours is measured.
+    misses the target, too. Without a peer, only ours is measured.
     """
 
     shape: str
@@ -153,7 +153,7 @@ def run(name: str, description: str, full: Sequence[Comparison], quick: Sequence
 
 
 def print_results(name: str, results: Sequence[Result], **more: object) -> None:
-    """Prints the JSON line: the first result, the rest under `others`, and what else the script has found."""
+    """Prints the JSON line: the first result, the rest under `others`, and whatever else the script measured."""
     first, *others = map(asdict, results)
     print(json.dumps({"name": name, **first, **more, **({"others": others} if others else {})}, default=asdict))
 

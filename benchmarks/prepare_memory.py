@@ -61,7 +61,10 @@ def write_corpus(path: Path, paragraphs: Iterator[str], num_bytes: int) -> None:
 
 
 def comparisons(folder: Path, corpus_megabytes: int, document_megabytes: int) -> list[Comparison]:
-    """Writes the texts and returns the comparisons: a corpus, then documents, beside which each split has others."""
+    """Writes the texts and returns the comparisons: a corpus, then huge documents.
+
+    A small corpus is packed with each huge document, so that both splits have other documents.
+    """
     corpus, small = folder / f"{corpus_megabytes}.jsonl", folder / f"{corpus_megabytes}-small.jsonl"
     write_corpus(corpus, english(0), corpus_megabytes * MEGABYTE)
     write_corpus(small, english(1), MEGABYTE)

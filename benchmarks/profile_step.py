@@ -1,4 +1,4 @@
-"""Where the time of a training step of RoBERTa-base goes, and its FLOP/s beside the peak of bf16 matrix products.
+"""Where the time of a training step of RoBERTa-base goes, and its FLOP/s compared with bf16 matrix products.
 
 The step has a row of 1536 tokens and dropout 0.1.
 
@@ -46,7 +46,7 @@ class Line:
 
 
 def matmul_peak() -> float:
-    """Returns the FLOP/s of the fastest product, each the median of several."""
+    """Returns the GFLOP/s of the fastest product; each product's is the median of several runs."""
     speeds = []
     for rows, inner, columns in PRODUCTS:
         left, right = torch.randn(rows, inner, dtype=torch.bfloat16), torch.randn(inner, columns, dtype=torch.bfloat16)
@@ -61,7 +61,7 @@ def matmul_peak() -> float:
 
 
 def own_flops(shape: Shape) -> Callable[[], float]:
-    """Returns longmlm's training steps, which return their GFLOP."""
+    """Returns a function that runs longmlm's training steps and returns their GFLOP."""
     work, per_token = ours(shape), flop_per_token(shape)
     return lambda: per_token * work() / 1e9
 
@@ -80,7 +80,7 @@ def profiled(shape: Shape) -> list[Line]:
 
 
 def group_of(event: FunctionEvent, vocabulary: int) -> str:
-    """Returns the group of an operation by its name, its callers' names, and the vocabulary among its sizes."""
+    """Returns the group of an operation, by its name, its callers' names, and a vocabulary size in its input shapes."""
     names = list(_callers(event))
     found = next((group for group, parts in GROUPS.items() if _has(names, parts)), REST)
     is_decoder = re.search(rf"\b{vocabulary}\b", str(event.input_shapes)) is not None
@@ -99,7 +99,7 @@ def _callers(event: FunctionEvent | None) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measures, prints the table and the JSON line."""
+    """Measures, and prints the table and the JSON line."""
     is_quick = quick_requested(__doc__ or "")
     shape = SMALL if is_quick else BASE
     own = Way("longmlm, training step", partial(own_flops, shape))

@@ -1,6 +1,6 @@
 """Runs every benchmark, prints a table of all figures, and writes them to out/benchmarks.json.
 
-docs/scripts/performance.py makes docs/performance.md of that file. Exits with code 1 if a benchmark failed.
+docs/scripts/performance.py makes docs/performance.md from that file. Exits with code 1 if a benchmark failed.
 
     python benchmarks/report.py [--quick]
 """
@@ -20,7 +20,7 @@ from paired import quick_requested
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "out" / "benchmarks.json"
-OTHERS = ("gpu", "pipeline_costs", "report")  # one needs a GPU, one measures nothing
+OTHERS = ("gpu", "pipeline_costs", "report")  # the first needs a GPU, the others measure nothing
 COLUMNS = (("ours", 12), ("peer", 12), ("ratio", 7), ("aim", 6), ("met", 5), ("ours_gib", 9), ("peer_gib", 9))
 
 
@@ -38,7 +38,7 @@ def machine() -> str:
 
 
 def scripts() -> list[str]:
-    """Returns the names of all benchmarks: the programs of this folder without OTHERS."""
+    """Returns the names of all benchmarks: the scripts in this folder except OTHERS."""
     sources = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
     return [name for name, text in sources.items() if "if __name__ ==" in text and name not in OTHERS]
 

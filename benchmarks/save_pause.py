@@ -33,7 +33,7 @@ class Holder(nn.Module):
 
 
 def ours(shape: Shape) -> Callable[[], float]:
-    """Returns what training waits for: a copy of a model with AdamW's moments, as after a step."""
+    """Returns a function that does what training waits for: copying a model and AdamW's moments, as after a step."""
     model = shape.roberta()
     backend = PlainBackend.wrap(Accelerator(cpu=True), Holder(model), RECIPE)
     _give_gradients(model)
@@ -48,7 +48,7 @@ def ours(shape: Shape) -> Callable[[], float]:
 
 
 def theirs(shape: Shape) -> Callable[[], float]:
-    """Returns Accelerate's save of the same."""
+    """Returns a function that saves the same with Accelerate."""
     accelerator, model = Accelerator(cpu=True), shape.roberta()
     prepared, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True))
     _give_gradients(prepared)

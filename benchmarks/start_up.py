@@ -2,9 +2,9 @@
 
 longmlm computes which rows follow the cursor. The Trainer draws the order of the epoch and goes through the batches
 that the run has consumed, without reading their rows (accelerate.skip_first_batches). Both open the same folder of
-rows, which are repeated to stand for 12 million, and read, mask and collate the batch after the first ten million. The
-second comparison is between longmlm after ten million rows and after ten. Figures are tokens of that batch, divided by
-the seconds since the rows were opened.
+rows, repeated until there are 12 million, and read, mask and collate the batch after the first ten million. The second
+comparison is between longmlm after ten million rows and after ten. A figure is the number of tokens in that batch,
+divided by the seconds since the rows were opened.
 
     python benchmarks/start_up.py [--quick]
 """

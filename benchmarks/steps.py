@@ -96,7 +96,7 @@ SMALL = Shape("small", 4, 256, 8192, 1536, 0.1)
 def own_step(
     shape: Shape, model: PreTrainedModel, precision: ComputePrecision = "bf16", masking: Masking | None = None
 ) -> Callable[[], Tensor]:
-    """Returns a function that makes longmlm's next training step and returns its loss in nats, on the GPU if any."""
+    """Returns a function that runs longmlm's next training step, on the GPU if any, and returns its loss in nats."""
     masking = masking or Masking()
     vocabulary, tokens = load_vocabulary(TOKENIZER), shape.rows()
     recipe = PretrainRecipe(num_steps=1, batch_tokens=shape.row_length, learning_rate=RATE, precision=precision)
@@ -122,7 +122,7 @@ def own_step(
 
 
 def flop_per_token(shape: Shape) -> float:
-    """Returns the FLOP of training longmlm's model on a token, by the cost model."""
+    """Returns the FLOP per token of a training step of longmlm, by the cost model."""
     with torch.device("meta"):
         model = shape.roberta()
     selected_fraction = Masking().selected_fraction
@@ -130,7 +130,7 @@ def flop_per_token(shape: Shape) -> float:
 
 
 def ours(shape: Shape) -> Callable[[], int]:
-    """Returns longmlm's training steps, after one warm-up step."""
+    """Returns a function that runs longmlm's training steps; one warm-up step runs before."""
     step = own_step(shape, shape.roberta())
     step()
 
@@ -172,7 +172,7 @@ def trainer_way(name: str, shape: Shape, new_model: Callable[[], PreTrainedModel
 
 
 def _trainer(shape: Shape, new_model: Callable[[], PreTrainedModel]) -> Callable[[], float]:
-    """Returns the Trainer's steps on a model, as run_mlm.py makes them, which return their tokens/s.
+    """Returns a function that trains a model with the Trainer, as run_mlm.py does, and returns the tokens/s.
 
     The first step only warms up: neither it nor the start of the Trainer is counted.
     """

@@ -1,4 +1,4 @@
-"""Compares training steps of a model that attends within a window with the same model under full attention.
+"""Compares training steps of a model that attends within a window with those of the same model with full attention.
 
 One row per step, in bf16, forward and backward pass with dropout 0.1. With a window, tokens per second should be the
 same at all lengths. The peer is longmlm's own full attention, whose time per token grows with the row length; on a CPU

@@ -24,34 +24,36 @@ PLACE = re.compile(r"([\d,]+) tokens, dropout ([\d.]+)")
 HEAD = """\
 # Performance
 
-Each figure comes from a script in `benchmarks/` that does the same work with longmlm and with another library, in
-turn, in fresh processes; medians of the rounds. Ratio: how many times as good as the peer's figure ours is. Memory:
-peak resident memory of the largest process, ours and the peer's. `make bench` runs all of them, `make bench QUICK=1`
-smaller ones in minutes, and `python docs/scripts/performance.py` makes this page of the results. `benchmarks/gpu.sh`
-measures a GPU in ten minutes; it has not been run, since no GPU was available.
+Each figure comes from a script in `benchmarks/` that does the same work with longmlm and with another library, in turn
+and in fresh processes, and is the median over the rounds. *Ratio* says how many times as good as the peer's our figure
+is. *Memory* is the peak resident memory of the largest process, ours and the peer's. `make bench` runs all scripts,
+`make bench QUICK=1` runs smaller versions in minutes, and `python docs/scripts/performance.py` makes this page from the
+results. `benchmarks/gpu.sh` measures a GPU in ten minutes; it has not been run, since no GPU was available.
 """
 TEXTS = {
     "training step": "Masks, forward and backward pass, clipping and AdamW on random rows. The peer is "
     "transformers' Trainer with DataCollatorForLanguageModeling, as in run_mlm.py, and the same model, dropout, "
     "precision and batch.",
-    "training step, first version": "The same before training had [an attention of its own]"
+    "training step, first version": "The same before training had [its own attention]"
     "(decisions/0014-packed-batches.md).",
     "other models": "Models of the same depth, width and vocabulary with random weights; longmlm trains RoBERTa with "
     "full attention. Speed and memory are compared, not accuracy.",
     "micro-batch in 24 GB": "Rows of a micro-batch by the cost model, and those of the method's author; then the bytes "
-    "that the model predicts and those that autograd saves.",
-    "window attention": "Attention in a window, compared with full attention.",
+    "that the cost model predicts and those that autograd saves.",
+    "window attention": "Training steps with attention within a window, compared with full attention.",
     "evaluation": "Masked-token accuracy of held-out rows.",
-    "start-up": "From the launch to the first step.",
+    "start-up": "The first global batch of a resumed run, after ten million rows; the peer goes through the batches of "
+    "those rows.",
     "growth": "The same number of tokens, cut into shorter and longer rows. The exponent says how the time of a row "
     "grows with its length: 1 is linear, 2 quadratic.",
     "profile": "The peer is the fastest bf16 matrix product on the same machine; the ratio is the share of it that a "
     "training step reaches, by the FLOP formula of `src/longmlm/model/cost.py`.",
     "generated positions": "Positions computed in each forward pass, compared with materialized ones.",
-    "planned speed": "What `longmlm plan` measures in seconds and training steps; the aim is a factor of 1.5 at most.",
+    "planned speed": "The speed that `longmlm plan` measures in a few seconds, compared with that of training steps; "
+    "the aim is a factor of 1.5 at most.",
     "pause of a save": "How long training waits for a checkpoint.",
     "packing": "Text to rows, one worker each. The peer, `datasets.map` as in run_mlm.py, cuts across sentences.",
-    "memory of prepare": "The same for a large corpus and for single huge documents.",
+    "memory of prepare": "The same work as packing, on a large corpus and on single huge documents.",
     "masking": "Dynamic masks; longmlm's depend only on seed, epoch and row.",
 }
 NO_GAIN = """\

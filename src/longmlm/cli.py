@@ -3,8 +3,8 @@
     longmlm run mine.toml --length 2048
     longmlm prepare mine.toml --runtime.num-workers 8
 
-Stages import torch and transformers. They are imported after the settings are parsed and the files that these name are
-checked, so that --help and errors appear at once.
+Stages import torch and transformers. They are imported after the settings are parsed and the files that the settings
+name are checked, so that --help and errors appear at once.
 """
 
 import os
@@ -66,7 +66,7 @@ def main(stage: str | None = None) -> None:
                 print(shipped_pipelines())
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
-        if command != "compare" and os.environ.get("LOCAL_RANK", "0") == "0":  # compare checks each trial's
+        if command != "compare" and os.environ.get("LOCAL_RANK", "0") == "0":  # compare checks its trials
             from longmlm.inputs import check_inputs  # not needed for --help
 
             check_inputs(config)

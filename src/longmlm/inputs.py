@@ -1,4 +1,4 @@
-"""Checks what the settings of a command name, before torch and transformers are imported, which takes seconds.
+"""Checks that what a command's settings name exists, before torch and transformers are imported, which takes seconds.
 
 The functions called here are those that the stages themselves call later, so that each problem has one message.
 """
@@ -29,9 +29,9 @@ from longmlm.training.tracker import check_installed
 
 
 def check_inputs(config: Any) -> None:
-    """Raises the UserError of the first thing that a command's settings name and that is missing or cannot be used.
+    """Raises a UserError for the first path, model or run in a command's settings that is missing or cannot be used.
 
-    Content is read only where that takes no time: what these checks accept may still be refused.
+    Contents are read only where that takes no time: a stage may still refuse what these checks accept.
     """
     match config:
         case PrepareConfig():
@@ -54,7 +54,7 @@ def check_inputs(config: Any) -> None:
 
 
 def _check_pipeline(config: ResolvedPipeline) -> None:
-    """Checks what no stage of the pipeline makes, except for stages that have a result already."""
+    """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
     made = {str(result_of(stage)) for stage in config.stages.values()}
     for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
         match stage:

@@ -88,7 +88,7 @@ def test_micro_batches_hold_rows_of_similar_length(rows: Rows, recipe: Recipe) -
         batches = StepBatches(rows, recipe, 0, 1, 3)[cursor]
         lengths = [len(rows[row_id]) for batch in batches for row_id in batch.row_ids]
         assert lengths == sorted(lengths, reverse=True)
-        padding += sum(batch.num_padded - batch.num_tokens for batch in batches)
+        padding += sum(batch.num_with_padding - batch.num_tokens for batch in batches)
         drawn = sampling.global_batch(cursor, ROWS_PER_STEP, len(rows), recipe.seed).row_ids.tolist()
         parts = np.array_split([len(rows[row_id]) for row_id in drawn], len(batches))
         unsorted_padding += sum(int(part.max()) * len(part) - int(part.sum()) for part in parts)

@@ -239,7 +239,7 @@ def test_packed_batches_give_the_losses_and_gradients_of_padded_ones_with_stock_
         assert objective.is_packed == is_ours
         set_dropout(objective, dropout if is_ours else 0.0)
         batch = batch_of(lengths, is_ours)
-        assert batch.num_padded == (sum(lengths) if is_ours else max(lengths) * len(lengths))
+        assert batch.num_with_padding == (sum(lengths) if is_ours else max(lengths) * len(lengths))
         objective(batch).loss_sum.backward()
         losses.append(objective.predict(batch).losses.detach())
         gradients.append(torch.cat([one.grad.flatten() for one in objective.parameters() if one.grad is not None]))

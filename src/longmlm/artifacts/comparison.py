@@ -125,7 +125,7 @@ class Comparison(Artifact):
         return next((arm for arm in self.arms() if arm.name == self.baseline), None)
 
     def label_of(self, arm: Arm) -> str:
-        """Returns an arm's name; with a budget, which ranks arms with several values, with the values that differ."""
+        """Returns an arm's name; with a budget, where arms of one name are ranked, also the values that differ."""
         if not self.budget:
             return arm.name
         others = [one.values for one in self.arms()]

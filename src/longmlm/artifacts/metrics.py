@@ -17,8 +17,8 @@ METRICS_FILE = "metrics.jsonl"
 class TrainingMetrics(Artifact):
     """Means over the steps since the previous line: loss in nats, accuracy in percent; memory is the peak so far.
 
-    `mfu` is a share of the devices' peak speed, `padding_percent` one of the model's input. `skipped_steps` counts the
-    updates that fp16 has skipped so far; `gradient_norm` is None if all these steps were.
+    `mfu` is the share of the devices' peak speed, `padding_percent` the padding in the model's input. `skipped_steps`
+    counts the updates that fp16 has skipped so far; `gradient_norm` is None if all steps of this line were skipped.
     """
 
     kind: Literal["training"] = "training"

@@ -38,7 +38,7 @@ class ModelSource:
 class Extension(Stretched):
     """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows.
 
-    `attention_window` is the tokens on each side that a token attends to, None for full attention.
+    `attention_window` is the number of tokens on each side that a token attends to; None for full attention.
     """
 
     base: ModelSource

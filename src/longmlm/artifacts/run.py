@@ -10,9 +10,9 @@ from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """The rows of a micro-batch that fit into memory, and on what they do.
+    """How many rows of a micro-batch fit into memory, and where.
 
-    `device` is "cpu" or a GPU's name, `is_recomputed` whether activations are.
+    `device` is "cpu" or a GPU's name; `is_recomputed` says whether activations are recomputed.
     """
 
     num_rows: int
@@ -27,8 +27,8 @@ class TrainState:
 
     `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
-    evaluation, at `evaluated_at_step`. `base_cut` is None if there is no base model. `micro_batch` is the one of the
-    latest update; None if the user set it.
+    evaluation, at `evaluated_at_step`. `base_cut` is None if there is no base model. `micro_batch` is that of the
+    latest update; None if the user set its size.
     """
 
     step: int = 0

@@ -22,7 +22,7 @@ class MlmBatch:
 
     `labels` holds the original tokens at `selected`, `document_sources` the source of each document's part.
     `attention_mask` is None when all rows are equally long. `row_ids` identify the rows. In a packed batch, `input_ids`
-    is one line of tokens in which the rows follow each other, with these `row_lengths`.
+    is one sequence in which the rows follow each other, and `row_lengths` has their lengths; else it is empty.
     """
 
     input_ids: Int64[Tensor, "rows length"]
@@ -45,8 +45,8 @@ class MlmBatch:
         return self.input_ids.numel() if self.attention_mask is None else int(self.attention_mask.sum())
 
     @property
-    def num_padded(self) -> int:
-        """The number of tokens with padding."""
+    def num_with_padding(self) -> int:
+        """The number of tokens, padding included."""
         return self.input_ids.numel()
 
     def to(self, device: torch.device) -> Self:

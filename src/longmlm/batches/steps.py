@@ -2,8 +2,8 @@
 
 A global batch of 13 rows on 2 ranks, with 3 rows per micro-batch: rank 0 takes rows 0 to 5, rank 1 rows 6 to 12. The
 larger share needs 3 micro-batches, so both ranks run 3, of 2 2 2 and of 3 2 2 rows: ranks that run in lockstep must
-call the model equally often. A rank's rows are sorted by length first: rows of 9 4 8 3 tokens in micro-batches of two
-are 9 8 and 4 3, with 2 tokens of padding where 9 4 and 8 3 would need 10.
+call the model equally often. A rank's rows are sorted by length first: rows of 9 4 8 3 tokens become
+micro-batches 9 8 and 4 3, with 2 tokens of padding; 9 4 and 8 3 would need 10.
 """
 
 from dataclasses import dataclass, replace

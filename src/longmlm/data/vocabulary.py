@@ -82,14 +82,14 @@ def load_vocabulary(name: str) -> Vocabulary:
 
     with _explained(name):
         pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    # without any files, transformers makes up a tokenizer of special tokens only
+    # from a folder without tokenizer files, transformers makes a tokenizer that has only special tokens
     if set(pretrained.get_vocab()) <= set(pretrained.all_special_tokens):
         raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
     return vocabulary_of_pretrained(pretrained, name)
 
 
 def tokenizer_folder(name: str) -> Path:
-    """Returns the folder of a tokenizer's files, downloaded if the name is not a folder; raises DataError if it fails.
+    """Returns the folder of a tokenizer's files, downloaded if it is a repository; raises DataError if that fails.
 
     The folder may still hold no tokenizer.
     """

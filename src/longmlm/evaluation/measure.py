@@ -6,8 +6,8 @@ into batches, so that little of a batch is padding. Eight inputs, four per batch
     lengths 3 9 4 8 | 2 9 4 7     batches of 4 x 9 and 4 x 9 tokens, 26 of 72 are padding
     sorted  9 9 8 7 | 4 4 3 2     batches of 4 x 9 and 4 x 4 tokens, 6 of 52 are padding
 
-Which inputs share a batch changes logits by rounding, and so the losses; a prediction changes only where two tokens are
-equally likely up to rounding. The sums themselves do not depend on it: a row's tokens are added in their order.
+Which inputs share a batch changes logits, and so losses, by rounding only; a prediction changes only where two tokens
+are equally likely up to rounding. The sums do not depend on it otherwise: a row's tokens are added in their order.
 """
 
 import math
@@ -43,7 +43,7 @@ class Subject(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A view of a row with the positions of its selected tokens in the row, whose number in the sums is `index`."""
+    """A view of a row, the positions of its selected tokens in the row, and `index`, the row's number in the sums."""
 
     index: int
     row: MaskedRow
@@ -73,10 +73,10 @@ def tallies(
 ) -> dict[Name, Tally]:
     """Returns for each subject the sums from which its accuracy follows; shows progress under `name`, if there is one.
 
-    The ranks share the rows and add up their sums. Every rank gets equally many rows, as collectives inside a model
-    require: some rows are repeated, and not counted. Where a view is one input per row, every rank makes equally many
-    forward passes, and calls `before_row` equally often: before a forward pass, once for each of its inputs. Without an
-    accelerator, this process measures alone, on each model's device.
+    The ranks share the rows and add up their sums. Every rank gets the same number of rows, as collectives inside a
+    model require: some rows are repeated, and the repetitions are not counted. `before_row` is called before a forward
+    pass, once for each of its inputs. Where a view is one input per row, every rank makes the same number of forward
+    passes and of these calls. Without an accelerator, this process measures alone, on each model's device.
     """
     row_ids, row_length = frozen.row_ids, frozen.rows.row_length
     rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
@@ -117,7 +117,7 @@ def _batches(inputs: Sequence[Input], size: int) -> Iterator[tuple[int, Sequence
 def _predicted(
     objective: MlmObjective, inputs: Sequence[Input], pad: int, device: torch.device
 ) -> Float[Tensor, "3 selected"]:
-    """Returns for each selected token 1, whether it is predicted correctly, and its loss."""
+    """Returns for each selected token a 1, whether it is predicted correctly (1 or 0), and its loss."""
     batch = collate([one.view for one in inputs], None if objective.is_packed else pad)
     losses, is_correct = objective.predict(batch.to(device))
     return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
@@ -133,7 +133,7 @@ def _tokens(inputs: Sequence[Input]) -> Tokens:
 
 @contextmanager
 def inference(objective: MlmObjective) -> Iterator[None]:
-    """Turns gradients and dropout off, and on a CPU packs rows; afterwards the model is as it was before."""
+    """Turns gradients and dropout off and, on a CPU in bf16, packs rows, until the block ends."""
     model, modes = objective.model, [(module, module.training) for module in objective.modules()]
     attention = attention_name(model)
     objective.eval()

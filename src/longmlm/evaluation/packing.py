@@ -1,4 +1,4 @@
-"""Check, on the device of a run, that packed batches give the losses of padded ones."""
+"""Checks, on the device of a run, that packed batches give the same losses as padded ones."""
 
 import torch
 
@@ -8,11 +8,11 @@ from longmlm.evaluation.measure import inference
 from longmlm.model.mlm import MlmObjective
 
 NUM_ROWS = 4
-MAX_DIFFERENCE = 0.05  # nats, of the mean loss; rounding in bf16 makes less than 0.01
+MAX_DIFFERENCE = 0.05  # of the mean loss, in nats; rounding in bf16 changes it by less than 0.01
 
 
 def check_packed_attention(objective: MlmObjective, frozen: FrozenRows) -> tuple[str, ...]:
-    """Compares both kinds of batches on some held-out rows; if they differ, makes the model take padded ones only.
+    """Compares both kinds of batches on some held-out rows; if they differ, sets the model to padded ones.
 
     Returns the reason as one line, or nothing if they agree.
     """

@@ -25,9 +25,9 @@ from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, bin_start
 
 
 class Tokens(NamedTuple):
-    """Selected tokens: the row of each, as numbered in the sums, its position, and its offset.
+    """Selected tokens: for each, its row's number in the sums, its position, and its offset.
 
-    The offset is the number of tokens from the start of its document in the row.
+    The offset is the number of tokens from the start of the token's document in the row.
     """
 
     rows: Int64[np.ndarray, " selected"]
@@ -55,7 +55,7 @@ class Tally:
         return cls(by_bin, np.zeros((3, num_rows, 2 * num_blocks)), base_positions, row_length)
 
     def add(self, tokens: Tokens, values: Float64[np.ndarray, "3 selected"]) -> None:
-        """Adds for each token 1, whether it was predicted correctly, and its loss."""
+        """Adds `values`: for each token a 1, whether it was predicted correctly (1 or 0), and its loss."""
         bins = tokens.positions * bins_per_block(self.base_positions) // self.base_positions
         offsets = 2 * tokens.offsets // self.base_positions
         for sums, columns in ((self.by_bin, bins), (self.by_offset, offsets)):
@@ -101,7 +101,7 @@ def _accuracy(
 ) -> Accuracy:
     """Returns the share of correct predictions with the standard error of a ratio of totals over rows.
 
-    The formula is that of Cochran 1977, 6.4. One row alone has no variance over rows: then the error is binomial.
+    The formula is in Cochran 1977, 6.4. A single row has no variance over rows, so its error is binomial.
     """
     total = selected.sum()
     if not total:

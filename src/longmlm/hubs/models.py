@@ -64,7 +64,7 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
 
 
 def check_model(name: str, revision: str | None = None) -> None:
-    """Raises the error of loading a model that does not exist, without loading or downloading it."""
+    """Raises the error that loading would raise if there is no such model, without downloading or loading it."""
     if Path(name).is_dir():
         check_has_config(name, Path(name))
         return
@@ -86,7 +86,7 @@ def read_architecture(config_file: str) -> dict[str, Any]:  # the keys depend on
         reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
         raise ModelError(f"{config_file} does not describe a model: {reason}") from error
     if not isinstance(content, dict):
-        raise ModelError(f"{config_file} does not describe a model: it holds no object")
+        raise ModelError(f"{config_file} does not describe a model: it holds no JSON object")
     return content
 
 

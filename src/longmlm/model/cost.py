@@ -68,12 +68,12 @@ class Cost:
     row_logit_bytes: int = 0
 
     def batch_bytes(self, num_rows: int) -> int:
-        """Returns what a micro-batch takes in training: of its logits, at most MAX_LOGITS are held at a time."""
+        """Returns the bytes that a micro-batch takes in training, with at most MAX_LOGITS logits at a time."""
         logits = min(num_rows * self.row_logit_bytes, BYTES_PER_LOGIT * MAX_LOGITS)
         return num_rows * (self.row_bytes - self.row_logit_bytes) + logits
 
     def fitting_rows(self, free_bytes: int, state_bytes: int) -> int:
-        """Returns the largest micro-batch that fits into free memory with the state to allocate; 0 if no row fits."""
+        """Returns how many rows fit into free memory beside the state still to allocate; 0 if none fits."""
         room = int(USED_SHARE * free_bytes) - state_bytes
         in_parts = (room - BYTES_PER_LOGIT * MAX_LOGITS) // (self.row_bytes - self.row_logit_bytes)
         return max(0, room // self.row_bytes, in_parts)
@@ -182,8 +182,8 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
 
     Measured with torch's saved_tensors_hooks. Each unit of the feed-forward layer, counted twice if it is gated, takes
     4 bytes in half precision and 8 in fp32; `_saved_bytes_of_attention` gives the rest. With activation checkpointing,
-    every layer saves only its input, and one layer at a time the others. The rest are 10 bytes per unit of width for
-    embeddings and head, and the logits.
+    every layer saves only its input, and one layer at a time, recomputed, saves everything. The rest is 10 bytes per
+    unit of width for embeddings and head, and the logits.
     """
     config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
@@ -198,8 +198,8 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
     """Returns the saved bytes per unit of width, and per pair of tokens, over all heads.
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
-    models that cannot use `packed_attention`; on a GPU, their fused attention saves a mask of each pair in the type of
-    the activations, because nearly every micro-batch has padding.
+    models that cannot use `packed_attention`; on a GPU, their fused attention saves a mask value for each pair, in the
+    type of the activations, because nearly every micro-batch has padding.
     """
     dropout, heads = has_dropout(architecture_of(model).layers), model.config.num_attention_heads
     match model.config.model_type:

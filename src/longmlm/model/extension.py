@@ -52,12 +52,12 @@ def check_extendable(provenance: Provenance, name: str) -> None:
 
 
 def check_window(base: Provenance, extension: Extension | None, name: str) -> None:
-    """Raises PositionsError if the base model attends within a window and the extension does not state one."""
+    """Raises PositionsError if the base model attends within a window and the extension sets none."""
     before = base.extension
     if before and before.attention and (extension is None or extension.attention is None):
         raise PositionsError(
-            f"{name} was trained with a window of {before.attention}: set num_positions and attention_window, which is "
-            "full attention if it is as large as num_positions"
+            f"{name} was trained with a window of {before.attention}: set num_positions and attention_window; "
+            "a window as large as num_positions is full attention"
         )
 
 

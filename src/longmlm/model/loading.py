@@ -58,7 +58,7 @@ class LoadedModel:
 def load_model(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:
     """Returns the masked language model in a folder or on the hub, in fp32, with all its files from one commit.
 
-    It attends within the window that its longmlm.json records, if there is one.
+    The model attends within the window that its longmlm.json records, if there is one.
 
     Code in a repository is never run: a model with code is loaded as a stock model of its family if that takes all its
     weights. Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be

@@ -35,9 +35,9 @@ class MlmOutput(NamedTuple):
 class MlmObjective(nn.Module):
     """A masked language model whose head runs at the selected positions only; parameters stay fp32 in any precision.
 
-    The head runs on as many positions at a time as give MAX_LOGITS logits, and again in the backward pass if those are
-    not all: with 50,265 tokens in the vocabulary, on 1,335 positions. In ZeRO stage 3 it runs once: every rank has to
-    call it equally often, because each call gathers its parameters.
+    The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
+    positions. If a batch has more, it computes them again in the backward pass. In ZeRO stage 3 it runs once: every
+    rank has to call it the same number of times, because each call gathers its parameters.
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
@@ -50,7 +50,7 @@ class MlmObjective(nn.Module):
 
     @property
     def is_packed(self) -> bool:
-        """Whether packed batches can be read; padded ones always can."""
+        """Whether the model can read packed batches; it can always read padded ones."""
         return is_packed(self.model)
 
     def forward(self, batch: MlmBatch) -> LossSum:

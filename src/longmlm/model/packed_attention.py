@@ -1,8 +1,8 @@
-"""Attention over packed batches, whose rows follow each other in one line of tokens, without padding.
+"""Attention over packed batches, whose rows follow each other in one sequence, without padding.
 
 On a GPU, a jagged nested tensor lets torch's flash kernel attend within each row. For training on a CPU, in bf16 or
-dropout, attention is computed in chunks that stay in the cache, and the backward pass recomputes probabilities; with
-dropout, torch's own attention saves every probability. Otherwise, torch's attention runs on one row at a time.
+with dropout, attention is computed in chunks that stay in the cache, and the backward pass recomputes probabilities;
+with dropout, torch's own attention saves every probability. Otherwise, torch's attention runs on one row at a time.
 
 Example: 12 heads, two rows of 1536 and 400 tokens. A chunk holds at most 1536 x 1536 probabilities. The first row takes
 12 chunks, one per head; the second takes one chunk for all 12 heads (12 x 400 x 400).
@@ -33,7 +33,7 @@ MIN_POOL = 2**21  # numbers in a dropout pool, or as many as the call has probab
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Sets the model's attention to `attention` below, if it is an encoder with a learned position table and uses sdpa.
+    """Makes an encoder with a learned position table use `attention` below, if it uses sdpa.
 
     Other models are unchanged.
     """
@@ -59,7 +59,7 @@ def attention_name(model: PreTrainedModel) -> str:
 
 
 class PackedRows(NamedTuple):
-    """The lengths of the rows in a packed batch; on the device, where each begins, and the number of tokens."""
+    """The lengths of the rows in a packed batch; on the device, the start of each and, last, the number of tokens."""
 
     lengths: tuple[int, ...]
     starts: Int64[Tensor, " rows_and_end"]
@@ -80,9 +80,9 @@ def attention(
     packed_rows: PackedRows | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
-    """Computes attention within each row of a packed batch, which has no mask; of other batches, transformers' `sdpa`.
+    """Computes attention within each row of a packed batch, which has no mask; for others, calls `sdpa`.
 
-    Uses `dropout` and `scaling` of transformers' options.
+    `sdpa` is transformers' attention. Of its options, `dropout` and `scaling` apply to packed batches.
     """
     if packed_rows is None:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
@@ -120,9 +120,9 @@ def jagged_attention(
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """Where each row lies in the line of tokens, the dropout probability, and the factor that scores are multiplied by.
+    """The slice of each row in the sequence, the dropout probability, and the factor that scores are multiplied by.
 
-    Without a window, all tokens of a row attend to all.
+    Without a window, all tokens of a row attend to each other.
     """
 
     rows: Sequence[slice]
@@ -171,7 +171,7 @@ def _blocks_of_all_keys(length: int) -> Iterator[Block]:
 
 @dataclass(frozen=True, slots=True)
 class DropoutPool:
-    """Random zeros and ones, of which each chunk takes a slice as its dropout mask; the same again for the same seed.
+    """Random zeros and ones, of which each chunk takes a slice as its dropout mask; the same for the same seed.
 
     Drawing every mask anew would take longer than the attention itself. In a call of up to MIN_POOL probabilities,
     slices do not overlap. In a larger one they start at random indices: within a mask all values are independent, but
@@ -253,7 +253,7 @@ class ChunkedAttention(torch.autograd.Function):
 def _plan(
     options: AttentionOptions, seed: int, query: Tensor, num_buffers: int
 ) -> tuple[list[Chunk], list[Tensor], DropoutPool | None]:
-    """Returns the chunks, buffers that hold the probabilities of any one of them, and the masks of all, if any."""
+    """Returns the chunks, buffers that each hold the probabilities of any chunk, and the dropout masks, if any."""
     parts = list(chunks(options.rows, query.shape[1], options.window))
     sizes = [chunk.num_probabilities for chunk in parts]
     buffers = [query.new_empty(max(sizes, default=0)) for _ in range(num_buffers)]

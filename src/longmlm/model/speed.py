@@ -32,8 +32,8 @@ def cpu_tokens_per_second(config: PretrainedConfig, work: Work, dropout: float) 
     """Returns the tokens per second of this CPU, measured in a few seconds.
 
     Training with one and with three layers on short rows gives the time of a layer, and of embeddings and head.
-    Attention, whose time per token grows with the tokens attended to, is measured separately at that length, up to
-    1024.
+    Attention, whose time per token grows with the tokens attended to, is measured separately, on a row of
+    `row_length` tokens but at most 1024.
     """
     shallow, deep = _seconds_of(_step(config, 1, work, dropout), _step(config, 3, work, dropout))
     per_token = (shallow + (config.num_hidden_layers - 1) * (deep - shallow) / 2) / (NUM_ROWS * SHORT_LENGTH)

@@ -66,7 +66,7 @@ class Window:
         return cls(extension.attention_window, extension.num_global_tokens)
 
     def covers(self, length: int) -> bool:
-        """Returns whether all tokens of a row of this length attend to all."""
+        """Returns whether all tokens of a row of this length attend to each other."""
         return self.each_side + self.num_global >= length - 1
 
     def num_attended(self, length: int) -> int:

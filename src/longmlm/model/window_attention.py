@@ -2,7 +2,7 @@
 
 torch's attention runs on one block of queries at a time, with the keys in their window and the global ones. For
 training on a CPU, `packed_attention` computes the blocks, which takes half the time and keeps no copies of the keys. On
-a GPU without dropout, FlexAttention skips what no query sees. Where the window covers the row, attention is full.
+a GPU without dropout, FlexAttention skips keys that no query sees. Where the window covers the row, attention is full.
 
 A model's window is part of the name of its attention implementation, which is not stored in config.json.
 """
@@ -90,7 +90,7 @@ def attend(
     Raises ModelError for a mask other than a padding mask.
     """
     if attention_mask is not None and attention_mask.ndim != query.ndim - 2:
-        raise ModelError("a model with a window takes an attention mask of rows and tokens only")
+        raise ModelError("a model with a window takes an attention mask of shape (rows, tokens) only")
     if window.covers(query.shape[2]):
         mask = None if attention_mask is None else attention_mask[:, None, None, :].expand(-1, 1, query.shape[2], -1)
         output, _ = sdpa_attention_forward(cast(Any, module), query, key, value, mask, **options)
@@ -112,7 +112,7 @@ def attend(
 def chunk_by_chunk(
     states: tuple[Tensor, Tensor, Tensor], lengths: Sequence[int], window: Window, dropout: float, scale: float
 ) -> Float[Tensor, "rows length heads head_dim"]:
-    """Returns the attention of (query, key, value) from `ChunkedAttention`, zero at padding, which ends the rows."""
+    """Returns the attention of (query, key, value) from `ChunkedAttention`; zero at padding, at the end of rows."""
     num_rows, num_heads, longest, head_dim = states[0].shape
     rows = [slice(row * longest, row * longest + length) for row, length in enumerate(lengths)]
     line = (one.transpose(0, 1).reshape(1, num_heads, num_rows * longest, head_dim) for one in states)

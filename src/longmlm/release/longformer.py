@@ -44,7 +44,7 @@ NUM_GLOBAL = "num_global_tokens"  # a key of our own in the exported config.json
 
 
 def longformer_window(trained: LoadedModel) -> Window | None:
-    """Returns the window of a model that is exported as a Longformer; None if all tokens of a row attend to all."""
+    """Returns the window of a model that is exported as a Longformer; None for full attention."""
     window = Window.of(trained.provenance.extension)
     return None if window is None or window.covers(architecture_of(trained.model).num_positions) else window
 
@@ -53,7 +53,7 @@ def check_exportable(trained: LoadedModel, recipe: ReleaseRecipe) -> None:
     """Raises ReleaseError for files that cannot be written for a model with a window."""
     window = longformer_window(trained)
     if window and recipe.onnx:
-        raise ReleaseError("the model attends within a window, which ONNX files cannot: remove recipe.onnx")
+        raise ReleaseError("ONNX files cannot be written for a model with a window: remove recipe.onnx")
     if window and window.num_global and recipe.sentence_transformer:
         raise ReleaseError(
             "the model has global tokens, which sentence-transformers cannot pass to a Longformer: remove "
@@ -62,9 +62,9 @@ def check_exportable(trained: LoadedModel, recipe: ReleaseRecipe) -> None:
 
 
 def carried_by(trained: LoadedModel) -> Carried:
-    """Returns what the exported model carries: under Longformer's names, if it is one.
+    """Returns what the exported model carries over, with Longformer's names for weights if it becomes one.
 
-    Modules of sentence-transformers are left out if there are global tokens, since it cannot pass these.
+    Modules of sentence-transformers are left out if there are global tokens, which that library cannot pass.
     """
     carried, window = trained.carried, longformer_window(trained)
     if window is None:
@@ -91,7 +91,7 @@ def longformer_problem(config: PreTrainedConfig) -> str | None:
     if config.model_type not in FAMILIES:
         return f"Longformer has no {config.model_type} layers, only those of {', '.join(FAMILIES)}"
     if config.model_type == "bert" and config.hidden_act != "gelu":
-        return f"Longformer's MLM head computes gelu, this model's {config.hidden_act}"
+        return f"Longformer's MLM head uses gelu, this model's uses {config.hidden_act}"
     if config.pad_token_id is None:
         return "Longformer counts positions from the padding token, and the config has no pad_token_id"
     return None

@@ -47,7 +47,7 @@ class CardFacts:
     """What a model card states beyond its author's text; `name` is the released folder's.
 
     `carried` names parts of the base model that were not trained, `modules` the sentence-transformers modules. The
-    first `num_global_tokens` need global_attention_mask.
+    first `num_global_tokens` of a text need a global_attention_mask of 1.
     """
 
     name: str

@@ -18,7 +18,7 @@ POLL_SECONDS = 0.1
 
 
 def any_rank(accelerator: Accelerator, *flags: bool) -> list[bool]:
-    """Returns on every rank, for each flag, whether it is set on any; one rank alone does not wait for its device."""
+    """Returns on every rank, for each flag, whether it is set on any; a single process does not wait for its device."""
     if accelerator.num_processes == 1:
         return list(flags)
     counts = accelerator.reduce(torch.tensor(flags, dtype=torch.int32, device=accelerator.device), "sum")

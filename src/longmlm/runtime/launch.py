@@ -34,8 +34,8 @@ def launch(
 ) -> Accelerator:
     """Returns the Accelerator of this launch.
 
-    Without a GPU it uses `num_threads`, else the OMP_NUM_THREADS that the user exported, else an equal share of the
-    cores.
+    Without a GPU the process gets `num_threads` threads, or else the OMP_NUM_THREADS that the user exported, or else an
+    equal share of the cores.
 
     Raises TrainingError when the launch sets what a run in this precision would not follow, when the processes are not
     connected, when the launcher started fewer than requested, or when there are not `num_processes`.

@@ -119,9 +119,9 @@ def launcher_settings() -> tuple[LaunchSetting, ...]:
 
 
 def exported_threads() -> int | None:
-    """Returns the OMP_NUM_THREADS that the user exported, None without one.
+    """Returns the OMP_NUM_THREADS that the user exported; None if there is none.
 
-    Launchers set it for the processes that they start, so it is read from the environment that the launcher got.
+    Launchers set it for the processes that they start, so it is read from the launcher's own environment.
     """
     environment = dict(os.environ)
     if {"LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"} & os.environ.keys():

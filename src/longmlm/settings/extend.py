@@ -52,8 +52,8 @@ def check_window(attention_window: int | None, num_global_tokens: int) -> None:
         raise ValueError("num_global_tokens must be at least 0")
     if attention_window is None and num_global_tokens != NUM_GLOBAL_TOKENS:
         raise ValueError(
-            "num_global_tokens has no effect without attention_window, since all tokens attend to all: remove it, or "
-            "set attention_window"
+            "num_global_tokens has no effect without attention_window, since all tokens attend to each other: remove "
+            "it, or set attention_window"
         )
 
 
@@ -73,9 +73,9 @@ class ExtendRecipe(Stretched):
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     attention_window: int | None = None
-    """Tokens on each side of a token that it attends to, for rows of 4096 and more; by default it attends to all."""
+    """How many tokens on each side a token attends to, for rows of 4096 tokens and more; by default, to all."""
     num_global_tokens: int = NUM_GLOBAL_TOKENS
-    """Only for attention_window: the first tokens of a row, which attend to all tokens and to which all attend."""
+    """Only with attention_window: how many tokens at the start of a row attend to all tokens, and all to them."""
     seed: int = 0
     """Seed of random rows and of a new head."""
     new_head: bool = False

@@ -102,7 +102,7 @@ class PretrainRuntime:
 
     rows_per_micro_batch: int | None = None
     """Rows per forward and backward pass of one rank; by default as many as fit into free memory (on a CPU, at most
-    2,048 tokens), half of them on out-of-memory. A resumed run keeps the number. It changes losses by rounding only."""
+    2,048 tokens), halved when memory runs out. A resumed run keeps the number. It changes losses by rounding only."""
     rows_per_evaluation_batch: int | None = None
     """Rows per forward pass of an evaluation; by default as many as fit into the free memory, at most 16."""
     num_processes: int | None = None
@@ -113,8 +113,8 @@ class PretrainRuntime:
     hang_seconds: float = 1800.0
     """Seconds without progress after which a rank exits, because another rank must have hung."""
     num_loader_workers: int | None = None
-    """Processes per rank that prepare batches in advance; 0, the default without a GPU, prepares them in the training
-    process; the default with a GPU is 2."""
+    """Processes per rank that prepare batches in advance; by default 2 with a GPU, and 0 without one, which prepares
+    them in the training process."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: a third more computation, a fraction of the memory."""
     peak_flops: float | None = None

@@ -106,8 +106,8 @@ class PlainBackend:
     def step(self, learning_rate: float) -> Tensor:
         """Clips, updates unless a gradient is not finite, and returns the norm; in fp16, adapts the loss scale.
 
-        DDP averages the gradients, so one that is not finite is so on every rank, and all ranks skip the update. The
-        fused optimizer itself skips it, where `found_inf` is 1.
+        DDP averages the gradients, so one that is not finite on any rank is not finite on every rank, and all ranks
+        skip the update. The fused optimizer itself skips it if `found_inf` is 1.
         """
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm)

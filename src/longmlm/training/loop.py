@@ -40,7 +40,7 @@ from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.checkpoint import Saver, restore, resumable_state, saving
 from longmlm.training.micro_batch import micro_batch_of
 from longmlm.training.objective import Batch
-from longmlm.training.out_of_memory import fitting_on_all_ranks, halved, undo_passes
+from longmlm.training.out_of_memory import fitting_on_all_ranks, halve_micro_batches, undo_passes
 from longmlm.training.run import Run, Task
 from longmlm.training.run_folder import SETTINGS
 from longmlm.training.update import Update, one_update
@@ -127,16 +127,16 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
 
 
 def fitting_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> tuple[Task, Update]:
-    """Makes one update, and returns it with the task whose micro-batches fit: on out-of-memory, those of half the rows.
+    """Makes one update, and returns it with a task whose micro-batches fit: they are halved when memory runs out.
 
-    Raises what `one_update` raises, and TrainingError if memory does not suffice.
+    Raises what `one_update` raises, and TrainingError if memory is not sufficient.
     """
     generators = generator_states()
     while True:
         try:
             return task, one_update(task, run, batches, state)
         except RuntimeError as error:
-            task = halved(task, run, state.step + 1, error)
+            task = halve_micro_batches(task, run, state.step + 1, error)
         undo_passes(run, generators)
         batches = task.batches[state.cursor]
 
@@ -264,7 +264,7 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], pr
         elapsed_seconds=state.training_seconds,
         memory_bytes=peak_memory_bytes(),
         mfu=speed / run.peak_tokens_per_second if run.peak_tokens_per_second else None,
-        padding_percent=100 * (1 - num_tokens / sum(update.num_padded for update, _ in window)),
+        padding_percent=100 * (1 - num_tokens / sum(update.num_with_padding for update, _ in window)),
         skipped_steps=state.skipped_steps,
     )
     means = f"loss {line.loss:.3f} accuracy {line.accuracy:.1f} % lr {line.learning_rate:.1e} {speed:,.0f} tokens/s"

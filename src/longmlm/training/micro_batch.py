@@ -33,15 +33,15 @@ def micro_batch_of(runtime: PretrainRuntime, num_processes: int, num_rows: int) 
 def rows_per_micro_batch(run: Run, rows_per_step: int, row_length: int, saved: MicroBatch | None = None) -> int:
     """Returns the setting or, without one, the number of rows that fit on every rank, which it also prints.
 
-    That is the `saved` number, so that a resumed run equals an uninterrupted one, if it resumes on as many processes of
-    the same device and with enough memory. Raises TrainingError on every rank when not even one row fits.
+    A run that resumes on the same device, with the same number of processes and enough memory, keeps the `saved`
+    number, so that it equals an uninterrupted run. Raises TrainingError on every rank when not even one row fits.
     """
     if run.runtime.rows_per_micro_batch is not None:
         return run.runtime.rows_per_micro_batch
     free = min_over_ranks(run.accelerator, free_memory_bytes())
     num_rows = saved.num_rows if saved else 0
-    is_same_place = saved == micro_batch_of(run.runtime, run.accelerator.num_processes, num_rows)
-    if not is_same_place or bytes_needed(run, num_rows) > free:
+    is_same_setup = saved == micro_batch_of(run.runtime, run.accelerator.num_processes, num_rows)
+    if not is_same_setup or bytes_needed(run, num_rows) > free:
         num_rows = _fitting_rows(run, free, rows_per_step, row_length)
     need = f"about {bytes_needed(run, num_rows) / GB:.1f} of {free / GB:.1f} GB of free memory"
     run.accelerator.print(f"micro-batches of {num_rows} rows per process: {need}")
@@ -62,7 +62,9 @@ def _fitting_rows(run: Run, free: int, rows_per_step: int, row_length: int) -> i
 def remedy_for_one_row(run: Run) -> str:
     """Returns what a user can do when not even one row fits into memory."""
     is_kept = not run.runtime.activation_checkpointing
-    return "set activation_checkpointing = true" if is_kept else "prepare shorter rows, or take more memory"
+    return (
+        "set activation_checkpointing = true" if is_kept else "prepare shorter rows, or use a machine with more memory"
+    )
 
 
 def rows_per_evaluation_batch(run: Run) -> int:

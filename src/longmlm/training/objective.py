@@ -24,8 +24,8 @@ class Batch(Protocol):
         """Tokens without padding."""
 
     @property
-    def num_padded(self) -> int:
-        """Tokens with padding."""
+    def num_with_padding(self) -> int:
+        """Tokens, padding included."""
 
     @property
     def row_ids(self) -> tuple[int, ...]:

@@ -1,11 +1,11 @@
-"""Out of memory in training: micro-batches of half the rows, from the same step on.
+"""Halves the micro-batches when training runs out of memory, from the same step on.
 
 A single process discards the gradients of the step, restores dropout's generators and repeats the step, as if it had
 had the smaller micro-batches before. An update that has started to change weights is not repeated.
 
 Several processes cannot repeat a step: while one runs out of memory, the others already average gradients with it. So
-they try the largest micro-batch of their first step without averaging, and agree on a size. One that runs out of memory
-later ends the run, and says what to set. DeepSpeed communicates in every pass, so nothing is tried there.
+they try the largest micro-batch of their first step without averaging, and agree on a size. A process that runs out of
+memory later ends the run and says what to set. DeepSpeed communicates in every pass, so nothing is tried there.
 """
 
 import math
@@ -35,8 +35,8 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 @contextmanager
-def final_update(step: int) -> Iterator[None]:
-    """Turns running out of memory while weights change into a TrainingError, because it must not be repeated."""
+def unrepeatable_update(step: int) -> Iterator[None]:
+    """Raises TrainingError if memory runs out in the block, where weights change: the update must not be repeated."""
     try:
         yield
     except RuntimeError as error:
@@ -48,11 +48,11 @@ def final_update(step: int) -> Iterator[None]:
         ) from error
 
 
-def halved(task: Task, run: Run, step: int, error: RuntimeError) -> Task:
-    """Returns the task with micro-batches of half the rows, and prints that.
+def halve_micro_batches(task: Task, run: Run, step: int, error: RuntimeError) -> Task:
+    """Returns the task with micro-batches of half the rows, and prints a line about it.
 
     The caller undoes the passes of the step and repeats it. Raises `error` if it is not about memory, and TrainingError
-    where the step cannot be repeated, the user set the number of rows, or there is only one.
+    if the step cannot be repeated, the user set the number of rows, or there is only one.
     """
     if not is_out_of_memory(error):
         raise error
@@ -68,7 +68,7 @@ def halved(task: Task, run: Run, step: int, error: RuntimeError) -> Task:
 def undo_passes(run: Run, generators: Mapping[str, Tensor]) -> None:
     """Discards the gradients, restores the generators and frees what no tensor uses.
 
-    Call it outside of the handler: the error holds on to the activations.
+    Call it outside the except block: the error keeps the activations alive.
     """
     run.backend.objective.model.zero_grad(set_to_none=True)
     restore_generators(generators)
@@ -90,7 +90,7 @@ def fitting_on_all_ranks(task: Task, run: Run, state: TrainState) -> Task:
 
 
 def _fits(task: Task, run: Run, state: TrainState) -> bool:
-    """Returns whether the largest micro-batch of the next step fits on this rank, and leaves no trace of trying it."""
+    """Returns whether the largest micro-batch of the next step fits on this rank, and undoes what trying it changed."""
     generators, device = generator_states(), run.accelerator.device
     largest = max(task.batches[state.cursor], key=lambda batch: batch.num_tokens)
     moments = 0 if state.step else run.cost.state_bytes // 2  # the first update allocates them

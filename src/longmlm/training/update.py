@@ -26,7 +26,7 @@ from longmlm.folders import write_json
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.objective import Batch
 from longmlm.training.optimizer import learning_rate
-from longmlm.training.out_of_memory import final_update
+from longmlm.training.out_of_memory import unrepeatable_update
 from longmlm.training.run import Run, Task
 
 MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00006: the scale is not the cause
@@ -36,7 +36,7 @@ MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00
 class Update:
     """One update over all ranks: mean loss in nats, accuracy in percent, gradient norm before clipping.
 
-    `num_tokens` counts the tokens of the rows, `num_padded` those and the padding.
+    `num_tokens` counts tokens without padding, `num_with_padding` with padding.
 
     An update is skipped, and changes no weight, when its loss or norm is not finite, as happens in fp16.
     """
@@ -44,7 +44,7 @@ class Update:
     loss: float
     accuracy: float
     num_tokens: int
-    num_padded: int
+    num_with_padding: int
     num_targets: int
     gradient_norm: float
     learning_rate: float
@@ -62,7 +62,7 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
     the loss scale is lowered instead, and the error comes after MAX_SKIPPED_IN_A_ROW such updates in a row.
     """
     accelerator, backend = run.accelerator, run.backend
-    own = [[batch.num_targets, batch.num_tokens, batch.num_padded] for batch in batches]
+    own = [[batch.num_targets, batch.num_tokens, batch.num_with_padding] for batch in batches]
     own_counts = torch.tensor(own, dtype=torch.float64).sum(0)
     counts = accelerator.reduce(own_counts.to(accelerator.device, non_blocking=True), "sum")
     weight = (accelerator.num_processes / counts[0]).float()
@@ -74,10 +74,10 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
             sums += torch.stack([loss.detach().double(), correct.double()])
             backend.backward(loss * torch.where(loss.detach().isfinite(), weight, math.nan))  # nan: no rank updates
     rate = learning_rate(state.step, task.recipe)
-    with final_update(state.step + 1):
+    with unrepeatable_update(state.step + 1):
         norm = backend.step(rate)
     figures = torch.cat([counts, accelerator.reduce(sums, "sum"), norm.double().view(1)])
-    num_targets, num_tokens, num_padded, loss_sum, num_correct, norm = figures.tolist()
+    num_targets, num_tokens, num_with_padding, loss_sum, num_correct, norm = figures.tolist()
     if not num_targets:
         raise TrainingError(
             f"the rows of step {state.step + 1} have no token to predict: the tokenizer does not know the text's script"
@@ -86,7 +86,7 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
         _check_skipped(task, run, batches, state)
         norm = math.nan
     loss, accuracy = loss_sum / num_targets, 100 * num_correct / num_targets
-    return Update(loss, accuracy, int(num_tokens), int(num_padded), int(num_targets), norm, rate)
+    return Update(loss, accuracy, int(num_tokens), int(num_with_padding), int(num_targets), norm, rate)
 
 
 def _check_skipped(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> None:

@@ -50,8 +50,8 @@ class Trials:
     def run(self, planned: Sequence[PlannedTrial], num_trials: int) -> list[Trial]:
         """Returns what those of the trials measured that did not fail; `num_trials` are expected in all.
 
-        Raises TrainingError if the very first trial fails before training, and before any starts the error of the first
-        file or model that a trial names and that is missing.
+        Before any trial starts, raises the error of the first missing file or model that a trial names. Raises
+        TrainingError if the very first trial fails before training.
         """
         results = []
         for one in planned:
