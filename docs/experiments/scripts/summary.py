@@ -4,19 +4,22 @@
 
 `plain` is the arm with hierarchical positions, `best` the arm given by --best. Accuracies are percent, means over the
 seeds; `base_windows` is null unless trials ran until evaluate, on the rows of that stage, or --evaluation names the
-evaluation.json of a run of the best arm. `tokens_to_recover_*` is null if a seed did not recover; all values of an arm
-are null if it was not run. --plain-comparison names a comparison with more steps, in which the plain arm has recovered.
+evaluation.json of a run of the best arm, whose accuracies, on more rows, are added as `evaluation`.
+`tokens_to_recover_*` is null if a seed did not recover; all values of an arm are null if it was not run.
+--plain-comparison names a comparison with more steps, in which the plain arm has recovered.
 """
 
 import argparse
 import json
 import statistics
 from pathlib import Path
+from typing import get_args
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.comparison import Arm, Comparison
-from longmlm.artifacts.evaluation import Evaluation
+from longmlm.artifacts.evaluation import Evaluation, ViewName
 
+VIEWS: tuple[ViewName, ...] = get_args(ViewName)
 SUMMARY = Path(__file__).parents[1] / "summary.json"
 
 
@@ -81,6 +84,7 @@ if __name__ == "__main__":
     summary[options.base] = entry(found, longer, options.language, options.plain, options.best)
     if options.evaluation:
         evaluation = artifact.read(Evaluation, options.evaluation)
-        summary[options.base]["base_windows"] = _rounded(evaluation.accuracy("base_windows"))
+        accuracies = {view: _rounded(evaluation.accuracy(view)) for view in VIEWS}
+        summary[options.base] |= {"base_windows": accuracies["base_windows"], "evaluation": accuracies}
     SUMMARY.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(summary[options.base], indent=2))
