@@ -62,6 +62,16 @@ def test_a_pipeline_needs_what_its_unfinished_stages_read(tmp_path: Path, monkey
     assert checked == []
 
 
+@pytest.mark.parametrize("output", ["mine", "./mine", "mine/"])
+def test_what_a_stage_makes_need_not_exist_however_its_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("Some text.\n")
+    base = {"model": MINI, "corpus": ["text.txt"], "length": 1024, "output": "out", "extend": {"output": output}}
+    check_inputs(resolved_pipeline(base))
+
+
 @pytest.mark.parametrize(("rank", "is_checked"), [(None, True), ("0", True), ("1", False)])
 def test_one_process_of_a_machine_checks(
     pretrain: PretrainConfig, monkeypatch: pytest.MonkeyPatch, rank: str | None, is_checked: bool

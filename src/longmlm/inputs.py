@@ -72,7 +72,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
 
 
 def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
-    if config.recipe.tokenizer not in made:
+    if str(Path(config.recipe.tokenizer)) not in made:
         tokenizer_folder(config.recipe.tokenizer)
     for source in config.recipe.sources:
         check_language(source.language)
@@ -120,7 +120,7 @@ def _check_release(config: ReleaseConfig) -> None:
 
 def _check_models(names: Collection[str | None], made: Collection[str] = (), revision: str | None = None) -> None:
     for name in names:
-        if name is not None and name not in made and not _is_run(name):
+        if name is not None and str(Path(name)) not in made and not _is_run(name):
             check_model(name, revision)
 
 

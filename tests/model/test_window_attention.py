@@ -296,5 +296,5 @@ def test_a_window_can_be_set_for_a_while() -> None:
 def test_other_masks_are_refused() -> None:
     model = tiny_model("roberta", 1)
     use_window(model, Window(2, 1))
-    with pytest.raises(ModelError, match="rows and tokens only"):
+    with pytest.raises(ModelError, match="shape .rows, tokens. only"):
         model(torch.tensor([[5, 6, 7]]), attention_mask=torch.zeros(1, 1, 3, 3))

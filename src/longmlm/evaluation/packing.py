@@ -16,16 +16,20 @@ def check_packed_attention(objective: MlmObjective, frozen: FrozenRows) -> tuple
 
     Returns the reason as one line, or nothing if they agree.
     """
-    masked = [frozen.masked(row_id) for row_id in frozen.row_ids[:NUM_ROWS]]
+    masked = [frozen.masked(row_id) for row_id in frozen.row_ids[: min(NUM_ROWS, frozen.rows_per_batch)]]
     losses = []
     try:
         with inference(objective):
             for pad in (frozen.special.pad, None):
                 batch = collate(masked, pad).to(objective.model.device)
                 losses.append(float(objective.predict(batch).losses.mean()))
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         reason = f"fails: {str(error).splitlines()[0]}"
     else:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the size of micro-batches depends on the memory that is free
         if abs(losses[1] - losses[0]) <= MAX_DIFFERENCE:
             return ()
         reason = f"gives a loss of {losses[1]:.3f}, padded rows {losses[0]:.3f}"

@@ -33,6 +33,7 @@ from longmlm.model.window import Window
 
 NAME = "longmlm-window-{}-{}"  # in transformers' registry
 FLEX_BLOCK = 128
+MAX_VARIANTS = 64  # of the compiled kernel: beyond torch's limit of 8, it would compute all scores
 
 
 def use_window(model: PreTrainedModel, window: Window | None) -> None:
@@ -101,7 +102,7 @@ def attend(
         lengths = _row_lengths(attention_mask, query)
         if lengths is not None:
             return chunk_by_chunk((query, key, value), lengths, window, dropout, scale), None
-    if query.device.type == "cpu" or dropout:
+    if query.device.type == "cpu" or dropout or query.shape[2] <= FLEX_BLOCK:  # a single block would be compiled anew
         output = block_by_block((query, key, value), attention_mask, window, dropout, scale)
     else:
         mask = flex_mask(window, attention_mask, query)
@@ -181,4 +182,6 @@ def flex_mask(window: Window, is_token: Tensor | None, query: Tensor) -> BlockMa
 
 @functools.cache
 def _compiled_flex_attention() -> Callable[..., Tensor]:
+    limits = torch._dynamo.config  # noqa: SLF001 - has no public name
+    limits.recompile_limit = max(limits.recompile_limit, MAX_VARIANTS)
     return torch.compile(flex_attention)
