@@ -1,6 +1,7 @@
 """The compare command as a user starts it: trials share rows, are evaluated, and are not repeated."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,10 @@ def test_two_arms_are_trained_and_compared(folder: Path) -> None:
     assert [trial.arm for trial in comparison.trials] == ["hierarchical", "stretched"]
     for trial in comparison.trials:
         assert len(trial.before.selected) == 16 and sum(trial.before.selected) == trial.before.whole.num_selected
-        assert trial.measured["long_before"].whole == trial.before.whole
-        assert trial.measured["long_after"].whole == trial.after.whole
+        for view, measured in (("long_before", trial.before), ("long_after", trial.after)):
+            whole = trial.measured[view].whole
+            assert replace(whole, loss=measured.whole.loss) == measured.whole
+            assert whole.loss == pytest.approx(measured.whole.loss)
         assert trial.rows_sha256 == read_rows_manifest(folder / "out" / "rows").sha256
         assert trial.measured["base_windows"].selected == trial.measured["long_after"].selected
     before = [trial.before.whole.loss for trial in comparison.trials]

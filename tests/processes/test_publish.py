@@ -15,11 +15,12 @@ import pytest
 import tomli_w
 from huggingface_hub import ModelCard
 
-from longmlm.folders import verify
+from longmlm.folders import verify, write_json
 from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
 from tests.support.checkpoints import actual_accuracy, checkpoint
 from tests.support.loopback import Fault
+from tests.support.rows import manifest_of
 from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation, tiny_world
 
 ROOT = Path(__file__).parents[2]
@@ -239,7 +240,8 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 
 def test_follower_hides_gpus_before_torch_can_find_them(tmp_path: Path) -> None:
-    paths = {"model": "run", "rows": "rows", "output": "out", "publish": "folder:x", "follow": "run"}
+    paths = {"model": "run", "rows": str(tmp_path), "output": "out", "publish": "folder:x", "follow": "run"}
+    write_json(tmp_path / "manifest.json", manifest_of(128))
     settings = tmp_path / "release.toml"
     settings.write_text(tomli_w.dumps({**paths, "card": {"title": "t"}}))
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}

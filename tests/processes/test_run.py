@@ -131,11 +131,9 @@ def test_a_signal_is_passed_on_and_the_same_command_resumes(folder: Path, number
 
 
 def test_a_failing_stage_is_named_and_keeps_its_exit_code(folder: Path) -> None:
-    (folder / "text.jsonl").rename(folder / "later.jsonl")
+    (folder / "text.jsonl").write_text("{}\n")
     code, lines = longmlm(folder, "run", "mine.toml")
     assert code == 2
     assert labels(lines) == ["extend: started", "prepare: started"]
-    assert lines[-2:] == [
-        "error: text.jsonl: no such file; relative paths start from the current folder",
-        "[2/5] prepare: failed (exit code 2): the same command resumes from this stage",
-    ]
+    assert lines[-2].startswith("error: ")
+    assert lines[-1] == "[2/5] prepare: failed (exit code 2): the same command resumes from this stage"
