@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 from paired import Comparison, Way, run
+from steps import TOKENIZER, roberta_config
 from torch.utils.data import Dataset
 from transformers import (
     AutoTokenizer,
     DataCollatorForTokenClassification,
     EvalPrediction,
-    RobertaConfig,
     RobertaForMaskedLM,
     Trainer,
     TrainingArguments,
@@ -36,7 +36,6 @@ from longmlm.evaluation.measure import measure
 from longmlm.model.mlm import MlmObjective
 from longmlm.settings.held_out import HeldOut
 
-TOKENIZER = "src/longmlm/bundled/roberta-mini"  # token ids are drawn from this vocabulary; the model's may be larger
 NUM_BASE_POSITIONS = 512
 TOLERANCE = 0.01  # relative for the loss; for the accuracy, a share of the selected tokens
 
@@ -62,15 +61,7 @@ class Shape:
     def model(self) -> RobertaForMaskedLM:
         """Returns a model that predicts the token that it sees, which is right for unchanged selected tokens."""
         torch.manual_seed(0)
-        config = RobertaConfig(
-            vocab_size=self.vocabulary,
-            hidden_size=self.width,
-            num_hidden_layers=self.num_layers,
-            num_attention_heads=self.width // 64,
-            intermediate_size=4 * self.width,
-            max_position_embeddings=self.row_length + 2,
-        )
-        model = RobertaForMaskedLM(config).eval()
+        model = RobertaForMaskedLM(roberta_config(self.num_layers, self.width, self.vocabulary, self.row_length)).eval()
         torch.nn.init.eye_(model.lm_head.dense.weight)
         return model
 

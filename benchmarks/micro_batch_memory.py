@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from steps import roberta_config
 from torch import Tensor, nn
-from transformers import RobertaConfig, RobertaForMaskedLM
+from transformers import RobertaForMaskedLM
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.cost import USED_SHARE, Cost, Work, cost_of
@@ -55,14 +56,7 @@ class Shape:
 
     def model(self, length: int, attention: str = "sdpa") -> RobertaForMaskedLM:
         """Returns an untrained model with dropout, in training mode."""
-        config = RobertaConfig(
-            vocab_size=self.vocabulary,
-            hidden_size=self.width,
-            num_hidden_layers=self.num_layers,
-            num_attention_heads=self.num_heads,
-            intermediate_size=4 * self.width,
-            max_position_embeddings=length + 2,
-        )
+        config = roberta_config(self.num_layers, self.width, self.vocabulary, length)
         model = RobertaForMaskedLM(config).train()
         model.set_attn_implementation(attention)
         set_dropout(model, DROPOUT)

@@ -41,6 +41,18 @@ TOKENIZER = "src/longmlm/bundled/roberta-mini"  # token ids are drawn from this 
 RATE = 1e-5
 
 
+def roberta_config(num_layers: int, width: int, vocabulary: int, num_positions: int) -> RobertaConfig:
+    """Returns the configuration of a RoBERTa with heads of 64 units and the usual dropout of 0.1."""
+    return RobertaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=num_layers,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+        max_position_embeddings=num_positions + 2,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The size of a RoBERTa model, its dropout, and the number and length of rows in a step."""
@@ -67,14 +79,7 @@ class Shape:
 
     def config(self) -> RobertaConfig:
         """Returns the configuration, with the usual dropout of 0.1."""
-        return RobertaConfig(
-            vocab_size=self.vocabulary,
-            hidden_size=self.width,
-            num_hidden_layers=self.num_layers,
-            num_attention_heads=self.width // 64,
-            intermediate_size=4 * self.width,
-            max_position_embeddings=self.row_length + 2,
-        )
+        return roberta_config(self.num_layers, self.width, self.vocabulary, self.row_length)
 
     def roberta(self) -> PreTrainedModel:
         """Returns an untrained model with this dropout."""

@@ -13,7 +13,8 @@ from functools import partial
 
 import torch
 from paired import Comparison, Way, run
-from transformers import RobertaConfig, RobertaForMaskedLM
+from steps import roberta_config
+from transformers import RobertaForMaskedLM
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.mlm import MlmObjective
@@ -45,14 +46,7 @@ class Shape:
 def training(shape: Shape, window: Window | None) -> Callable[[], int]:
     """Returns a function that runs one step, forward and backward, after one warm-up step."""
     torch.manual_seed(0)
-    config = RobertaConfig(
-        vocab_size=8192,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.width // 64,
-        intermediate_size=4 * shape.width,
-        max_position_embeddings=shape.row_length + 2,
-    )
+    config = roberta_config(shape.num_layers, shape.width, 8192, shape.row_length)
     model = RobertaForMaskedLM(config)
     use_window(model, window)
     use_packed_attention(model)
