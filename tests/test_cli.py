@@ -80,7 +80,7 @@ def test_version_is_printed(monkeypatch, capsys) -> None:
 def test_an_option_of_the_wrong_type_is_named_without_its_help(monkeypatch, capsys) -> None:
     code, _, errors = longmlm(monkeypatch, capsys, "run", "demo", "--length", "abc")
     assert code == 2
-    assert errors.startswith("error: --length: ") and errors.endswith("'abc'\n")
+    assert errors == "error: --length expects a whole number, not abc\n"
 
 
 @pytest.mark.parametrize("stage", COMMANDS)

@@ -97,6 +97,8 @@ def test_derived_values_follow_what_the_user_sets(mine: str) -> None:
     assert pipeline.extend.recipe.num_positions == pipeline.prepare.recipe.row_length == 2048
     assert pipeline.pretrain.recipe.batch_tokens == 64 * 2048
     assert (pipeline.pretrain.recipe.warmup_steps, pipeline.pretrain.runtime.save_every_steps) == (5, 8)
+    for option, expected in (("mode=generated", "hierarchical"), ("attention-window=64", "tile")):
+        assert resolved(mine, f"--extend.recipe.{option}").extend.recipe.initialisation == expected
     stage = parse(PretrainConfig, [mine, "--recipe.num-steps", "100"])
     assert (stage.recipe, stage.runtime) == (
         replace(pipeline.pretrain.recipe, batch_tokens=98304),

@@ -29,6 +29,12 @@ def test_init_prints_a_file_that_describes_the_same_pipeline(tmp_path: Path) -> 
     assert tomllib.loads(pipeline_file(INIT))["output"] == "out/mine"
 
 
+def test_init_names_a_bundled_model_by_its_prefix() -> None:
+    given = ["--model", "bundled:roberta-mini", "--corpus", "bundled:text/demo.jsonl", "--length", "300"]
+    printed = tomllib.loads(pipeline_file(given))
+    assert (printed["model"], printed["corpus"]) == ("bundled:roberta-mini", ["bundled:text/demo.jsonl"])
+
+
 def test_what_init_prints_in_comments_can_be_changed(tmp_path: Path) -> None:
     printed = pipeline_file(INIT)
     live = "\n".join(line.removeprefix("#") if line[1:2] not in ("", " ") else line for line in printed.splitlines())

@@ -51,7 +51,7 @@ def recovery_picture() -> str:
     """Returns the recovery curve and the accuracy by block of the experiment with MiniLM at 1536 positions."""
     text = EXPERIMENT.read_text(encoding="utf-8")
     curve, blocks = _table(text, "| step | whole row (%) |"), _table(text, "| | base_cut | base_windows |")
-    base_cut = re.search(r"base_cut on them is ([\d.]+) %", text)
+    base_cut = re.search(r"base_cut with these masks is ([\d.]+) %", text)
     assert base_cut is not None, f"{EXPERIMENT} no longer gives base_cut"
     steps, whole = ([float(line[column]) for line in curve[1:]] for column in (0, 1))
     levels = [Series("base model, cut to 512", "ink", [], [float(base_cut[1])])]

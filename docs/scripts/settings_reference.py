@@ -8,8 +8,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
+from longmlm.config import OWN_NAME
 from longmlm.options import explanations, sections
 from longmlm.settings.compare import CompareSettings
+from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.pipeline import Pipeline
 
 PAGE = Path(__file__).parents[1] / "settings.md"
@@ -29,13 +31,14 @@ How to write a setting, for example `num_steps` in section `[recipe]` of pretrai
 
 This page is generated from `src/longmlm/settings/`.
 """
+OTHERS = {"compare": CompareSettings, "downstream": DownstreamConfig}
 TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean"}
 
 
 def settings_page() -> str:
     """Returns the page as Markdown."""
     parts = [HEAD]
-    for stage, kind in {"pipeline file": Pipeline, **STAGES, "compare": CompareSettings}.items():
+    for stage, kind in {"pipeline file": Pipeline, **STAGES, **OTHERS}.items():
         parts.append(f"## {stage}\n\n{_paragraph(kind)}\n")
         parts += [f"{heading}{_table(part)}" for heading, part in _sections(stage, kind)]
     return "\n".join(parts)
@@ -48,8 +51,9 @@ def _sections(stage: str, kind: type, name: str = "") -> Iterator[tuple[str, typ
     for item in fields(kind):
         for section in sections(item):
             dotted = f"{path}.{item.name}".lstrip(".")
-            is_list = get_origin(item.type) is tuple
-            yield from _sections(stage, section, f"[[{dotted}]]" if is_list else f"[{dotted}]")
+            origin = get_origin(item.type)
+            dotted = f"[{dotted}]" if origin is tuple else f"{dotted}.{OWN_NAME}" if origin is dict else dotted
+            yield from _sections(stage, section, f"[{dotted}]")
 
 
 def _table(kind: type) -> str:

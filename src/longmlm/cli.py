@@ -22,6 +22,7 @@ from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline
@@ -38,7 +39,13 @@ STAGES: dict[str, type] = {
     "release": ReleaseConfig,
     "checkpoints": CheckpointsConfig,
 }
-COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, "compare": ComparedPipeline, **STAGES}
+COMMANDS: dict[str, type] = {
+    "plan": PlanConfig,
+    "run": ResolvedPipeline,
+    "compare": ComparedPipeline,
+    "downstream": DownstreamConfig,
+    **STAGES,
+}
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
@@ -121,6 +128,16 @@ def run(command: str, config: Any) -> None:
             from longmlm.stages.compare import compare
 
             compare(config)
+        case "downstream", DownstreamConfig():
+            from longmlm.stages.downstream import downstream
+
+            downstream(config)
+        case _:
+            _run_stage(command, config)
+
+
+def _run_stage(command: str, config: Any) -> None:
+    match command, config:
         case "prepare", PrepareConfig():
             from longmlm.stages.prepare import prepare
 

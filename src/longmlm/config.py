@@ -10,9 +10,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import tomli_w
 
@@ -34,9 +35,10 @@ Config = TypeVar("Config")
 RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
-OVERLAID = ("compare", "tables")  # tables that are merged later; numbers as keys are then array indices
+OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
+OWN_NAME = "NAME"  # stands for a name of the user's in a dotted name
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
 PLACEHOLDER = Pipeline(model="model", corpus=("text",), length=512, output="output")  # for base keys with errors
 
@@ -156,7 +158,7 @@ def _resolved(kind: Any, content: Table) -> Any:
     """Returns the settings of this kind, validated; raises ConfigError with all errors in one line."""
     is_pipeline_command = issubclass(kind, ResolvedPipeline)
     if not (_is_pipeline(kind, content) or is_pipeline_command):
-        return _validated(kind, bundled_resolved(content) if kind in STAGES else content, [])
+        return _validated(kind, bundled_resolved(content), [])
     problems: list[Any] = []  # in pydantic's form
     checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
     derived = _derived(content, problems)
@@ -195,16 +197,25 @@ def _validated(kind: Any, content: Table, problems: list[Any]) -> Any:
     """Returns the settings of this kind; raises ConfigError with `problems` and every error in the content."""
     import pydantic
 
-    required = (item for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)
-    content = {**{item.name: {} for item in required if any(sections(item))}, **content}
-    config = None
+    config, text = None, _json(_with_sections(kind, content))
     try:
-        config = pydantic.TypeAdapter(kind).validate_json(_json(content), strict=True, extra="forbid")
+        config = pydantic.TypeAdapter(kind).validate_json(text, strict=True, extra="forbid")
     except pydantic.ValidationError as error:
         problems = [*problems, *error.errors(include_url=False)]
     if problems:
         raise ConfigError(_explained(kind, problems)) from None
     return config
+
+
+def _with_sections(kind: Any, content: Mapping[str, Any]) -> Table:
+    """Returns the content with an empty table for each required section, so that errors name what that requires."""
+    filled = dict(content)
+    for item in fields(kind):
+        if item.default is MISSING and item.default_factory is MISSING and any(sections(item)):
+            table = filled.get(item.name, {})
+            is_section = is_dataclass(item.type) and isinstance(table, Mapping)
+            filled[item.name] = _with_sections(item.type, table) if is_section else table
+    return filled
 
 
 def _json(content: Table) -> str:
@@ -230,6 +241,8 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
                 lines.append(f"unknown key {name}" + (f", did you mean {nearest}?" if nearest else ""))
             case "missing":
                 lines.append(f"{name} is missing")
+            case "tuple_type" | "list_type" if isinstance(problem["input"], bool | int | float | str):
+                lines.append(f"{name}: a list is needed, as in [{json.dumps(problem['input'])}]")
             case _:
                 message = problem["msg"].removeprefix("Value error, ")
                 lines.append(f"{name}: {message}" if name else message)
@@ -241,13 +254,14 @@ def _nearest(path: Sequence[str], kind: type) -> str | None:
     *own, key = path
     names = [name.rpartition(".") for name in _names(kind)]
     moved = [section + dot + last for section, dot, last in names if last in (key, RENAMED.get(key))]
-    siblings = [last for section, _, last in names if section == ".".join(own)]
+    siblings = [last for section, _, last in names if fnmatch(".".join(own), section.replace(OWN_NAME, "*"))]
     return next(iter(moved + difflib.get_close_matches(key, siblings, n=1, cutoff=0.5)), None)
 
 
 def _names(kind: Any, prefix: str = "") -> Iterator[str]:
-    """Yields the dotted name of every setting; those of an array of tables, such as recipe.sources.files, once."""
+    """Yields the dotted name of every setting; those of several tables once: recipe.sources.files, arms.NAME.model."""
     for item in fields(kind):
         yield f"{prefix}{item.name}"
         for part in sections(item):
-            yield from _names(part, f"{prefix}{item.name}.")
+            own_name = f"{OWN_NAME}." if get_origin(item.type) is dict else ""
+            yield from _names(part, f"{prefix}{item.name}.{own_name}")

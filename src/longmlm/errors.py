@@ -1,6 +1,11 @@
 """Errors that the user can fix: a command prints the one-line message and exits with code 2."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, such as "1 row" and "2,000 rows"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 class UserError(Exception):
     """An error whose one-line message says what is wrong, where, and how to fix it."""
 

@@ -43,6 +43,13 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
+def move_aside(folder: Path) -> Path:
+    """Renames a folder to FOLDER.earlier, in place of one moved there before, and returns that path."""
+    earlier = folder.with_name(f"{folder.name}.earlier")
+    shutil.rmtree(earlier, ignore_errors=True)
+    return folder.rename(earlier)
+
+
 def partial_of(folder: Path) -> Path:
     """Returns the path next to `folder` at which its content is written until it is complete."""
     return folder.with_name(folder.name + PARTIAL)
@@ -57,12 +64,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Writes `content` so that a reader sees the old file or the new one, never a part of it."""
+def write_text(path: Path, text: str) -> None:
+    """Writes a text so that a reader sees the old file or the new one, never a part of it."""
     partial = partial_of(path)
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     sync(partial)
     partial.replace(path)
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Writes `content` as JSON, as write_text does."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def seal(partial: Path, folder: Path, about: Mapping[str, object] | None = None) -> None:
@@ -143,7 +155,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # `files`, and whatever else
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FolderError(f"{folder} has no {MANIFEST}: it was not written completely, or is something else") from None
+        raise FolderError(
+            f"{folder} has no {MANIFEST}: it was not written completely, or is something else: name another"
+        ) from None
     except ValueError:
         raise FolderError(f"{path} is damaged: it is not JSON") from None
     files = manifest.get("files") if isinstance(manifest, dict) else None

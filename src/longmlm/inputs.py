@@ -12,11 +12,14 @@ from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.data.files import files_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
+from longmlm.errors import FolderError
 from longmlm.folders import check_absent
 from longmlm.hubs.datasets import rows_on_hub
 from longmlm.hubs.models import check_model, local_weights, read_architecture
 from longmlm.hubs.publish import check_can_publish
+from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.reports.evaluation import check_output
+from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline
@@ -24,7 +27,7 @@ from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
-from longmlm.training.run_folder import evaluations_of, list_checkpoints
+from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints
 from longmlm.training.tracker import check_installed
 
 
@@ -49,6 +52,8 @@ def check_inputs(config: Any) -> None:
             _check_evaluate(config)
         case ReleaseConfig():
             _check_release(config)
+        case DownstreamConfig():
+            _check_downstream(config)
         case ResolvedPipeline():
             _check_pipeline(config)
 
@@ -84,6 +89,18 @@ def _check_extend(config: ExtendConfig) -> None:
     check_model(config.base, config.revision)
     if config.recipe.add_tokens is not None:
         term_lines(config.recipe.add_tokens)
+
+
+def _check_downstream(config: DownstreamConfig) -> None:
+    if Path(config.output).is_file():
+        raise FolderError(f"{config.output} is a file: remove it or name another output")
+    data = config.task.data
+    files_of([*data.files, *data.dev_files, *data.test_files])
+    for arm in config.arms.values():
+        if arm.model is None:
+            check_sklearn_installed()
+        else:
+            _check_models([arm.model], revision=arm.revision)
 
 
 def _check_rows(name: str) -> None:
@@ -126,4 +143,4 @@ def _check_models(names: Collection[str | None], made: Collection[str] = (), rev
 
 def _is_run(name: str) -> bool:
     """Returns whether a model is named by its run folder, whose checkpoints take long to verify."""
-    return (Path(name) / "checkpoints").is_dir()
+    return (Path(name) / CHECKPOINTS).is_dir()

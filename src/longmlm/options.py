@@ -2,18 +2,21 @@
 
 import ast
 import contextlib
+import difflib
 import inspect
 import io
 import itertools
+import re
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from longmlm.errors import ConfigError
-from longmlm.settings.tables import Table
+from longmlm.settings.tables import Table, without_empty_tables
 
+WORDS = {int: "a whole number", float: "a number", str: "a text"}
 TYPING: Any = typing  # types made at run time have no static form
 
 
@@ -24,15 +27,16 @@ def given_options(kind: type, shown: Mapping[str, Any], arguments: Sequence[str]
     """
     import tyro
 
-    errors = io.StringIO()
+    errors, options = io.StringIO(), _options(kind, shown)
     try:
         with contextlib.redirect_stderr(errors):
-            given = tyro.cli(_options(kind, shown), args=arguments, prog=usage, description=kind.__doc__)
+            given = tyro.cli(options, args=arguments, prog=usage, description=kind.__doc__)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ConfigError(_unboxed(errors.getvalue(), kind).rstrip(".")) from None
-    return _without_empty_tables(given)
+        message = _unboxed(errors.getvalue(), kind).rstrip(".")
+        raise ConfigError(_explained(message, dict(_names(options)), arguments)) from None
+    return without_empty_tables(given)
 
 
 def sections(item: Field) -> Iterator[type]:
@@ -89,9 +93,48 @@ def _hint(item: Field, shown: Mapping[str, Any]) -> str:
     return f"(default: {' '.join(map(str, value)) if isinstance(value, list | tuple) else value})"
 
 
-def _without_empty_tables(table: Mapping[str, Any]) -> Table:
-    kept = {key: _without_empty_tables(value) if isinstance(value, dict) else value for key, value in table.items()}
-    return {key: value for key, value in kept.items() if value != {}}
+def _names(options: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
+    """Yields the name of every option with its type."""
+    for key, item in options.__annotations__.items():
+        if typing.is_typeddict(item):
+            yield from _names(item, f"{prefix}{key}.")
+            continue
+        kind = get_args(item)[0]
+        yield f"{prefix}{key}".replace("_", "-"), kind
+        if kind is bool:
+            yield f"{prefix}no-{key}".replace("_", "-"), kind
+
+
+def _explained(message: str, types: Mapping[str, Any], arguments: Sequence[str]) -> str:
+    """Returns a line about the wrong options in place of tyro's message, or that message for another error."""
+    words = [word for argument in arguments for word in argument.split("=", 1 if argument.startswith("--") else 0)]
+    given = {at: word.replace("_", "-") for at, word in enumerate(words) if word.startswith("--")}
+    if unknown := [name for name in given.values() if name not in types]:
+        return "; ".join(f"unknown option {name}{_nearest(name, types)}" for name in unknown)
+    for at, name in given.items():
+        end = next((later for later in given if later > at), len(words))
+        values = " ".join(words[at + 1 : end])
+        if values and types[name] is bool:
+            return f"{name} takes no value: remove {values}"
+        if re.search(rf"{re.escape(name)}(?![\w.-])", message):
+            return f"{name} expects {_expected(types[name])}, not {values or 'nothing'}"
+    return message
+
+
+def _nearest(name: str, types: Mapping[str, Any]) -> str:
+    moved = [known for known in types if known.rpartition(".")[2].strip("-") == name.rpartition(".")[2].strip("-")]
+    nearest = [*moved, *difflib.get_close_matches(name, types, n=1, cutoff=0.8)]
+    return f", did you mean {nearest[0]}?" if nearest else ""
+
+
+def _expected(kind: Any) -> str:
+    """Returns in words which values an option of this type takes."""
+    parts = [part for part in get_args(kind) if part not in (type(None), ...)]
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if get_origin(kind) is tuple:
+        return f"one or more values, each {_expected(parts[0])}"
+    return " or ".join(map(_expected, parts)) or WORDS.get(kind, str(kind))
 
 
 def _unboxed(text: str, kind: type) -> str:

@@ -9,7 +9,7 @@ import tomli_w
 
 from longmlm.config import parse
 from longmlm.options import explanations, sections
-from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, recommended
+from longmlm.settings.pipeline import BUNDLED, PACKAGE, SHIPPED, Pipeline, ResolvedPipeline, recommended
 
 NOTE = (
     "# Recommended settings of the stages: remove the # to change one; `longmlm run FILE --help` explains the others."
@@ -48,7 +48,8 @@ def _tables(name: str, kind: type, table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _assignment(key: str, value: object) -> str:
-    return tomli_w.dumps({key: list(value) if isinstance(value, tuple) else value}).strip()
+    text = tomli_w.dumps({key: list(value) if isinstance(value, tuple) else value}).strip()
+    return text.replace(f"{PACKAGE / 'bundled'}/", BUNDLED)
 
 
 def shipped_pipelines() -> str:

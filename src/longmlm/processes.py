@@ -54,8 +54,16 @@ def exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Creates `folder` and holds its lock in the block; raises FolderError if another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Creates `folder` and holds its lock in the block.
+
+    Raises FolderError if it is a file, if it cannot be created, as in /proc, or if another process holds the lock.
+    """
+    if folder.is_file():
+        raise FolderError(f"{folder} is a file: remove it or name another output")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:
+        raise FolderError(f"{folder} cannot be created: name a different path") from error
     with (folder / ".lock").open("w") as file:
         lock(file.fileno(), folder)
         yield

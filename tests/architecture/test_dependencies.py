@@ -52,7 +52,11 @@ def test_constraints_pin_exactly_what_is_installed(root: Path) -> None:
 
 def _distributions(root: Path, modules: list[Path]) -> set[str]:
     providers = metadata.packages_distributions()
-    siblings = {path.stem for folder in ("benchmarks", "docs/scripts") for path in (root / folder).glob("*.py")}
+    siblings = {
+        path.stem
+        for folder in ("benchmarks", "docs/scripts", "docs/experiments/scripts")
+        for path in (root / folder).glob("*.py")
+    }
     names = {name for path in modules for name in _imported(root / path)} - OWN - siblings - sys.stdlib_module_names
     return {_normal(providers[name][0] if name in providers else name) for name in names}
 

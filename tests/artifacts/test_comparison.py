@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Measured, paired_difference
-from longmlm.artifacts.comparison import Arm, Comparison
+from longmlm.artifacts.comparison import Arm, Comparison, student_cdf
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.artifacts.trials import FailedTrial, Trial, mean_gain
 from longmlm.settings.held_out import HeldOut
@@ -147,9 +147,22 @@ def test_the_variance_between_seeds_is_added_to_that_over_rows() -> None:
     gain = first.gain_over(second)
     assert gain.points == pytest.approx(30.0)
     assert gain.standard_error == pytest.approx(math.sqrt(rows.standard_error**2 + between))
-    expected = statistics.NormalDist().cdf(gain.points / gain.standard_error)
+    expected = student_cdf(gain.points / gain.standard_error, (gain.standard_error**2 / between) ** 2)
     assert first.probability_over(second) == pytest.approx(expected)
     assert second.probability_over(first) == pytest.approx(1 - expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "freedom", "probability"),
+    [(6.3138, 1.0, 0.95), (2.0150, 5.0, 0.95), (-2.2281, 10.0, 0.025), (0.0, 3.0, 0.5)],
+)
+def test_student_t_has_the_quantiles_of_tables(value: float, freedom: float, probability: float) -> None:
+    assert student_cdf(value, freedom) == pytest.approx(probability, abs=1e-5)
+
+
+def test_student_t_is_normal_with_many_degrees_of_freedom() -> None:
+    assert student_cdf(1.3, 1e9) == statistics.NormalDist().cdf(1.3)
+    assert student_cdf(1.3, 9999.0) == pytest.approx(statistics.NormalDist().cdf(1.3), abs=1e-4)
 
 
 def test_seeds_that_cancel_out_are_no_certainty() -> None:

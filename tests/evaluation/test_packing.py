@@ -10,7 +10,7 @@ from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.packing import check_packed_attention
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.packed_attention import ATTENTION_NAME, attention, use_packed_attention
+from longmlm.model.packed_attention import ATTENTION_NAME, packed_attention, use_packed_attention
 from tests.support.tiny import World
 
 
@@ -23,17 +23,17 @@ def objective(world: World) -> MlmObjective:
 
 def test_packed_batches_stay_when_they_give_the_same_losses(objective: MlmObjective, frozen: FrozenRows) -> None:
     assert check_packed_attention(objective, frozen) == ()
-    assert objective.is_packed and objective.training
+    assert objective.reads_packed_batches and objective.training
 
 
 def fails(*args, **kwargs):
     if kwargs.get("packed_rows"):
         raise RuntimeError("no kernel image\nfor this device")
-    return attention(*args, **kwargs)
+    return packed_attention(*args, **kwargs)
 
 
 def differs(*args, **kwargs):
-    output, _ = attention(*args, **kwargs)
+    output, _ = packed_attention(*args, **kwargs)
     return (40 * torch.randn_like(output) if kwargs.get("packed_rows") else output), None
 
 
@@ -49,4 +49,4 @@ def test_a_model_whose_packed_attention_is_wrong_reads_padded_batches(
     (note,) = check_packed_attention(objective, frozen)
     assert "\n" not in note
     assert re.search(reason, note) and note.endswith("rows are padded instead")
-    assert not objective.is_packed
+    assert not objective.reads_packed_batches

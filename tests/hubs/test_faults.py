@@ -190,11 +190,14 @@ def test_server_that_never_answers_is_given_up(transfer: Transfer, kind: str, mo
 
 
 @pytest.mark.parametrize("transfer", KINDS, indirect=True)
-def test_no_network_is_one_line(transfer: Transfer, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> None:
+def test_no_network_is_one_line(
+    transfer: Transfer, monkeypatch: pytest.MonkeyPatch, waits: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
-    transfer.fail()
+    line = str(transfer.fail())
     assert waits[-len(retry.WAITS_SECONDS) :] == list(retry.WAITS_SECONDS)
+    assert capsys.readouterr().err.count(f"retrying: {line}\n") == 1
     if transfer.served.name == "hf":
         waits.clear()
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

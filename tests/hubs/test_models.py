@@ -11,9 +11,11 @@ from huggingface_hub import constants
 from huggingface_hub.utils import _http, enable_progress_bars, logging
 from huggingface_hub.utils.tqdm import progress_bar_states
 
-from longmlm.errors import ModelError, ModelNotFoundError
+from longmlm.data.vocabulary import tokenizer_folder
+from longmlm.errors import ModelError, ModelNotFoundError, UserError
 from longmlm.hubs import huggingface
-from longmlm.hubs.models import snapshot_of, weight_files
+from longmlm.hubs.models import check_model, snapshot_of, weight_files
+from longmlm.settings.pipeline import bundled_resolved
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import Fault
 from tests.support.served import NAME, content
@@ -161,6 +163,18 @@ def test_name_or_revision_that_does_not_exist_is_told_from_a_fault(
     with pytest.raises(ModelNotFoundError, match=f"^{name}: ") as caught:
         snapshot_of(name, revision)
     assert revision is None or revision in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["/nowhere/model", "./nowhere", "../nowhere", "~/nowhere"])
+def test_a_path_to_no_folder_is_not_looked_up_on_the_hub(name: str) -> None:
+    for look_up in (snapshot_of, check_model, tokenizer_folder):
+        with pytest.raises(UserError, match=f"^{name}: no such folder: check its path$"):
+            look_up(name)
+
+
+def test_an_unknown_bundled_model_is_answered_with_those_that_exist() -> None:
+    with pytest.raises(ModelNotFoundError, match="^bundled:roberta-min: no such .*: choose bundled:roberta-mini$"):
+        check_model(bundled_resolved("bundled:roberta-min"))
 
 
 def test_folder_is_taken_as_it_is(tmp_path: Path) -> None:

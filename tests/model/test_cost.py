@@ -126,7 +126,7 @@ def test_memory_of_a_row_is_what_autograd_keeps_of_it(family: str, dropout: floa
     use_packed_attention(model)
     objective = MlmObjective(model, precision).train()
     set_dropout(objective, dropout)
-    one, two = (saved_bytes(objective, batch_of(512, num_rows, objective.is_packed)) for num_rows in (1, 2))
+    one, two = (saved_bytes(objective, batch_of(512, num_rows, objective.reads_packed_batches)) for num_rows in (1, 2))
     predicted = cost_of(objective.model, Work(512, 1 / 8, precision != "no")).row_bytes
     assert predicted == pytest.approx(two - one, rel=0.2)
 

@@ -1,11 +1,13 @@
 """Extending a model on disk: logits on short inputs do not change, and nothing is left of a failure."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
@@ -199,3 +201,17 @@ def test_an_existing_folder_is_left_alone(base: Path, tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=f"{tmp_path / 'long'} already exists"):
         write_extension(load_model(str(base)), settings(base), tmp_path / "long")
     assert [path.name for path in tmp_path.rglob("*")] == ["long", "mine"]
+
+
+@pytest.mark.parametrize("error", [SafetensorError, Exception])  # of safetensors and of tokenizers
+def test_a_full_disk_is_an_os_error_and_leaves_nothing(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("I/O error: No space left on device (os error 28)")
+
+    loaded = load_model(str(base))
+    monkeypatch.setattr(loaded.tokenizer, "save_pretrained", fail)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write_extension(loaded, settings(base), tmp_path / "long")
+    assert (raised.value.errno, list(tmp_path.iterdir())) == (errno.ENOSPC, [])

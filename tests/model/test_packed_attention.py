@@ -11,7 +11,7 @@ from torch import Tensor
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.rows import Row
-from longmlm.model import packed_attention
+from longmlm.model import packed_attention as module
 from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.model.packed_attention import (
@@ -19,11 +19,11 @@ from longmlm.model.packed_attention import (
     AttentionOptions,
     ChunkedAttention,
     PackedRows,
-    attention,
     attention_name,
     chunks,
     jagged_attention,
     new_dropout_pool,
+    packed_attention,
     use_packed_attention,
 )
 from longmlm.model.window import Block
@@ -62,7 +62,7 @@ def in_chunks(states: list[Tensor], dropout: float = 0.0) -> Tensor:
 
 
 def row_by_row(states: list[Tensor]) -> Tensor:
-    return attention(None, *states, None, packed(LENGTHS), scaling=SCALE)[0]
+    return packed_attention(None, *states, None, packed(LENGTHS), scaling=SCALE)[0]
 
 
 def nested(states: list[Tensor]) -> Tensor:
@@ -71,7 +71,7 @@ def nested(states: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("max_chunk", [1, 7, 12 * 5, 12 * 12, 3 * 12 * 12, 10**6])
 def test_chunks_give_the_values_and_gradients_of_the_formula(max_chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "MAX_CHUNK", max_chunk)
+    monkeypatch.setattr(module, "MAX_CHUNK", max_chunk)
     check_values_and_gradients(in_chunks)
 
 
@@ -99,7 +99,7 @@ def check_values_and_gradients(attend: Callable[[list[Tensor]], Tensor]) -> None
 def test_chunks_cover_all_pairs_once_and_are_small(
     max_chunk: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_attention, "MAX_CHUNK", max_chunk)
+    monkeypatch.setattr(module, "MAX_CHUNK", max_chunk)
     seen = np.zeros((NUM_HEADS, sum(lengths)), dtype=int)
     rows = [slice(begin, end) for begin, end in pairwise([0, *np.cumsum(lengths).tolist()])]
     for part in chunks(rows, NUM_HEADS):
@@ -121,7 +121,7 @@ def test_a_row_of_1536_takes_one_chunk_per_head_and_a_short_row_takes_one() -> N
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_gradients_belong_to_the_values_with_dropout(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "MAX_CHUNK", 60)
+    monkeypatch.setattr(module, "MAX_CHUNK", 60)
 
     def with_fixed_seed(*states: Tensor) -> Tensor:
         torch.manual_seed(5)
@@ -161,7 +161,7 @@ def test_masks_of_a_small_call_do_not_overlap(sizes: list[int]) -> None:
 
 
 def test_masks_of_a_large_call_start_at_random_places_of_a_bounded_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "MIN_POOL", 100)
+    monkeypatch.setattr(module, "MIN_POOL", 100)
     dropout = new_dropout_pool(0.1, 3, torch.empty(0), [80] * 50)
     assert len(dropout.pool) == 160
     assert len({*dropout.begins}) > 20
@@ -186,7 +186,7 @@ def test_dropout_near_one_is_finite() -> None:
 def test_no_draw_is_made_without_dropout() -> None:
     before = torch.get_rng_state()
     for dtype in (torch.float32, torch.bfloat16):
-        attention(None, *states_of(dtype), None, packed(LENGTHS), scaling=SCALE)
+        packed_attention(None, *states_of(dtype), None, packed(LENGTHS), scaling=SCALE)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -236,7 +236,7 @@ def test_packed_batches_give_the_losses_and_gradients_of_padded_ones_with_stock_
         if is_ours:
             use_packed_attention(model)
         objective = MlmObjective(model, precision)
-        assert objective.is_packed == is_ours
+        assert objective.reads_packed_batches == is_ours
         set_dropout(objective, dropout if is_ours else 0.0)
         batch = batch_of(lengths, is_ours)
         assert batch.num_with_padding == (sum(lengths) if is_ours else max(lengths) * len(lengths))

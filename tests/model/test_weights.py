@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from longmlm.errors import ModelError
-from longmlm.hubs.models import weights_sha256
+from longmlm.hubs.models import model_sha256, weights_sha256
 from longmlm.model.loading import load_model
+from longmlm.model.task_loading import load_for_task
 
 
 class Intruder:
@@ -38,6 +39,7 @@ def test_pickled_tensors_are_read_and_noted(base: Path, copy: Path) -> None:
     as_pickle(copy)
     loaded = load_model(str(copy))
     assert loaded.notes == (f"{copy} has no safetensors file: its pytorch_model.bin was read as tensors only",)
+    assert load_for_task(AutoModelForSequenceClassification, str(copy)).notes == loaded.notes
     states = [load_model(str(base)).model.state_dict(), loaded.model.state_dict()]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
@@ -125,3 +127,13 @@ def test_folder_without_weights_has_no_fingerprint(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ModelError, match=r"model\.safetensors"):
             weights_sha256(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "bpe.codes"])
+def test_the_hash_of_a_model_covers_architecture_and_tokenizer(copy: Path, name: str) -> None:
+    (copy / "bpe.codes").write_text("a b\n")
+    before = model_sha256(copy)
+    (copy / "README.md").write_text("other words\n")
+    assert model_sha256(copy) == before
+    (copy / name).write_bytes((copy / name).read_bytes() + b"\n")
+    assert model_sha256(copy) != before

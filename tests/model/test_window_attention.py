@@ -18,12 +18,12 @@ from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import (
-    attend,
     attending_within,
     block_by_block,
     chunk_by_chunk,
     flex_mask,
     use_window,
+    window_attention,
     window_of,
 )
 from tests.support.families import tiny_model
@@ -188,8 +188,8 @@ def peak_of(length: int, dropout: float) -> tuple[int, int]:
         return tensor
 
     with Sizes() as sizes, torch.autograd.graph.saved_tensors_hooks(note, lambda one: one):
-        attend(None, *states, None, window=window, dropout=dropout, scaling=1.0)[0].sum().backward()
-        attend(None, *[one.detach() for one in states], None, window=window, scaling=1.0)
+        window_attention(None, *states, None, window=window, dropout=dropout, scaling=1.0)[0].sum().backward()
+        window_attention(None, *[one.detach() for one in states], None, window=window, scaling=1.0)
     return sum(kept.values()), sizes.largest
 
 

@@ -136,4 +136,4 @@ def test_a_failing_stage_is_named_and_keeps_its_exit_code(folder: Path) -> None:
     assert code == 2
     assert labels(lines) == ["extend: started", "prepare: started"]
     assert lines[-2].startswith("error: ")
-    assert lines[-1] == "[2/5] prepare: failed (exit code 2): the same command resumes from this stage"
+    assert lines[-1] == "[2/5] prepare: failed (exit code 2): fix that, then the same command resumes from this stage"

@@ -88,6 +88,8 @@ def test_faithful_folder_passes_in_every_type(trained: LoadedModel, rows: Rows, 
     export(trained, weights, tmp_path)
     proof = prove(trained, weights, rows, tmp_path)
     assert proof.largest_difference <= 1e-4
+    assert "logits are identical" in " ".join(replace(proof, largest_difference=0.0).summary)
+    assert "logits differ by at most 1.0e-05" in " ".join(replace(proof, largest_difference=1e-5).summary)
     assert NUM_POSITIONS < proof.text_tokens <= LONG_POSITIONS
     assert proof.answer
 

@@ -115,3 +115,20 @@ def test_picture_shows_something(chart: Chart, tmp_path: Path) -> None:
     assert width > height > 300
     assert (picture[0, 0, :3] == 1).all()
     assert len({tuple(pixel) for pixel in picture[::3, ::3, :3].reshape(-1, 3).round(1)}) > 4
+
+
+@pytest.mark.parametrize(
+    ("title", "values", "ticks"),
+    [
+        ("F1 (%)", (0.0, 0.0), {"0", "100"}),
+        ("F1 (%)", (0.0, 40.0), {"0", "40"}),
+        ("F1, points above base", (0.0, 0.0), {"−1.0", "1.0"}),
+        ("Spearman (%)", (-40.0, 0.0), {"−40", "0"}),
+    ],
+)
+def test_axes_of_scores_have_a_range_with_a_meaning(title: str, values: tuple[float, ...], ticks: set[str]) -> None:
+    intervals = [(value, value) for value in values]
+    ranking = Chart("", (title, ""), [Series("a", "blue", (0.0, 1.0), values, intervals=intervals)], "ranking", "ab")
+    said = Reader(svg(ranking, WIDE)).said
+    assert ticks <= {*said}
+    assert "(%)" not in title or min(values) < 0 or not any(text.startswith("−") for text in said)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Measured
-from longmlm.artifacts.comparison import Comparison
+from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.artifacts.trials import FailedTrial, Trial
 from longmlm.reports.comparison import (
@@ -67,9 +67,14 @@ def test_arms_are_listed_with_differences_and_recovery(comparison: Comparison) -
     assert [line[4:] for line in table.lines] == [["+6.00 ± 2.00", "0.50"], ["–", "–"]]
 
 
+def test_a_few_seeds_make_nothing_certain(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arm, "probability_over", lambda *_: 0.9999)
+    assert finding(comparison).endswith("(probability that it is better: > 99 %)")
+
+
 def test_the_finding_is_one_sentence(comparison: Comparison) -> None:
     text = "better ranks first by tokens to recovery: recovered after 0.50 M tokens, plain has not recovered; after "
-    text += "training 40.00 %, plain 34.00 %, +6.00 ± 2.00 points (probability that it is better: 100 %)"
+    text += "training 40.00 %, plain 34.00 %, +6.00 ± 2.00 points (probability that it is better: 90 %)"
     assert finding(comparison) == text
     single = replace(comparison, trials=(trial("plain", 1, 2, 5, 7), trial("better", 1, 5, 5, 9)))
     text = "better ranks first by accuracy after training: after training 42.00 %, plain 34.00 %, +8.00 ± 0.00 points "
@@ -150,6 +155,7 @@ def test_curves_have_a_band_over_seeds(comparison: Comparison) -> None:
     assert list(better.errors or ()) == [0.0, 0.0, 2.0]
     assert list(better.x) == [0.0, 500.0, 1000.0]
     assert [series.name for series in blocks_chart(comparison).series] == ["plain", "better"]
+    assert "ink" not in {series.colour for series in blocks_chart(comparison).series}  # white bars on a dark page
     assert len(trials_table(comparison).lines) == 4
 
 

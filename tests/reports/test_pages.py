@@ -9,7 +9,7 @@ import pytest
 from longmlm.artifacts.accuracy import FilledMask
 from longmlm.reports import pages
 from longmlm.reports.charts import COLOURS, Chart, Series
-from longmlm.reports.pages import Head, Section, Tile, page, write_page
+from longmlm.reports.pages import Head, Section, Tile, page, without_paths, write_page
 from longmlm.reports.tables import Table, text_table
 
 STYLE = (Path(pages.__file__).parent / "templates" / "page.css").read_text(encoding="utf-8")
@@ -190,3 +190,18 @@ def test_columns_of_a_text_table_stand_below_each_other() -> None:
     lines = text_table(TABLE).splitlines()
     assert lines[0] == "what    long_name  b"
     assert lines[2:] == ["x     1.00 ± 0.50  –", "y     2.00 ± 0.25  3"]
+
+
+def test_settings_are_shown_without_absolute_paths_and_passwords() -> None:
+    given = {
+        "output": "/deep/out",
+        "publish": "folder:/deep/rows",
+        "stages": [{"files": ("/deep/*.txt", "near/b.txt"), "delimiter": "/", "steps": 3}],
+        "release": {"publish": "ftp://me:secret@host/rows"},
+    }
+    assert without_paths(given) == {
+        "output": "out",
+        "publish": "folder:rows",
+        "stages": [{"files": ["*.txt", "near/b.txt"], "delimiter": "/", "steps": 3}],
+        "release": {"publish": "ftp://host/rows"},
+    }

@@ -1,6 +1,7 @@
 """The extend stage as a user runs it: what it writes, prints and refuses."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -59,6 +60,12 @@ def test_long_checkpoint_is_complete_and_stock_and_logits_on_short_inputs_are_un
     extension = about["extension"]
     assert (extension["base"]["name"], extension["num_positions"]) == (str(world.base), LONG_POSITIONS)
     assert about["trained"] is None
+
+
+def test_a_change_of_logits_is_expected_where_trained_rows_change(world: World, tmp_path: Path, run_here: Run) -> None:
+    code, said, _ = run_here(ExtendConfig, extend, settings(world.base, tmp_path / "long", initialisation="fitted"))
+    assert code == 0
+    assert re.search(r"inputs of up to 16 tokens: [\d.]{1,6} \(expected: trained rows change\)\n", said)
 
 
 def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:

@@ -44,12 +44,30 @@ def test_extend_records_the_window_and_writes_the_weights_of_full_attention(
     code, said, warned = run_here(ExtendConfig, extend, config)
     assert (code, warned) == (0, "")
     assert "attention: 3 tokens on each side, 1 global" in said
-    assert "largest difference of a logit on inputs of up to 16 tokens: 0.0" in said
+    assert "largest difference of a logit on inputs of up to 16 tokens: 0.0\n" in said
     extension = read_provenance(tmp_path / "long").extension
     assert Window.of(extension) == Window(3, 1)
     full, windowed = (folder / "model.safetensors" for folder in (world.long, tmp_path / "long"))
     assert full.read_bytes() == windowed.read_bytes()
     assert (world.long / "config.json").read_text() == (tmp_path / "long" / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "note"),
+    [
+        ({"initialisation": "tile", "attention_window": 8}, ""),
+        ({"initialisation": "tile", "attention_window": 9}, "tiled positions repeat within 9 tokens on each side"),
+        ({"attention_window": 8}, "initialisation = tile keeps more accuracy than hierarchical"),
+        ({"attention_window": 9}, ""),
+    ],
+)
+def test_extend_says_which_initialisation_suits_a_window(
+    world: World, tmp_path: Path, run_here: Run, recipe: dict[str, object], note: str
+) -> None:
+    code, said, _ = run_here(ExtendConfig, extend, settings(world.base, tmp_path / "long", **recipe))
+    assert code == 0
+    assert note in said
+    assert ("keeps more accuracy" in said) == bool(note)
 
 
 def test_all_that_loads_the_model_gets_its_window(long: Path) -> None:

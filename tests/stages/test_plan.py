@@ -130,11 +130,18 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
         planned("--model", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="no such file"):
         planned("--corpus", str(tmp_path / "none.jsonl"))
-    (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(DataError, match="the sources hold no text"):
-        planned("--corpus", str(tmp_path / "empty.jsonl"))
+    for content, reason in (("", "no records"), ('{"body": "A text."}\n', "no field 'text'"), ("Prose.", "JSON")):
+        (tmp_path / "bad.jsonl").write_text(content)
+        with pytest.raises(DataError, match=f"the sources hold no document .*{reason}"):
+            planned("--corpus", str(tmp_path / "bad.jsonl"))
     with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, but the pipeline has"):
         planned("--pretrain.rows", str(world.rows), "--length", str(LONG_POSITIONS + 8))
+
+
+def test_many_epochs_are_advised_against(planned):
+    advice = "epochs; so many repetitions gain little: add text or lower num_steps"
+    assert not planned()["steps"][1].endswith(advice)
+    assert planned("--pretrain.recipe.num-steps", "30000")["steps"][1].endswith(advice)
 
 
 def test_a_corpus_on_a_hub_has_no_known_size(world, tmp_path):

@@ -3,7 +3,6 @@
 import html
 import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from longmlm.data.rows import open_rows
 from longmlm.folders import verify
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
-from longmlm.stages.prepare import prepare, without_paths
+from longmlm.stages.prepare import prepare
 from tests.support.tiny import LONG_POSITIONS, World
 
 
@@ -41,11 +40,6 @@ def test_page_shows_the_report_an_example_and_the_settings_without_local_paths(
     assert not [path for path in (tmp_path, world.base, world.rows.parent) if str(path) in text]
     opening = (world.rows.parent / "text.jsonl").read_text(encoding="utf-8")[10:40]
     assert html.escape(opening) in text
-
-
-def test_paths_of_a_publication_are_not_shown(config: PrepareConfig) -> None:
-    card = replace(config.card, license="mit")
-    assert without_paths(replace(config, publish="folder:/deep/rows", card=card)).publish == "folder:rows"
 
 
 def test_page_is_no_part_of_the_data_and_comes_back_when_it_is_lost(config: PrepareConfig, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_model_that_did_not_recover_is_released_only_where_allowed_and_the_card_
     asked = settings(world, unrecovered, tmp_path / "out")
     code, said, warned = run_here(ReleaseConfig, release, asked)
     assert (code, said) == (2, "")
-    assert re.search(r"base_cut 99\.00 %.*recipe\.allow_unrecovered", warned)
+    assert re.search(r"base_cut 99\.00 %.*allow_unrecovered = true in \[release\.recipe\]", warned)
     assert not (tmp_path / "out").exists()
     assert run_here(ReleaseConfig, release, asked | {"recipe": {"allow_unrecovered": True}})[0] == 0
     assert NOT_RECOVERED in (tmp_path / "out" / "README.md").read_text()

@@ -46,6 +46,13 @@ def test_a_run_is_not_taken_for_one_of_the_model_or_rows_that_replace_its_own(
     run.check_results(settings(option))
 
 
+def test_an_output_that_is_a_file_is_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("out").touch()
+    with pytest.raises(FolderError, match="^out is a file: remove it or name another output$"):
+        run.run_pipeline(settings())
+
+
 def test_stages_after_one_whose_result_is_made_again_check_their_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

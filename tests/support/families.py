@@ -81,7 +81,11 @@ def _trained(family: str, pad: int) -> dict[str, Any]:
         kind = ByteLevelBPETokenizer if family in BYTE_LEVEL else SentencePieceUnigramTokenizer
     tokenizer = kind()
     tokenizer.train_from_iterator(demo_texts(), VOCABULARY_SIZE, special_tokens=special, show_progress=False, **more)
-    return json.loads(tokenizer.to_str())["model"]
+    model = json.loads(tokenizer.to_str())["model"]
+    if kind is BertWordPieceTokenizer:  # its trainer numbers the pieces in another order in every process
+        pieces = [*special, *sorted(model["vocab"].keys() - set(special))]
+        model["vocab"] = {piece: number for number, piece in enumerate(pieces)}
+    return model
 
 
 def tiny_tokenizer(family: str, pad: int, num_positions: int = NUM_POSITIONS) -> PreTrainedTokenizerBase:

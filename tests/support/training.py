@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -188,3 +189,15 @@ def half_trained(settings, train, monkeypatch) -> PretrainConfig:
         with pytest.raises(SystemExit):
             train(settings)
     return settings
+
+
+def signal_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes this process send itself SIGTERM before the update that follows `step`."""
+    update = loop.one_update
+
+    def interrupted(task, run, batches, state):
+        if state.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(task, run, batches, state)
+
+    monkeypatch.setattr(loop, "one_update", interrupted)

@@ -24,6 +24,7 @@ from tests.support.training import (
     assert_same_model,
     evaluation_lines,
     losses,
+    signal_at,
     state_at,
     weights_at,
 )
@@ -32,15 +33,8 @@ from tests.support.training import (
 def test_a_stop_signal_takes_effect_after_the_update_and_the_same_command_completes_the_run(
     settings, uninterrupted, train, monkeypatch, capsys
 ):
-    update = loop.one_update
-
-    def interrupted(task, run, batches, state):
-        if state.step == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return update(task, run, batches, state)
-
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "one_update", interrupted)
+        signal_at(5, patched)
         run = train(settings)
     assert "stopped by SIGTERM after step 6" in capsys.readouterr().out
     assert newest_verified(run).folder == checkpoint_folder(run, 6)

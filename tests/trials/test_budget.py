@@ -129,6 +129,29 @@ def test_a_budget_that_is_too_short_says_how_much_is_needed(runs: FakeRuns) -> N
         compared(pipeline(), "--budget", "2m")
 
 
+def test_no_trial_starts_once_the_budget_is_spent(runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    needed = (3 * 15 + 6 * (10 + 20 * 0.5)) / 60
+    with pytest.raises(ConfigError, match=f"the budget is too short .* set it to {needed + 1:.0f}m or more"):
+        compared(pipeline(), "--budget", "0.3m")
+    assert len(runs.started) == 1
+    assert "the budget of 0.3m is spent after 1 trial: 2 trials not started" in capsys.readouterr().out
+
+
+def test_trials_that_take_longer_than_their_probes_end_the_search_early(
+    runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slow(pipeline: ResolvedPipeline) -> None:
+        FakeRuns.train(runs, pipeline)
+        runs.clock += 120 * (pipeline.pretrain.recipe.num_steps > 10)
+
+    monkeypatch.setattr(runs, "train", slow)
+    comparison = compared(pipeline(), "--budget", "10m")
+    assert len(comparison.trials) == 3
+    assert "the budget of 10m is spent after 6 trials: 5 trials not started" in capsys.readouterr().out
+    assert runs.clock - PACKING_SECONDS <= 600 + 180
+    assert best_file().pretrain.recipe.learning_rate == pytest.approx(4e-4)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -10,6 +10,9 @@ from longmlm.artifacts.accuracy import Difference, paired_difference
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.trials import FailedTrial, Trial, accuracy_of, labels_of
 
+MAX_FREEDOM = 1e4  # beyond this, Student's t is normal
+NUM_INTERVALS = 2000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
@@ -47,23 +50,47 @@ class Arm:
         The variance over held-out rows is that of `paired_difference`. With several seeds, the variance of the seeds'
         differences divided by their number is added to it: that of training.
         """
-        pairs = [(mine.after, its.after) for mine, its in self.pairs_with(other)]
-        gain = paired_difference([mine for mine, _ in pairs], [its for _, its in pairs])
-        if gain is None or len(pairs) == 1:
-            return gain
-        each = [one.points for mine, its in pairs if (one := paired_difference([mine], [its]))]
-        error = math.hypot(gain.standard_error, math.sqrt(statistics.variance(each) / len(each)))
-        return Difference(gain.points, error)
+        gain = self._gain_on_rows(other)
+        return gain and Difference(gain.points, math.hypot(gain.standard_error, self._training_error(other)))
 
     def probability_over(self, other: "Arm") -> float | None:
-        """Returns the probability that this arm's accuracy after training is higher, if the error is normal.
+        """Returns the probability that this arm's accuracy after training is higher.
 
-        None with fewer than two common seeds, which say nothing about how much training varies.
+        The error over rows is taken as normal. That of training is known from a few seeds only, so the difference
+        divided by its error follows Student's t, with the degrees of freedom of Welch and Satterthwaite. None with
+        fewer than two common seeds, which say nothing about how much training varies.
         """
-        gain = self.gain_over(other)
-        if gain is None or not gain.standard_error or len(self.pairs_with(other)) == 1:
+        gain, num_seeds = self._gain_on_rows(other), len(self.pairs_with(other))
+        if gain is None or num_seeds == 1:
             return None
-        return statistics.NormalDist().cdf(gain.points / gain.standard_error)
+        training = self._training_error(other)
+        if not (error := math.hypot(gain.standard_error, training)):
+            return None
+        freedom = (num_seeds - 1) * (error / training) ** 4 if training else math.inf
+        return student_cdf(gain.points / error, freedom)
+
+    def _gain_on_rows(self, other: "Arm") -> Difference | None:
+        pairs = [(mine.after, its.after) for mine, its in self.pairs_with(other)]
+        return paired_difference([mine for mine, _ in pairs], [its for _, its in pairs])
+
+    def _training_error(self, other: "Arm") -> float:
+        """Returns the standard error that is due to training, from the spread of the seeds; 0 with one seed."""
+        pairs = self.pairs_with(other)
+        each = [one.points for mine, its in pairs if (one := paired_difference([mine.after], [its.after]))]
+        return math.sqrt(statistics.variance(each) / len(each)) if len(each) > 1 else 0.0
+
+
+def student_cdf(value: float, freedom: float) -> float:
+    """Returns the probability that Student's t with these degrees of freedom is at most `value`.
+
+    With t = sqrt(freedom) * tan(x), the density of x is proportional to cos(x) ** (freedom - 1); Simpson's rule.
+    """
+    if freedom > MAX_FREEDOM:
+        return statistics.NormalDist().cdf(value)
+    end = math.atan(value / math.sqrt(freedom))
+    heights = [math.cos(end * step / NUM_INTERVALS) ** (freedom - 1) for step in range(NUM_INTERVALS + 1)]
+    area = end / NUM_INTERVALS / 3 * (heights[0] + heights[-1] + 4 * sum(heights[1::2]) + 2 * sum(heights[2:-1:2]))
+    return 0.5 + area * math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

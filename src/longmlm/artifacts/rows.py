@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
-from longmlm.errors import DataError
+from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.prepare import PackingMode
 
@@ -144,6 +144,11 @@ def read_rows_manifest(folder: Path) -> RowsManifest:
     Raises FolderError for an incomplete folder, DataError for one that holds something else, ArtifactError for a
     manifest that is damaged or of a newer format.
     """
+    if folder.is_dir() and not (folder / RowsManifest.FILE).exists():
+        raise FolderError(
+            f"{folder} has no {RowsManifest.FILE}, so it holds no complete rows: name a folder that longmlm prepare "
+            "wrote, or remove this one and run longmlm prepare"
+        )
     if read_manifest(folder).get("kind") != "rows":
         raise DataError(f"{folder} holds no packed rows: make them with longmlm prepare")
     return read(RowsManifest, folder / RowsManifest.FILE)

@@ -27,8 +27,9 @@ class TrainState:
 
     `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
-    evaluation, at `evaluated_at_step`. `base_cut` is None if there is no base model. `micro_batch` is that of the
-    latest update; None if the user set its size.
+    evaluation, at `evaluated_at_step`; `best_accuracy` is the highest after an update, the first of equal ones.
+    `base_cut` is None if there is no base model. `micro_batch` is that of the latest update; None if the user set its
+    size.
     """
 
     step: int = 0
@@ -42,6 +43,8 @@ class TrainState:
     evaluated_at_step: int | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
+    best_accuracy: float | None = None
+    best_at_step: int | None = None
     micro_batch: MicroBatch | None = None
 
     def after_update(self, num_rows: int, num_tokens: int, seconds: float, is_skipped: bool = False) -> Self:
@@ -59,6 +62,8 @@ class TrainState:
     def after_evaluation(self, accuracy: float | None, is_recovered: bool) -> Self:
         """Returns the state with the accuracy at this step; the first step that is recovered stays on record."""
         evaluated = replace(self, accuracy=accuracy, evaluated_at_step=self.step)
+        if self.step and accuracy is not None and (self.best_accuracy is None or accuracy > self.best_accuracy):
+            evaluated = replace(evaluated, best_accuracy=accuracy, best_at_step=self.step)
         if is_recovered and self.recovered_at_step is None:
             return replace(evaluated, recovered_at_step=self.step, recovered_at_tokens=self.tokens)
         return evaluated

@@ -77,6 +77,7 @@ class FailedTrial:
     seed: int
     values: dict[str, Any] = field(default_factory=dict)
     reason: str
+    seconds: float = 0.0
 
     @property
     def description(self) -> str:

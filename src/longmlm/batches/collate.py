@@ -1,4 +1,4 @@
-"""Collation of masked rows into one batch of tensors."""
+"""Collation of rows into one batch of tensors, padded or packed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,27 +17,16 @@ def _empty() -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class MlmBatch:
-    """Rows as the model sees them; `selected` and `document_starts` are indices into the flattened `input_ids`.
+class InputBatch:
+    """Token ids of some rows: padded on the right, or packed.
 
-    `labels` holds the original tokens at `selected`, `document_sources` the source of each document's part.
-    `attention_mask` is None when all rows are equally long. `row_ids` identify the rows. In a packed batch, `input_ids`
-    is one sequence in which the rows follow each other, and `row_lengths` has their lengths; else it is empty.
+    `attention_mask` is None when all rows are equally long. In a packed batch, `input_ids` is one sequence in which the
+    rows follow each other, and `row_lengths` has their lengths; else it is empty.
     """
 
     input_ids: Int64[Tensor, "rows length"]
     attention_mask: Bool[Tensor, "rows length"] | None
-    selected: Int64[Tensor, " selected"]
-    labels: Int64[Tensor, " selected"]
-    row_ids: tuple[int, ...] = ()
-    document_starts: Int64[Tensor, " documents"] = field(default_factory=_empty)
-    document_sources: Int64[Tensor, " documents"] = field(default_factory=_empty)
-    row_lengths: tuple[int, ...] = ()
-
-    @property
-    def num_targets(self) -> int:
-        """The number of selected tokens."""
-        return len(self.labels)
+    row_lengths: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def num_tokens(self) -> int:
@@ -62,26 +51,54 @@ class MlmBatch:
         return replace(self, **{name: move(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
+@dataclass(frozen=True, slots=True)
+class MlmBatch(InputBatch):
+    """Rows as the model sees them; `selected` and `document_starts` are indices into the flattened `input_ids`.
+
+    `labels` holds the original tokens at `selected`, `document_sources` the source of each document's part. `row_ids`
+    identify the rows.
+    """
+
+    selected: Int64[Tensor, " selected"]
+    labels: Int64[Tensor, " selected"]
+    row_ids: tuple[int, ...] = ()
+    document_starts: Int64[Tensor, " documents"] = field(default_factory=_empty)
+    document_sources: Int64[Tensor, " documents"] = field(default_factory=_empty)
+
+    @property
+    def num_targets(self) -> int:
+        """The number of selected tokens."""
+        return len(self.labels)
+
+
+def joined_rows(
+    rows: Sequence[np.ndarray], pad: int | None
+) -> tuple[Int64[Tensor, "rows length"], Bool[Tensor, "rows length"] | None, Int64[np.ndarray, " inputs"]]:
+    """Returns rows as the tensors of one batch, padded or, if `pad` is None, packed, and where each begins in it."""
+    lengths = np.array([len(row) for row in rows])
+    input_ids = np.concatenate(rows).astype(np.int64, copy=False)[None]
+    if pad is None:
+        return torch.from_numpy(input_ids), None, np.cumsum(lengths) - lengths
+    is_token = np.arange(lengths.max()) < lengths[:, None]
+    padded = np.full(is_token.shape, pad, dtype=np.int64)
+    padded[is_token] = input_ids[0]
+    attention_mask = None if is_token.all() else torch.from_numpy(is_token)
+    return torch.from_numpy(padded), attention_mask, np.arange(len(rows)) * lengths.max()
+
+
 def collate(masked: Sequence[MaskedRow], pad: int | None, row_ids: Sequence[int] = ()) -> MlmBatch:
     """Returns masked rows as one batch: padded on the right to the longest, or packed if `pad` is None."""
     rows = [item.row for item in masked]
-    lengths = np.array([len(row) for row in rows])
-    input_ids = np.concatenate([row.input_ids for row in rows]).astype(np.int64, copy=False)[None]
-    starts, attention_mask = np.cumsum(lengths) - lengths, None
-    if pad is not None:
-        starts, is_token = np.arange(len(rows)) * lengths.max(), np.arange(lengths.max()) < lengths[:, None]
-        padded = np.full(is_token.shape, pad, dtype=np.int64)
-        padded[is_token] = input_ids[0]
-        input_ids, attention_mask = padded, None if is_token.all() else torch.from_numpy(is_token)
+    input_ids, attention_mask, starts = joined_rows([row.input_ids for row in rows], pad)
     return MlmBatch(
-        torch.from_numpy(input_ids),
+        input_ids,
         attention_mask,
         _shifted([item.selected for item in masked], starts),
         _joined([item.labels for item in masked]),
         tuple(row_ids),
         _shifted([row.document_starts for row in rows], starts),
         _joined([row.document_sources for row in rows]),
-        tuple(lengths.tolist()) if pad is None else (),
+        row_lengths=tuple(map(len, rows)) if pad is None else (),
     )
 
 

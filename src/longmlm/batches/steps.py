@@ -67,6 +67,16 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
     rows_per_micro_batch: int
 
     @property
+    def num_rows(self) -> int:
+        """The number of rows that are drawn from."""
+        return len(self.rows)
+
+    @property
+    def description(self) -> str:
+        """How many rows there are, how long they may be, and how full they are."""
+        return f"{len(self.rows):,} of {self.rows.row_length}, {self.rows.mean_fill:.1%} full"
+
+    @property
     def rows_per_step(self) -> int:
         """Rows of a global batch."""
         return self.recipe.rows_per_step

@@ -21,7 +21,7 @@ from longmlm.artifacts.rows import (
     WorkPlan,
     read_rows_manifest,
 )
-from longmlm.data.corpus import HASHES, SetAside, plan_slices, read_slice, text_hash
+from longmlm.data.corpus import HASHES, SetAside, Slice, plan_slices, read_slice, split_of, text_hash
 from longmlm.data.executor import run_slices
 from longmlm.data.files import files_of
 from longmlm.data.sentences import bytes_per_token, check_language
@@ -53,7 +53,7 @@ def prepare_rows(
     work, sources = plan_rows(recipe, vocabulary.fingerprint, output)
     if not output.exists():
         job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
-        check_splits(job)
+        check_splits(recipe, job.slices)
         with exclusive_lock(job.folder), _explained_full_disk(job.folder):
             if not output.exists():
                 _write(job, work, output, executor)
@@ -143,25 +143,25 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
             )
 
 
-def check_splits(job: SliceJob) -> None:
+def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
     """Raises DataError when a split would have no documents; reads only until there is one of each split."""
-    reasons: Counter[str] = Counter()
+    fraction, reasons = recipe.held_out_fraction, Counter[str]()
     num_documents, lowest, highest = 0, HASHES, 0
-    for record in (record for spans in job.slices for record in read_slice(spans, job.recipe.sources)):
+    for record in (record for spans in slices for record in read_slice(spans, recipe.sources)):
         if isinstance(record, SetAside):
             reasons[record.reason] += 1
             continue
         document_hash = text_hash(record.text)
         num_documents, lowest, highest = num_documents + 1, min(lowest, document_hash), max(highest, document_hash)
-        if {job.split_of(lowest), job.split_of(highest)} == set(SPLITS):
+        if {split_of(one, fraction) for one in (lowest, highest)} == set(SPLITS):
             return
     if not num_documents:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         raise DataError(f"the sources hold no document ({counted or 'no records'}): check text_field and the encoding")
     if lowest == highest:
         raise DataError(f"all {num_documents} documents are the same text: training and held-out rows need two")
-    fraction, between = job.recipe.held_out_fraction, (lowest + highest) / 2 / HASHES
-    if job.split_of(lowest) == "train":
+    between = (lowest + highest) / 2 / HASHES
+    if split_of(lowest, fraction) == "train":
         problem, change = f"none of {num_documents} documents is held out", "more"
         enough = min((lowest * 10_000 // HASHES + 1) / 10_000, between)
     else:

@@ -1,9 +1,12 @@
 """Records of .txt, .jsonl, .csv, .parquet and Arrow files, and the offsets at which slices may cut these files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -12,6 +15,8 @@ from longmlm.data.files import CHUNK_BYTES, Lines, Span, count_bytes, kind_of, l
 from longmlm.data.texts import BYTE_ORDER_MARK, LongText, Text, Unreadable, json_of, text_or_reason
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
+
+Value = TypeVar("Value")
 
 BATCH_BYTES = 8_000_000
 BATCH_RECORDS = 1_000
@@ -27,6 +32,7 @@ class Extent:
 
 
 Record = tuple[int, Text | Unreadable]
+Fields = dict[str, Any]  # of a record: values as in JSON, but strings only in .csv files
 
 
 def extent_of(path: Path, source: Source) -> Extent:
@@ -61,9 +67,39 @@ def records_of(span: Span, source: Source) -> Iterator[Record]:
         case ".csv":
             return _csv_records(path, span, source)
         case ".jsonl":
-            return _json_records(span, source.text_field)
+            return _json_values(span, partial(_json_text, field=source.text_field))
         case _:
             return _file_record(path)
+
+
+def fields_of(path: Path, source: Source) -> Iterator[tuple[int, Fields | Unreadable]]:
+    """Yields the offset and all fields of every record of a file that is not .txt; blank lines are not records.
+
+    The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text.
+    """
+    span = Span(str(path), 0, extent_of(path, source).length, 0, 0)
+    match kind_of(path):
+        case ".parquet":
+            with pq.ParquetFile(path) as file:
+                yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow)
+        case ".arrow":
+            table = _arrow_table(path, source.text_field)
+            yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema)
+        case ".csv":
+            names = _header(path, source)
+            for begin, fields in _csv_fields(span, source, len(names)):
+                values = [text_or_reason(field.encode(errors="surrogateescape")) for field in fields or ()]
+                unreadable = next((value for value in values if isinstance(value, Unreadable)), None)
+                broken = unreadable or (None if fields else Unreadable("broken CSV"))
+                yield begin, broken or dict(zip(names, map(_in_memory, values), strict=True))
+        case _:
+            for begin, value in _json_values(span, _json_object):
+                is_readable = isinstance(value, dict)
+                yield begin, {name: _in_memory(item) for name, item in value.items()} if is_readable else value
+
+
+def _in_memory(value: Any) -> Any:
+    return "".join(value.pieces()) if isinstance(value, LongText) else value
 
 
 def _file_record(path: Path) -> Iterator[Record]:
@@ -71,25 +107,32 @@ def _file_record(path: Path) -> Iterator[Record]:
         yield 0, text_or_reason(stream.read())
 
 
-def _json_records(span: Span, field: str) -> Iterator[Record]:
+def _json_values(span: Span, value_of: Callable[[bytes], Value]) -> Iterator[tuple[int, Value]]:
     with lines_of(span) as lines:
         while lines.offset < span.end and (line := lines.read()):
             begin = lines.offset - len(line)
             if not line.isspace() and (len(line) > CHUNK_BYTES or line.strip() != BYTE_ORDER_MARK):
-                yield begin, _json_text(line, field)
+                yield begin, value_of(line)
             del line  # it may be long: release it before the next one is read
 
 
 def _json_text(line: bytes, field: str) -> Text | Unreadable:
+    value = _json_object(line)
+    if isinstance(value, Unreadable):
+        return value
+    if field not in value:
+        return Unreadable(f"no field {field!r}")
+    return value[field] if isinstance(value[field], str | LongText) else Unreadable(f"field {field!r} is not text")
+
+
+def _json_object(line: bytes) -> Fields | Unreadable:
     try:
         value = json_of(line.removeprefix(BYTE_ORDER_MARK))
     except UnicodeDecodeError:
         return Unreadable("bad UTF-8")
     except ValueError:
         return Unreadable("bad UTF-8" if isinstance(text_or_reason(line), Unreadable) else "broken JSON")
-    if not isinstance(value, dict) or field not in value:
-        return Unreadable(f"no field {field!r}")
-    return value[field] if isinstance(value[field], str | LongText) else Unreadable(f"field {field!r} is not text")
+    return value if isinstance(value, dict) else {}
 
 
 def _header(path: Path, source: Source) -> list[str]:
@@ -120,15 +163,21 @@ def _csv_borders(path: Path, length: int, delimiter: str) -> Iterator[int]:
 def _csv_records(path: Path, span: Span, source: Source) -> Iterator[Record]:
     names = _header(path, source)
     column = names.index(source.text_field)
+    for begin, fields in _csv_fields(span, source, len(names)):
+        if fields is None:
+            yield begin, Unreadable("broken CSV")
+        else:
+            yield begin, text_or_reason(fields[column].encode(errors="surrogateescape"))
+
+
+def _csv_fields(span: Span, source: Source, num_fields: int) -> Iterator[tuple[int, list[str] | None]]:
+    """Yields the offset and the fields of each record after the header; None for a broken one."""
     with lines_of(span) as lines:
-        records = DelimitedReader(lines, source.delimiter or ",", len(names)).records(span.end)
+        records = DelimitedReader(lines, source.delimiter or ",", num_fields).records(span.end)
         if not span.start:
             next(records)
         for begin, fields in records:
-            if fields is None or len(fields) != len(names):
-                yield begin, Unreadable("broken CSV")
-            else:
-                yield begin, text_or_reason(fields[column].encode(errors="surrogateescape"))
+            yield begin, fields if fields and len(fields) == num_fields else None
 
 
 def _parquet_extent(path: Path, field: str) -> Extent:
@@ -162,6 +211,33 @@ def _arrow_table(path: Path, field: str) -> pa.Table:
     table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
     _check_text_column(path, field, table.schema)
     return table
+
+
+def _table_fields(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[int, Fields | Unreadable]]:
+    names_of, number = _class_names(schema), 0
+    for batch in batches:
+        for index in range(len(batch)):
+            try:
+                fields = batch.slice(index, 1).to_pylist()[0]
+                yield number, fields | {name: _named(fields[name], names) for name, names in names_of.items()}
+            except UnicodeDecodeError:
+                yield number, Unreadable("bad UTF-8")
+            number += 1
+
+
+def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
+    """Returns the names of classes by column, from the description that `datasets` stores in a file."""
+    described = orjson.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = described.get("info", {}).get("features", {})
+    inner = {name: feature.get("feature", feature) for name, feature in features.items() if isinstance(feature, dict)}
+    return {name: feature["names"] for name, feature in inner.items() if feature.get("_type") == "ClassLabel"}
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    """Returns the names of a class or of several; None for a missing one, which has the number -1."""
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    return names[value] if value is not None and value >= 0 else None
 
 
 def _column_records(arrays: Iterable[pa.Array], start: int) -> Iterator[Record]:

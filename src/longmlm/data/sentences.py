@@ -17,6 +17,8 @@ MAX_MARKS = 1_000
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")  # sentencex panics on some of these before a full stop
 # sentencex knows few of the closing marks of Chinese and Japanese, and no sequences of them.
 CLOSING_MARKS = re.compile(r"(?<=\S)[”’」』）】》〉〕］｝〗)\]]+")
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
+UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 # ISO 639-1, and the other codes for which sentencex has rules or a fallback; it treats unknown codes as English.
 ISO_639_1 = """
@@ -51,6 +53,11 @@ def bytes_per_token(language: str) -> int:
     Measured: 4.2 to 4.7 for English (RoBERTa, BERT), 2.9 to 3.0 for Chinese (BERT).
     """
     return 3 if language.partition("-")[0] in IDEOGRAPHIC else 4
+
+
+def has_spaces(text: str) -> bool:
+    """Returns whether most letters are of scripts that put spaces between words."""
+    return 2 * len(UNSPACED.findall(text)) <= len(re.findall(r"\w", text))
 
 
 def check_language(code: str) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer
 from tokenizers import Tokenizer
 
-from longmlm.errors import DataError, ModelError
-from longmlm.hubs.models import snapshot_of
+from longmlm.errors import DataError, ModelError, ModelNotFoundError
+from longmlm.hubs.models import is_folder, snapshot_of
 
 UNMATCHED = "\uffff"  # a noncharacter: no text contains a piece that starts with it
 ROLES = {
@@ -93,8 +93,11 @@ def tokenizer_folder(name: str) -> Path:
 
     The folder may still hold no tokenizer.
     """
+    try:
+        repository, _, revision = (name, "", "") if is_folder(name) else name.partition("@")
+    except ModelNotFoundError as error:
+        raise DataError(str(error)) from None
     with _explained(name):
-        repository, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
         return snapshot_of(repository, revision or None, with_weights=False).folder
 
 

@@ -13,7 +13,7 @@ are equally likely up to rounding. The sums do not depend on it otherwise: a row
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from longmlm.artifacts.accuracy import Measured
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import FrozenRows, Viewer
-from longmlm.evaluation.tally import Tally, Tokens
+from longmlm.evaluation.tally import SelectedTokens, Tally
+from longmlm.model.encoding import EncoderObjective
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import attention_name, use_packed_attention
 from longmlm.progress import Progress
@@ -118,13 +119,13 @@ def _predicted(
     objective: MlmObjective, inputs: Sequence[Input], pad: int, device: torch.device
 ) -> Float[Tensor, "3 selected"]:
     """Returns for each selected token a 1, whether it is predicted correctly (1 or 0), and its loss."""
-    batch = collate([one.view for one in inputs], None if objective.is_packed else pad)
+    batch = collate([one.view for one in inputs], None if objective.reads_packed_batches else pad)
     losses, is_correct = objective.predict(batch.to(device))
     return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
 
 
-def _tokens(inputs: Sequence[Input]) -> Tokens:
-    return Tokens(
+def _tokens(inputs: Sequence[Input]) -> SelectedTokens:
+    return SelectedTokens(
         np.repeat([one.index for one in inputs], [len(one.positions) for one in inputs]),
         np.concatenate([one.positions for one in inputs]),
         np.concatenate([one.row.row.document_offsets(one.positions) for one in inputs]),
@@ -132,9 +133,9 @@ def _tokens(inputs: Sequence[Input]) -> Tokens:
 
 
 @contextmanager
-def inference(objective: MlmObjective) -> Iterator[None]:
+def inference(objective: EncoderObjective[Any]) -> Iterator[None]:
     """Turns gradients and dropout off and, on a CPU in bf16, packs rows, until the block ends."""
-    model, modes = objective.model, [(module, module.training) for module in objective.modules()]
+    model, modes = objective.encoder, [(module, module.training) for module in objective.modules()]
     attention = attention_name(model)
     objective.eval()
     if model.device.type == "cpu" and objective.precision != "no":  # in fp32 it computes the same as torch's

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.accuracy import FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
+from longmlm.artifacts.run import TrainState
 from longmlm.evaluation.examples import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole
 from longmlm.evaluation.measure import Subject, tallies
@@ -31,6 +32,12 @@ class RunEvaluation:
     tokenizer: PreTrainedTokenizerBase
     num_examples: int
     accelerator: Accelerator
+    stops_when_recovered: bool = False
+
+    @property
+    def metric(self) -> str:
+        """Held-out accuracy, of masked tokens."""
+        return "held-out accuracy"
 
     @property
     def num_rows(self) -> int:
@@ -62,6 +69,10 @@ class RunEvaluation:
             device = self.accelerator.device
             examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
         return replace(measured, positions=()), tuple(examples)
+
+    def is_over(self, state: TrainState) -> bool:
+        """Returns whether the lost accuracy is recovered, if the run stops then."""
+        return self.stops_when_recovered and state.recovered_at_step is not None
 
     def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
         """Returns whether accuracy at full length has reached base_cut."""

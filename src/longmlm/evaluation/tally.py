@@ -24,7 +24,7 @@ from jaxtyping import Float64, Int64
 from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, bin_starts, bins_per_block, difference
 
 
-class Tokens(NamedTuple):
+class SelectedTokens(NamedTuple):
     """Selected tokens: for each, its row's number in the sums, its position, and its offset.
 
     The offset is the number of tokens from the start of the token's document in the row.
@@ -54,7 +54,7 @@ class Tally:
         by_bin = np.zeros((3, num_rows, num_blocks * bins_per_block(base_positions)))
         return cls(by_bin, np.zeros((3, num_rows, 2 * num_blocks)), base_positions, row_length)
 
-    def add(self, tokens: Tokens, values: Float64[np.ndarray, "3 selected"]) -> None:
+    def add(self, tokens: SelectedTokens, values: Float64[np.ndarray, "3 selected"]) -> None:
         """Adds `values`: for each token a 1, whether it was predicted correctly (1 or 0), and its loss."""
         bins = tokens.positions * bins_per_block(self.base_positions) // self.base_positions
         offsets = 2 * tokens.offsets // self.base_positions

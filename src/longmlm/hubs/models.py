@@ -10,15 +10,29 @@ from typing import Any
 from huggingface_hub import get_cached_repo_tree
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
-from longmlm.errors import ModelError
+from longmlm.errors import ModelError, ModelNotFoundError
 from longmlm.folders import sha256_of
 from longmlm.hubs import huggingface
 from longmlm.hubs.extra_files import LICENCES, extra_files, files_below, module_folders
+from longmlm.settings.pipeline import BUNDLED, PACKAGE
 from longmlm.settings.publishing import Target
 
 CONFIG = "config.json"
+PATH_PREFIXES = ("/", "./", "../", "~")
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja", *LICENCES)  # config and tokenizer, never code
 IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load a different repository
+READ_FOR_RESULTS = (  # next to the weights, in a local folder
+    CONFIG,
+    "longmlm.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "*.model",
+    "*.codes",
+)
 HASHES = {64: sha256_of, 40: huggingface.git_blob_id}  # by the length of a blob's name
 
 
@@ -42,7 +56,7 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
     repository that is read is in the folder. Raises ModelNotFoundError if there is no such folder, repository or
     revision, and ModelError if the hub fails or a file is damaged; OSError if the disk is full.
     """
-    if Path(name).is_dir():
+    if is_folder(name):
         return HubSnapshot(Path(name), tuple(files_below(Path(name))))
     target = Target("hf", name, revision)
     return huggingface.retry_download(target, lambda: _download(target, with_weights))
@@ -65,11 +79,24 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
 
 def check_model(name: str, revision: str | None = None) -> None:
     """Raises the error that loading would raise if there is no such model, without downloading or loading it."""
-    if Path(name).is_dir():
+    if is_folder(name):
         check_has_config(name, Path(name))
         return
     target = Target("hf", name, revision)
     huggingface.retry_download(target, lambda: huggingface.resolve(target))
+
+
+def is_folder(name: str) -> bool:
+    """Returns whether a model is a local folder; raises ModelNotFoundError for a path that no repository can have."""
+    path = Path(name)
+    if path.is_dir():
+        return True
+    if path.parent == PACKAGE / "bundled":
+        models = ", ".join(sorted(f"{BUNDLED}{file.parent.name}" for file in path.parent.glob(f"*/{CONFIG}")))
+        raise ModelNotFoundError(f"{BUNDLED}{path.name}: no such bundled model: choose {models}")
+    if name.startswith(PATH_PREFIXES):
+        raise ModelNotFoundError(f"{name}: no such folder: check its path")
+    return False
 
 
 def check_has_config(name: str, folder: Path) -> None:
@@ -93,6 +120,13 @@ def read_architecture(config_file: str) -> dict[str, Any]:  # the keys depend on
 def weights_sha256(folder: str | Path) -> str:
     """Returns one SHA-256 of all weight files in a local folder; raises ModelError if there are none."""
     return hashlib.sha256("".join(sha256_of(path) for path in local_weights(folder)).encode()).hexdigest()
+
+
+def model_sha256(folder: str | Path) -> str:
+    """Returns one SHA-256 of weights, architecture and tokenizer in a local folder; ModelError without weights."""
+    files = {path for pattern in READ_FOR_RESULTS for path in Path(folder).glob(pattern) if path.is_file()}
+    hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(files)]
+    return hashlib.sha256("\n".join([weights_sha256(folder), *hashes]).encode()).hexdigest()
 
 
 def local_weights(folder: str | Path) -> list[Path]:

@@ -35,7 +35,7 @@ def retry(
     Raises a UserError with a one-line message for the last failure. A UserError of the attempt, and an OSError of the
     disk that is downloaded to, are passed on.
     """
-    waits = iter(WAITS_SECONDS)
+    waits, last_message = iter(WAITS_SECONDS), ""
     while True:
         try:
             return attempt()
@@ -49,5 +49,7 @@ def retry(
             wait = next(waits, None)
             if wait is None or not failure.is_transient or failure.retry_after > LONGEST_WAIT_SECONDS:
                 raise explained from None
-            print(f"retrying: {explained}", file=sys.stderr, flush=True)
+            if str(explained) != last_message:
+                print(f"retrying: {explained}", file=sys.stderr, flush=True)
+            last_message = str(explained)
             time.sleep(max(wait, failure.retry_after))

@@ -64,13 +64,28 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     return _parts(model, cast(Family, model.config.model_type))
 
 
+def position_offset(encoder: PreTrainedModel) -> int:
+    """Returns the number of reserved positions of any encoder in transformers, which come first.
+
+    In RoBERTa and models like it, positions start after the padding token's id. In XLM, `embeddings` is the word
+    embedding, whose padding says nothing about positions.
+    """
+    embeddings = getattr(encoder, "embeddings", None)
+    padding = None if isinstance(embeddings, nn.Embedding) else getattr(embeddings, "padding_idx", None)
+    return 0 if padding is None else padding + 1
+
+
+def layers_of(encoder: PreTrainedModel) -> nn.ModuleList:
+    """Returns the layers of any encoder in transformers; ALBERT applies each of its own several times."""
+    return max((part for part in encoder.modules() if isinstance(part, nn.ModuleList)), key=len)
+
+
 def _parts(model: Any, family: Family) -> Architecture:  # Any: each family has attributes of its own
-    encoder, decoder, offset = model.base_model, model.get_output_embeddings(), 0
+    encoder, decoder, offset = model.base_model, model.get_output_embeddings(), position_offset(model.base_model)
     weight, bias = decoder.weight, decoder.bias
     match family:
         case "roberta" | "xlm-roberta" | "camembert" | "mpnet":
             layers, head, matrix = encoder.encoder.layer, model.lm_head, model.lm_head.dense
-            offset = encoder.embeddings.padding_idx + 1
         case "bert" | "roformer":
             layers, head, matrix = encoder.encoder.layer, model.cls, model.cls.predictions.transform.dense
         case "deberta" | "deberta-v2":

@@ -1,14 +1,14 @@
 """Estimates what training a model costs: FLOP per token, memory and disk."""
 
 import re
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from longmlm.model.architecture import architecture_of, has_dropout
+from longmlm.model.architecture import architecture_of, has_dropout, layers_of
 from longmlm.model.mlm import MAX_LOGITS
 from longmlm.model.packed_attention import can_use_packed_attention
 from longmlm.model.window_attention import window_of
@@ -101,24 +101,51 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     12 * width per layer and token attended to; recomputation is not counted. The head runs on selected tokens only.
     """
     parts = architecture_of(model)
-    shared = _num_weights(parts.layers)  # ALBERT's layers share weights
-    layers = shared * model.config.num_hidden_layers // len(parts.layers)
     head = parts.decoder_weight.numel() + (parts.head_matrix.weight.numel() if parts.head_matrix else 0)
-    attention = 12 * _num_attended(model, work.row_length) * model.config.hidden_size
-    num_parameters = model.num_parameters(only_trainable=True)
-    layer, rest = _bytes_per_token(model, work)
+    cost = _encoder_cost(model, parts.encoder, parts.layers, work, work.row_length, work.selected_fraction * head)
     logits = round(work.row_length * BYTES_PER_LOGIT * work.selected_fraction * model.config.vocab_size)
-    num_layers = model.config.num_hidden_layers
-    kept = num_layers * 4 * model.config.hidden_size + layer if work.is_checkpointed else num_layers * layer
+    return cost if work.has_all_logits else replace(cost, row_logit_bytes=logits)
+
+
+def finetuning_cost(model: PreTrainedModel, work: Work, num_tokens: int) -> Cost:
+    """Returns the cost of training any encoder with a small head, on documents of up to `num_tokens` tokens.
+
+    They are read in inputs of up to `work.row_length` tokens. A frozen encoder keeps no activations.
+    """
+    encoder = cast(PreTrainedModel, model.base_model)
+    return _encoder_cost(model, encoder, layers_of(encoder), work, num_tokens, num_head_weights=0.0)
+
+
+def _encoder_cost(
+    model: PreTrainedModel,
+    encoder: nn.Module,
+    layers: nn.ModuleList,
+    work: Work,
+    num_tokens: int,
+    num_head_weights: float,
+) -> Cost:
+    """Returns the cost of training a model on `num_tokens` tokens at once, without that of all their logits."""
+    config, num_parameters = cast(PreTrainedModel, model.base_model).config, model.num_parameters(only_trainable=True)
+    shared = _num_weights(layers)  # ALBERT's layers share weights
+    applied = shared * config.num_hidden_layers // len(layers)
+    attention = 12 * _num_attended(config, work.row_length) * config.hidden_size
+    layer, rest = _bytes_per_token(config, layers, work)
+    is_frozen = not any(parameter.requires_grad for parameter in layers.parameters())
     return Cost(
-        flop_per_token=6 * (_num_weights(parts.encoder) - shared + layers + work.selected_fraction * head) + attention,
+        flop_per_token=float(6 * (_num_weights(encoder) - shared + applied + num_head_weights) + attention),
         attention_flop_per_token=attention,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
-        row_bytes=round(work.row_length * (kept + rest)),
-        evaluation_row_bytes=round(work.row_length * (layer + rest)),
+        row_bytes=round(num_tokens * (rest + (layer if is_frozen else _kept_bytes(config, layer, work)))),
+        evaluation_row_bytes=round(num_tokens * (layer + rest)),
         checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
-        row_logit_bytes=0 if work.has_all_logits else logits,
     )
+
+
+def _kept_bytes(config: Any, layer: int, work: Work) -> int:
+    """Returns the bytes per token that all layers keep for the backward pass."""
+    if work.is_checkpointed:
+        return config.num_hidden_layers * 4 * config.hidden_size + layer
+    return config.num_hidden_layers * layer
 
 
 def micro_batch_rows(num_fitting: int, num_rows: int, row_length: int, has_gpu: bool) -> int:
@@ -156,9 +183,8 @@ def _num_weights(module: nn.Module) -> int:
     )
 
 
-def _num_attended(model: PreTrainedModel, row_length: int) -> int:
+def _num_attended(config: Any, row_length: int) -> int:
     """Returns how many tokens and relative positions a token attends to, summed over the layers."""
-    config = model.config
     match config.model_type:
         case "modernbert":
             window = 2 * config.sliding_window + 1
@@ -177,7 +203,7 @@ def _num_attended(model: PreTrainedModel, row_length: int) -> int:
             return config.num_hidden_layers * (window.num_attended(row_length) if window else row_length)
 
 
-def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
+def _bytes_per_token(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, float]:
     """Returns the bytes per token that autograd saves for the backward pass: of one layer, and of the rest.
 
     Measured with torch's saved_tensors_hooks. Each unit of the feed-forward layer, counted twice if it is gated, takes
@@ -185,24 +211,23 @@ def _bytes_per_token(model: PreTrainedModel, work: Work) -> tuple[int, float]:
     every layer saves only its input, and one layer at a time, recomputed, saves everything. The rest is 10 bytes per
     unit of width for embeddings and head, and the logits.
     """
-    config, layers = model.config, architecture_of(model).layers
     feed_forward = max(part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
     if config.model_type in GATED:
         feed_forward *= 2
-    per_width, per_pair = _saved_bytes_of_attention(model, work)
+    per_width, per_pair = _saved_bytes_of_attention(config, layers, work)
     layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
     return layer, 10 * config.hidden_size + BYTES_PER_LOGIT * work.selected_fraction * config.vocab_size
 
 
-def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, int]:
+def _saved_bytes_of_attention(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, int]:
     """Returns the saved bytes per unit of width, and per pair of tokens, over all heads.
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
     models that cannot use `packed_attention`; on a GPU, their fused attention saves a mask value for each pair, in the
     type of the activations, because nearly every micro-batch has padding.
     """
-    dropout, heads = has_dropout(architecture_of(model).layers), model.config.num_attention_heads
-    match model.config.model_type:
+    dropout, heads = has_dropout(layers), config.num_attention_heads
+    match config.model_type:
         case "deberta":  # its attention is computed in fp32
             return 73 if work.is_half else 80, heads * (28 if dropout else 20)
         case "deberta-v2":
@@ -210,12 +235,12 @@ def _saved_bytes_of_attention(model: PreTrainedModel, work: Work) -> tuple[int, 
         case "mpnet" | "roformer":
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
         case _:
-            width, pairs = 27 if work.is_half else 36, (0, 0 if can_use_packed_attention(model.config) else 12)
-            window = window_of(model.config)
+            width, pairs = 27 if work.is_half else 36, (0, 0 if can_use_packed_attention(config) else 12)
+            window = window_of(config)
             if window and work.has_gpu and dropout:  # copies of keys and values, for each block of queries
                 keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
                 width += (4 if work.is_half else 8) * keys // window.block_size
             if work.has_gpu:
-                is_masked = not can_use_packed_attention(model.config)
+                is_masked = not can_use_packed_attention(config)
                 return width, (2 if work.is_half else 4) * is_masked
     return width, heads * pairs[dropout]

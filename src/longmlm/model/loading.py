@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers.utils.logging as transformers_logging
@@ -69,31 +69,17 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     folder = snapshot.folder
     check_has_config(name, folder)
     check_model_files(folder)
-    config, has_code = _load_config(name, folder)
+    config, has_code = load_config(name, folder)
+    check_architecture(config, name)
     if new_head:
         torch.manual_seed(seed)
-    with _library_errors(f"{name} cannot be loaded"):
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            folder,
-            config=config,
-            trust_remote_code=False,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # _check_missing refuses them and names the first
-        )
+    model, info = pretrained(AutoModelForMaskedLM, name, folder, config)
     notes = [*snapshot.notes, *_check_missing(name, model, info, new_head)]
-    _check_unexpected(name, model, info["unexpected_keys"], has_code)
-    if has_code:
-        notes.append(f"{name} has code of its own, which was not run: loaded as a stock {config.model_type} model")
+    check_unexpected(name, model, info["unexpected_keys"], has_code)
+    notes += loading_notes(name, folder, config, has_code)
     _initialise_new_head(model, info["missing_keys"])
-    tokenizer = _load_tokenizer(name, folder)
-    if (needed := _rows_needed(tokenizer)) > (num_rows := model.get_input_embeddings().num_embeddings):
-        raise ModelError(
-            f"{name}: its tokenizer has token id {needed - 1}, its word embedding {num_rows} rows: take the tokenizer "
-            f"of these weights, or call resize_token_embeddings({needed}) on the model and save it"
-        )
-    if not any(path.suffix == ".safetensors" for path in weight_paths(folder)):
-        notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
+    tokenizer = load_tokenizer(name, folder)
+    check_embedding(name, model, tokenizer)
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith(REBUILT_BUFFERS)]
     carried = read_carried(snapshot, unexpected, model.base_model_prefix)
     provenance = read_provenance(folder)
@@ -107,12 +93,12 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     Weights are initialised by transformers; positions start as sinusoids with the same standard deviation. Raises
     ModelError for a file that cannot be used, and for a vocabulary smaller than the tokenizer's.
     """
-    tokenizer = _load_tokenizer(tokenizer_name, snapshot_of(tokenizer_name, with_weights=False).folder)
+    tokenizer = load_tokenizer(tokenizer_name, snapshot_of(tokenizer_name, with_weights=False).folder)
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     special = {name: token_id for name in names if (token_id := getattr(tokenizer, name)) is not None}
-    with _library_errors(f"{config_file} does not describe a model"):
+    with library_errors(f"{config_file} does not describe a model"):
         config = config_in_file(config_file, **special)
-        if config.vocab_size < (needed := _rows_needed(tokenizer)):
+        if config.vocab_size < (needed := rows_needed(tokenizer)):
             raise ModelError(
                 f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {needed - 1}: set it "
                 f"to {needed} or more"
@@ -141,11 +127,12 @@ def meta_model(name: str | None, revision: str | None = None, architecture: str 
     It has shapes but no weights: only config.json is read, and no weights are downloaded. Raises ModelError as
     load_model and new_model do.
     """
-    with _library_errors(f"{name or architecture} does not describe a model"), torch.device("meta"):
+    with library_errors(f"{name or architecture} does not describe a model"), torch.device("meta"):
         if name is None:
             return AutoModelForMaskedLM.from_config(config_in_file(str(architecture)))
         folder = snapshot_of(name, revision, with_weights=False).folder
-        config, _ = _load_config(name, folder)
+        config, _ = load_config(name, folder)
+        check_architecture(config, name)
         model = AutoModelForMaskedLM.from_config(config)
     use_window(model, Window.of(read_provenance(folder).extension))
     return model
@@ -166,7 +153,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def _library_errors(failure: str) -> Iterator[None]:
+def library_errors(failure: str) -> Iterator[None]:
     """Turns any exception from the libraries into a ModelError: `failure` and the beginning of their message."""
     try:
         with quiet_transformers():
@@ -182,21 +169,47 @@ def _library_errors(failure: str) -> Iterator[None]:
         raise ModelError(f"{failure}: {reason}") from error
 
 
-def _load_config(name: str, folder: Path) -> tuple[Any, bool]:  # Any: each family's config has attributes of its own
+def load_config(name: str, folder: Path) -> tuple[Any, bool]:  # Any: each family's config has attributes of its own
     """Returns the config of the folder's stock model, and whether the folder's config names code."""
     path = folder / "config.json"
     has_code = path.is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8"))
     needs_code = " without its code, and code in a repository is never run; take a stock checkpoint" if has_code else ""
-    with _library_errors(f"{name} cannot be loaded{needs_code}"):
+    with library_errors(f"{name} cannot be loaded{needs_code}"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    check_architecture(config, name)
     if has_code:
         delattr(config, "auto_map")
     return config, has_code
 
 
-def _load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
-    with _library_errors(f"{name}: its tokenizer cannot be loaded"):
+def pretrained(auto_class: Any, name: str, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
+    """Returns the model in a folder, in fp32, of one of transformers' Auto classes, and transformers' loading info.
+
+    Weights of another shape than the config specifies are listed there and initialised: the caller refuses them.
+    """
+    with library_errors(f"{name} cannot be loaded"):
+        return auto_class.from_pretrained(
+            folder,
+            config=config,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+
+
+def loading_notes(name: str, folder: Path, config: Any, has_code: bool) -> list[str]:
+    """Returns notes for the user about code that was not run, and about weights that are no safetensors file."""
+    notes = []
+    if has_code:
+        notes.append(f"{name} has code of its own, which was not run: loaded as a stock {config.model_type} model")
+    if not any(path.suffix == ".safetensors" for path in weight_paths(folder)):
+        notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
+    return notes
+
+
+def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
+    """Returns the tokenizer in a folder; raises ModelError if there is none."""
+    with library_errors(f"{name}: its tokenizer cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     # without any files, transformers makes up a tokenizer of special tokens only
     if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
@@ -205,7 +218,7 @@ def _load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _rows_needed(tokenizer: PreTrainedTokenizerBase) -> int:
+def rows_needed(tokenizer: PreTrainedTokenizerBase) -> int:
     """Returns the number of embedding rows for all the tokenizer's ids, which may have gaps."""
     return max(tokenizer.get_vocab().values()) + 1
 
@@ -236,7 +249,16 @@ def _check_missing(
     return [f"{name} has no MLM head: a new, untrained one was made"] if missing else []
 
 
-def _check_unexpected(name: str, model: PreTrainedModel, unexpected: Collection[str], has_code: bool) -> None:
+def check_embedding(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ModelError if a token id is beyond the word embedding."""
+    if (needed := rows_needed(tokenizer)) > (num_rows := cast(Any, model.get_input_embeddings()).num_embeddings):
+        raise ModelError(
+            f"{name}: its tokenizer has token id {needed - 1}, its word embedding {num_rows} rows: take the tokenizer "
+            f"of these weights, or call resize_token_embeddings({needed}) on the model and save it"
+        )
+
+
+def check_unexpected(name: str, model: PreTrainedModel, unexpected: Collection[str], has_code: bool) -> None:
     """Raises ModelError for a weight of the encoder, other than its pooler, that the config does not describe."""
     prefix = f"{model.base_model_prefix}."
     parts = {part for part, _ in model.base_model.named_children()}  # an encoder saved alone has no prefix

@@ -1,6 +1,5 @@
 """The masked-language-modelling objective: loss and accuracy at the selected positions of a batch."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -11,18 +10,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.architecture import architecture_of
-from longmlm.model.packed_attention import PackedRows, is_packed
+from longmlm.model.architecture import architecture_of, layers_of
+from longmlm.model.encoding import EncoderObjective, LossSum
 from longmlm.settings.pretrain import ComputePrecision
 
 MAX_LOGITS = 2**26  # computed at a time, 256 MiB in fp32; the backward pass holds three times as much
-
-
-class LossSum(NamedTuple):
-    """Summed cross-entropy in nats, and the number of correct predictions, over the selected positions of a batch."""
-
-    loss_sum: Float[Tensor, ""]
-    num_correct: Int[Tensor, ""]
 
 
 class MlmOutput(NamedTuple):
@@ -32,8 +24,8 @@ class MlmOutput(NamedTuple):
     is_correct: Bool[Tensor, " selected"]
 
 
-class MlmObjective(nn.Module):
-    """A masked language model whose head runs at the selected positions only; parameters stay fp32 in any precision.
+class MlmObjective(EncoderObjective[MlmBatch]):
+    """A masked language model whose head runs at the selected positions only.
 
     The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
     positions. If a batch has more, it computes them again in the backward pass. In ZeRO stage 3 it runs once: every
@@ -41,17 +33,8 @@ class MlmObjective(nn.Module):
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
-        super().__init__()
-        self.model = model
-        self.precision: ComputePrecision = precision
+        super().__init__(model, precision)
         self.parts = architecture_of(model)
-        if precision != "no" and model.config.model_type == "deberta":
-            _attend_in_fp32(self.parts.layers)
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the model can read packed batches; it can always read padded ones."""
-        return is_packed(self.model)
 
     def forward(self, batch: MlmBatch) -> LossSum:
         """Returns the sums over the batch, which a training step adds up over its micro-batches."""
@@ -78,40 +61,13 @@ class MlmObjective(nn.Module):
         return self._logits(self.selected_states(batch))
 
     def _logits(self, hidden: Float[Tensor, "selected width"]) -> Float[Tensor, "selected vocabulary"]:
-        with self._autocast(hidden):
+        with self.autocast(hidden):
             return self.parts.head(hidden).float()
 
     def selected_states(self, batch: MlmBatch) -> Float[Tensor, "selected width"]:
         """Returns the last hidden states at the selected positions."""
-        with self._autocast(batch.input_ids):
+        with self.autocast(batch.input_ids):
             return self.hidden_states(batch).flatten(0, 1).index_select(0, batch.selected)
-
-    def _autocast(self, like: Tensor) -> torch.autocast:
-        half = torch.float16 if self.precision == "fp16" else torch.bfloat16
-        return torch.autocast(like.device.type, half, enabled=self.precision != "no")
-
-    def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
-        """Returns the last hidden states."""
-        packing = self._packing(batch) if batch.row_lengths else {}
-        mask = self.attention_mask(batch)
-        return self.parts.encoder(input_ids=batch.input_ids, attention_mask=mask, **packing).last_hidden_state
-
-    def _packing(self, batch: MlmBatch) -> dict[str, Any]:
-        """Returns the arguments that keep the rows of a packed batch separate."""
-        device, num_tokens = batch.input_ids.device, batch.input_ids.numel()
-        lengths = torch.tensor(batch.row_lengths).to(device, non_blocking=True)
-        ends = lengths.cumsum(0)
-        begins = torch.repeat_interleave(ends - lengths, lengths, output_size=num_tokens)
-        positions = torch.arange(num_tokens, device=device) - begins + self.parts.position_offset
-        packed_rows = PackedRows(batch.row_lengths, nn.functional.pad(ends, (1, 0)))
-        arguments = {"position_ids": positions.unsqueeze(0), "packed_rows": packed_rows}
-        if hasattr(self.parts.encoder.embeddings, "token_type_embeddings"):
-            arguments["token_type_ids"] = torch.zeros_like(batch.input_ids)
-        return arguments
-
-    def attention_mask(self, batch: MlmBatch) -> Tensor | None:
-        """Returns the mask that the encoder gets."""
-        return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
 
 
 def is_partitioned(parameter: nn.Parameter) -> bool:
@@ -119,21 +75,9 @@ def is_partitioned(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id")
 
 
-def _attend_in_fp32(layers: nn.ModuleList) -> None:
-    """Excludes DeBERTa's attention from autocast: it masks scores with the minimum of fp32, which half cannot hold."""
-    for layer in layers:
-        attention = cast(Any, layer).attention.self
-        attention.forward = partial(_run_in_fp32, attention.forward)
-
-
-def _run_in_fp32(forward: Callable[..., Any], hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-    with torch.autocast(hidden_states.device.type, enabled=False):
-        return forward(hidden_states.float(), *args, **kwargs)
-
-
 def checkpoint_activations(model: PreTrainedModel) -> None:
     """Makes each layer keep only its input and recompute the rest in the backward pass (Chen et al. 2016)."""
-    for layer in architecture_of(model).layers:
+    for layer in layers_of(cast(PreTrainedModel, model.base_model)):
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
@@ -147,6 +91,8 @@ def set_dropout(model: nn.Module, probability: float) -> None:
     for module in list(model.modules()):
         if isinstance(module, nn.Dropout):
             module.p = probability
+        elif isinstance(module, nn.MultiheadAttention):  # of attention over chunks
+            module.dropout = probability
         elif isinstance(getattr(module, "attention_dropout", None), int | float):  # ModernBERT, NomicBERT, EuroBERT
             cast(Any, module).attention_dropout = probability
             if isinstance(getattr(module, "out_drop", None), nn.Identity):  # ModernBERT's, if its config has none

@@ -33,23 +33,23 @@ MIN_POOL = 2**21  # numbers in a dropout pool, or as many as the call has probab
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Makes an encoder with a learned position table use `attention` below, if it uses sdpa.
+    """Makes an encoder with a learned position table use `packed_attention` below, if it uses sdpa.
 
     Other models are unchanged.
     """
     if can_use_packed_attention(model.config) and attention_name(model) == "sdpa":
-        AttentionInterface.register(ATTENTION_NAME, attention)
+        AttentionInterface.register(ATTENTION_NAME, packed_attention)
         AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
         model.set_attn_implementation(ATTENTION_NAME)
 
 
 def can_use_packed_attention(config: PreTrainedConfig) -> bool:
-    """Returns whether models with this config can use `attention`: encoders with a learned position table."""
+    """Returns whether models with this config can use `packed_attention`: encoders with a learned position table."""
     return config.model_type in LEARNED_FAMILIES and not getattr(config, "is_decoder", False)
 
 
-def is_packed(model: PreTrainedModel) -> bool:
-    """Returns whether the model's attention is set to `attention`, which packed batches need."""
+def reads_packed_batches(model: PreTrainedModel) -> bool:
+    """Returns whether the model's attention is set to `packed_attention`, which packed batches need."""
     return attention_name(model) == ATTENTION_NAME
 
 
@@ -71,7 +71,7 @@ class PackedRows(NamedTuple):
         return [slice(end - length, end) for length, end in zip(self.lengths, ends, strict=True)]
 
 
-def attention(
+def packed_attention(
     module: Any,
     query: Float[Tensor, "rows heads length head_dim"],
     key: Float[Tensor, "rows heads length head_dim"],

@@ -1,6 +1,9 @@
 """Save a model, its tokenizer and what it carries as a folder that transformers loads."""
 
-from collections.abc import Mapping
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor
@@ -10,6 +13,7 @@ from longmlm.model.carried import Carried
 from longmlm.model.loading import quiet_transformers
 
 LARGEST_FILE = "50GB"
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def save_model(
@@ -22,13 +26,28 @@ def save_model(
 ) -> None:
     """Writes the model, or `weights` in place of its own, and the carried weights into the same files.
 
-    A carried file is skipped if the model or the tokenizer has already written one with its name.
+    A carried file is skipped if the model or the tokenizer has already written one with its name. Raises OSError when
+    the disk is full.
     """
     state = {**(model.state_dict() if weights is None else weights), **carried.weights}
-    with quiet_transformers():
+    with quiet_transformers(), full_disk_as_os_error(folder):
         model.save_pretrained(folder, state_dict=state, max_shard_size=max_shard_size or LARGEST_FILE)
         tokenizer.save_pretrained(folder)
     for path, content in ((folder / name, content) for name, content in carried.files.items()):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+
+
+@contextmanager
+def full_disk_as_os_error(folder: Path) -> Iterator[None]:
+    """Raises OSError for errors of other types that safetensors and tokenizers raise when the disk is full."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        number = next((number for number in FULL_DISK if f"(os error {number})" in str(error)), None)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(folder)) from error

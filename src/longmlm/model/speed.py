@@ -12,9 +12,9 @@ from transformers import AutoModelForMaskedLM, PretrainedConfig
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.cost import Cost, Gpu, Work
 from longmlm.model.mlm import MlmObjective, set_dropout
-from longmlm.model.packed_attention import PackedRows, attention, can_use_packed_attention, use_packed_attention
+from longmlm.model.packed_attention import PackedRows, can_use_packed_attention, packed_attention, use_packed_attention
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
-from longmlm.model.window_attention import attend, window_of
+from longmlm.model.window_attention import window_attention, window_of
 
 ASSUMED_MFU = 0.25  # between published runs of this size and this code's first ones
 SHORT_LENGTH = 128
@@ -58,7 +58,7 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     use_packed_attention(model)
     objective = MlmObjective(model, "bf16" if work.is_half else "no").train()
     set_dropout(objective, dropout)
-    row_lengths = (SHORT_LENGTH,) * NUM_ROWS if objective.is_packed else ()
+    row_lengths = (SHORT_LENGTH,) * NUM_ROWS if objective.reads_packed_batches else ()
     input_ids = torch.full(
         (1, NUM_ROWS * SHORT_LENGTH) if row_lengths else (NUM_ROWS, SHORT_LENGTH), config.vocab_size - 1
     )
@@ -82,10 +82,10 @@ def _attention(config: PretrainedConfig, work: Work, dropout: float, length: int
 
     def step() -> None:
         if window:
-            output, _ = attend(None, states[0], states[1], states[2], None, window=window, dropout=dropout)
+            output, _ = window_attention(None, states[0], states[1], states[2], None, window=window, dropout=dropout)
         elif can_use_packed_attention(config):
             row = PackedRows((length,), torch.tensor([0, length]))
-            output, _ = attention(None, states[0], states[1], states[2], None, row, dropout=dropout)
+            output, _ = packed_attention(None, states[0], states[1], states[2], None, row, dropout=dropout)
         else:
             output = scaled_dot_product_attention(states[0], states[1], states[2], dropout_p=dropout)
         output.sum().backward()

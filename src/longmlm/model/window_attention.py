@@ -47,7 +47,7 @@ def use_window(model: PreTrainedModel, window: Window | None) -> None:
         families = f"{', '.join(LEARNED_FAMILIES[:-1])} and {LEARNED_FAMILIES[-1]}"
         raise ModelError(f"attention_window is for {families} models, not for {model.config.model_type}: remove it")
     name = NAME.format(window.each_side, window.num_global)
-    AttentionInterface.register(name, functools.partial(attend, window=window))
+    AttentionInterface.register(name, functools.partial(window_attention, window=window))
     AttentionMaskInterface.register(name, _padding_mask)
     model.set_attn_implementation(name)
 
@@ -76,7 +76,7 @@ def attending_within(model: PreTrainedModel, window: Window | None) -> Iterator[
             model.set_attn_implementation(before)
 
 
-def attend(
+def window_attention(
     module: object,
     query: Float[Tensor, "rows heads length head_dim"],
     key: Float[Tensor, "rows heads length head_dim"],
@@ -86,7 +86,7 @@ def attend(
     window: Window,
     **options: Any,
 ) -> tuple[Float[Tensor, "rows length heads head_dim"], None]:
-    """Computes attention within the window, in the form that transformers expects; see `packed_attention.attention`.
+    """Computes attention within the window, in the form that transformers expects; see `packed_attention`.
 
     Raises ModelError for a mask other than a padding mask.
     """

@@ -79,7 +79,7 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
     tokenizer = Path(publication.tokenizer).name if Path(publication.tokenizer).is_dir() else publication.tokenizer
     fingerprint = manifest.plan.tokenizer_fingerprint or manifest.plan.vocabulary_sha256
     sources = sources_table(manifest)
-    aside = f"Records set aside and not included: {set_aside_text(report)}." if report.set_aside else ""
+    aside = f"Records set aside and not included: {set_aside_text(report.set_aside)}." if report.set_aside else ""
     parts = [
         f"---\n{data.to_yaml()}\n---",
         f"# {title}",

@@ -84,7 +84,8 @@ def check_recovered(evaluation: Evaluation, is_allowed: bool) -> None:
         raise ReleaseError(
             f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
             f"{evaluation.accuracy('base_cut'):.2f} %: train longer in a new run, or set "
-            "recipe.allow_unrecovered = true, and the card will say so"
+            "allow_unrecovered = true in [release.recipe] (in a file for release alone, [recipe]), and the card "
+            "will say so"
         )
 
 

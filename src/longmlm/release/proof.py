@@ -21,6 +21,7 @@ from longmlm.errors import ReleaseError
 from longmlm.evaluation.frozen import FrozenRows, cut
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
+from longmlm.model.saving import full_disk_as_os_error
 from longmlm.release import reload
 from longmlm.release.export import TYPES, rounded
 from longmlm.release.longformer import carried_by
@@ -110,9 +111,10 @@ class Proof:
     @property
     def summary(self) -> list[str]:
         """What was exported and verified, in a few lines."""
+        result = f"differ by at most {self.largest_difference:.1e}" if self.largest_difference else "are identical"
         lines = [
             *self.notes,
-            f"reloaded with plain transformers: logits differ by at most {self.largest_difference:.1e}",
+            f"reloaded with plain transformers: logits {result}",
         ]
         if self.onnx:
             lines += self.onnx.summary
@@ -138,7 +140,8 @@ def prove(
     content |= {f"{CARRIED}{name}": value for name, value in rounded(carried_by(trained), weights).weights.items()}
     with tempfile.TemporaryDirectory() as scratch:
         reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
-        save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, reference)
+        with full_disk_as_os_error(reference):
+            save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, reference)
         text.write_text(masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions)), encoding="utf-8")
         command = [sys.executable, "-P", str(reload.__file__), str(folder), str(reference), str(text)]
         process = subprocess.run(command, capture_output=True, text=True, check=False)

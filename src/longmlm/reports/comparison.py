@@ -11,10 +11,12 @@ from longmlm.artifacts.accuracy import Difference, Measured, paired_difference
 from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.trials import accuracy_of, labels_of
+from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series, write_png
-from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
+from longmlm.reports.pages import PAGE_FILE, Head, Section, page, public_path, write_page
 from longmlm.reports.tables import Table, signed
 
+MAX_PROBABILITY = 0.99  # that a few seeds can show
 RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
 CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")
 COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
@@ -51,10 +53,9 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         lines = [[trial.arm, _values(trial.values), str(trial.seed), trial.reason] for trial in comparison.failed]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
-    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
-    size = f"{len(trials)} trials with {seeds} on rows of {comparison.row_length:,} tokens"
+    size = f"{len(trials)} trials with {counted(num_seeds, 'seed')} on rows of {comparison.row_length:,} tokens"
     head = Head(
-        f"{comparison.model}: comparison of {len(comparison.arms())} arms",
+        f"{public_path(comparison.model)}: comparison of {len(comparison.arms())} arms",
         f"{size}. {_rows_text(comparison)}",
         finding(comparison),
     )
@@ -80,7 +81,8 @@ def finding(comparison: Comparison) -> str:
         if len(best.pairs_with(rival)) == 1:
             parts.append(" (standard error over held-out rows; training noise not included)")
         elif (probability := best.probability_over(rival)) is not None:
-            parts.append(f" (probability that it is better: {100 * probability:.0f} %)")
+            percent = "> 99" if probability > MAX_PROBABILITY else f"{100 * probability:.0f}"
+            parts.append(f" (probability that it is better: {percent} %)")
     return "".join(parts)
 
 
@@ -165,7 +167,8 @@ def blocks_chart(comparison: Comparison) -> Chart:
     for arm, colour in _drawn(comparison):
         columns = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
         means = [0.0 if math.isnan(mean := _mean(column)) else mean for column in columns]
-        series.append(Series(comparison.label_of(arm), colour, [*map(float, range(len(means)))], means))
+        grey: Colour = "faint" if colour == "ink" else colour  # a bar in the colour of text glares on a dark page
+        series.append(Series(comparison.label_of(arm), grey, [*map(float, range(len(means)))], means))
     ticks = [f"block {number + 1}" for number in range(max(len(one.values) for one in series))]
     return Chart("Accuracy before training", ("block of positions", "masked-token accuracy (%)"), series, "bars", ticks)
 

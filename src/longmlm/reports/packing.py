@@ -45,14 +45,14 @@ def packing_report(report: PackingReport) -> str:
     """Returns the packing report as text."""
     return (
         f"{text_table(packing_table(report))}\n"
-        f"records set aside: {set_aside_text(report) or 'none'}\n"
+        f"records set aside: {set_aside_text(report.set_aside) or 'none'}\n"
         f"{report.tokens_per_second:,.0f} tokens/s in {report.elapsed_seconds:.1f} s"
     )
 
 
-def set_aside_text(report: PackingReport) -> str:
+def set_aside_text(counts: Mapping[str, int]) -> str:
     """Returns how many records were set aside for each reason; empty if there were none."""
-    return ", ".join(f"{count:,} x {reason}" for reason, count in report.set_aside.items())
+    return ", ".join(f"{count:,} x {reason}" for reason, count in counts.items())
 
 
 def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:

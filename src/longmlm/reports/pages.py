@@ -7,15 +7,18 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from longmlm.artifacts.accuracy import FilledMask
 from longmlm.folders import partial_of
+from longmlm.hubs.errors import redact
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
-from longmlm.reports.tables import Table
+from longmlm.reports.tables import Table, signed
 
 PAGE_FILE = "index.html"
+FOLDER_SCHEME = "folder:"
 WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥", "": "∅"}
 
 
@@ -29,12 +32,29 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightedText:
+    """A text in parts with a number each, of which bars show the size; `verdict` follows its title.
+
+    None in place of a number means that the part was not read.
+    """
+
+    title: str
+    verdict: str
+    parts: Sequence[tuple[str, float | None]]
+
+    @property
+    def largest(self) -> float:
+        """The largest number without its sign, above 0."""
+        return max((abs(number) for _, number in self.parts if number is not None), default=0.0) or 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page: a title, a paragraph, and a table, a chart, filled masks or facts by name."""
+    """A part of a page: a title, a paragraph, and a table, a chart, filled masks, weighted texts or facts by name."""
 
     title: str
     text: str
-    content: Table | Chart | Sequence[FilledMask] | Mapping[str, str]
+    content: Table | Chart | Sequence[FilledMask] | Sequence[WeightedText] | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,26 @@ def page(head: Head, sections: Sequence[Section], made_by: str) -> str:
     """Returns an HTML page; `made_by` is the command with its settings, printed in the footer."""
     drawings = {"broad": WIDE, "narrow": NARROW}
     return render("page.html", head=head, sections=sections, made_by=made_by, drawings=drawings, svg=svg)
+
+
+def public_path(path: str) -> str:
+    """Returns the last part of an absolute path, and other paths and names as they are, for a page that others read."""
+    if path.startswith(FOLDER_SCHEME):
+        return FOLDER_SCHEME + public_path(path.removeprefix(FOLDER_SCHEME))
+    return Path(path).name or path if Path(path).is_absolute() else path
+
+
+def without_paths(value: Any) -> Any:  # of any type that settings have
+    """Returns settings, in tables and lists, with the last parts of absolute paths, and a target without passwords."""
+    match value:
+        case dict():
+            public = {name: without_paths(item) for name, item in value.items()}
+            return public | ({"publish": redact(public["publish"])} if public.get("publish") else {})
+        case list() | tuple():
+            return [without_paths(item) for item in value]
+        case str():
+            return public_path(value)
+    return value
 
 
 def write_page(text: str, path: Path) -> None:
@@ -79,6 +119,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["visible"] = _visible
+    environment.filters["signed"] = signed
     return environment
 
 

@@ -1,5 +1,6 @@
 """Tables as text for a terminal and as Markdown."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +22,13 @@ def text_table(table: Table) -> str:
 
 
 def signed(text: str) -> str:
-    """Returns a number in words with a minus sign in place of a hyphen."""
-    return text.replace("-", "−")
+    """Returns a number in words with a minus sign in place of a hyphen, and zero without one."""
+    return re.sub(r"-(?!0(\.0*)?(?![\d.]))", "−", text).replace("-", "")
+
+
+def percent(value: float | None, decimals: int = 2) -> str:
+    """Returns a number as text, a dash where there is none."""
+    return "–" if value is None else signed(f"{value:.{decimals}f}")
 
 
 def markdown_table(table: Table) -> str:

@@ -67,7 +67,8 @@ class ExtendRecipe(Stretched):
     add_tokens: str | None = None
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "fitted"
-    """How the position table is extended (docs/method.md); interpolate, stretched and fitted change trained rows."""
+    """How the position table is extended (docs/method.md); interpolate, stretched and fitted change trained rows. A
+    pipeline with attention_window has tile by default, one with mode = generated hierarchical."""
     alpha: float = 0.4
     """Only for hierarchical and spaced: weight of the block; the offset within it has weight 1 - alpha."""
     mode: PositionMode = "materialized"
@@ -107,7 +108,7 @@ class ExtendRecipe(Stretched):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendConfig:
-    """Extends a model to more positions and keeps the trained rows of its position table."""
+    """Extends a model to more positions, with a position table computed from the trained one."""
 
     base: str
     """Folder or hub name of the pretrained model."""

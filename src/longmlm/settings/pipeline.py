@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.extend import ExtendConfig, Initialisation
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
@@ -109,11 +109,10 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     num_steps = table_at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
     num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation
     every = max(1, num_steps // 12)
-    is_generated = table_at(given, "extend", "recipe").get("mode") == "generated"
     title = Path(base.model or base.output).name
     tables: dict[str, Table] = {
         "prepare": {"recipe": {"held_out_fraction": 0.05}},
-        "extend": {"recipe": {"initialisation": "hierarchical" if is_generated else "fitted"}},
+        "extend": {"recipe": {"initialisation": _initialisation(table_at(given, "extend", "recipe"))}},
         "pretrain": {
             "recipe": {
                 "num_steps": num_steps,
@@ -128,6 +127,13 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
         "release": {"card": {"title": f"{title.removeprefix(BUNDLED)}-{base.length}"}},
     }
     return {name: table for name, table in tables.items() if name not in absent_stages(base, given)}
+
+
+def _initialisation(recipe: Table) -> Initialisation:
+    """Returns the recommended initialisation: within a window, repeated positions are never seen together."""
+    if recipe.get("mode") == "generated":
+        return "hierarchical"
+    return "fitted" if recipe.get("attention_window") is None else "tile"
 
 
 def absent_stages(base: Pipeline, given: Mapping[str, Any]) -> dict[str, str]:

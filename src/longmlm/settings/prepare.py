@@ -37,10 +37,15 @@ class Source:
             raise ValueError("a `dataset` needs the `split` to read, such as train")
         if not self.dataset and (self.subset or self.split or self.revision):
             raise ValueError("subset, split and revision need a `dataset`, but the source has `files`")
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
-            raise ValueError(f"delimiter must be one character, such as ';' or a tab, not {self.delimiter!r}")
+        check_delimiter(self.delimiter)
         if self.delimiter is not None and self.dataset:
             raise ValueError("delimiter needs `files`, but the source has a `dataset`")
+
+
+def check_delimiter(delimiter: str | None) -> None:
+    """Raises ValueError for what cannot separate the fields of a .csv file."""
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+        raise ValueError(f"delimiter must be one character, such as ';' or a tab, not {delimiter!r}")
 
 
 def check_row_length(row_length: int) -> None:

@@ -35,6 +35,12 @@ def _is_numbered(table: Mapping[str, Any]) -> bool:
     return bool(table) and all(key.isdigit() for key in table)
 
 
+def without_empty_tables(table: Mapping[str, Any]) -> Table:
+    """Returns the table without the tables in it that set nothing."""
+    kept = {key: without_empty_tables(value) if isinstance(value, dict) else value for key, value in table.items()}
+    return {key: value for key, value in kept.items() if value != {}}
+
+
 def table_at(table: Mapping[str, Any], *path: str) -> Table:
     """Returns the table at a path; an empty one if there is none."""
     for key in path:

@@ -38,7 +38,8 @@ def extend(config: ExtendConfig) -> None:
         )
     if extension:
         describe_extension(extension, report, base.model.config)
-    print(f"largest difference of a logit on inputs of up to {n} tokens: {report.largest_difference}")
+    expected = " (expected: trained rows change)" if extension and extension.changes_trained_rows else ""
+    print(f"largest difference of a logit on inputs of up to {n} tokens: {report.largest_difference:.3}{expected}")
     print(f"{'long checkpoint' if extension else 'checkpoint'}: {output}")
 
 
@@ -56,6 +57,20 @@ def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -
     return None
 
 
+def window_note(extension: Extension) -> str:
+    """Returns which initialisation or window keeps more accuracy; nothing if the choice is sound.
+
+    Within n / 2 tokens on each side, no two tokens have the same offset in a block, so tiled positions never repeat.
+    """
+    window, widest = extension.attention_window or 0, extension.base_positions // 2
+    where, is_tile = f"within {window} tokens on each side", extension.initialisation == "tile"
+    if is_tile and window > widest:
+        return f"tiled positions repeat {where}: attention_window = {widest} keeps more accuracy"
+    if not is_tile and window <= widest:
+        return f"{where}, initialisation = tile keeps more accuracy than {extension.initialisation}"
+    return ""
+
+
 def describe_extension(extension: Extension, report: ExtensionReport, base: PreTrainedConfig) -> None:
     """Prints how the positions were extended."""
     if extension.alpha > 0.5:  # noqa: PLR2004 - where both weigh the same
@@ -64,6 +79,8 @@ def describe_extension(extension: Extension, report: ExtensionReport, base: PreT
     print(f"positions: {extension.base_positions} -> {extension.num_positions}, {kind}")
     if extension.attention:
         print(f"attention: {extension.attention}")
+        if note := window_note(extension):
+            print(note)
         if problem := longformer_problem(base):
             print(f"release cannot write this model unless its window covers all positions: {problem}")
     print(f"root mean square of position rows: trained {report.trained_rows_rms:.4f}, new {report.new_rows_rms:.4f}")

@@ -6,6 +6,8 @@ import torch
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
+from longmlm.data.corpus import plan_slices
+from longmlm.data.engine import check_splits
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
 from longmlm.errors import ConfigError, DataError, PositionsError
 from longmlm.folders import free_bytes
@@ -61,14 +63,14 @@ def plan(config: PlanConfig) -> None:
 def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
     """Returns the size of the corpus and of its rows, which is exact if the rows exist.
 
-    Raises DataError for rows of another length, and for a corpus that is on a hub only.
+    Raises DataError for rows of another length, for a corpus that is on a hub only, and for one that prepare refuses.
     """
     recipe, folder = config.prepare.recipe, Path(config.pretrain.rows)
     corpus = corpus_size(recipe.sources)
     if not (folder / RowsManifest.FILE).is_file():
-        if not (corpus.num_tokens or corpus.not_counted):
-            raise DataError("the sources hold no text: check the files and text_field")
-        if not corpus.num_tokens:
+        if not corpus.not_counted:
+            check_splits(recipe, plan_slices(recipe.sources, recipe.slice_bytes))
+        elif not corpus.num_tokens:
             raise DataError(f"the size of {', '.join(corpus.not_counted)} is not known yet: run longmlm prepare first")
         return corpus, estimated_rows(corpus.num_tokens, recipe)
     manifest = read_rows_manifest(folder)

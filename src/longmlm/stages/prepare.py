@@ -1,20 +1,21 @@
 """The prepare stage: packs text into rows, writes a page about them, and publishes them if a target is set."""
 
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from longmlm.config import to_toml
+import tomli_w
+
+from longmlm.config import present
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import decode, load_vocabulary
-from longmlm.hubs.errors import redact
 from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
-from longmlm.reports.pages import PAGE_FILE, write_page
+from longmlm.reports.pages import PAGE_FILE, without_paths, write_page
 from longmlm.settings.prepare import PrepareConfig
 
 
@@ -29,31 +30,11 @@ def prepare(config: PrepareConfig) -> None:
     if not page.is_file():
         row = open_rows(output, "train", verified=existed)[0]
         example = Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
-        made_by = f"# longmlm prepare settings.toml\n{to_toml(without_paths(config))}"
+        made_by = f"# longmlm prepare settings.toml\n{tomli_w.dumps(present(without_paths(asdict(config))))}"
         write_page(packing_page(manifest, example, made_by), page)
     print(f"{packing_report(manifest.report)}\npage: {page}\nrows: {output}")
     if config.publish:
         publish_rows(config)
-
-
-def without_paths(config: PrepareConfig) -> PrepareConfig:
-    """Returns the settings with the last parts of absolute paths only, as a page may show them to anyone."""
-    recipe = config.recipe
-    scheme, _, folder = (config.publish or "").partition(":")
-    sources = tuple(
-        replace(source, files=tuple(map(_public, source.files)), dataset=source.dataset and _public(source.dataset))
-        for source in recipe.sources
-    )
-    return replace(
-        config,
-        output=_public(config.output),
-        publish=f"folder:{_public(folder)}" if scheme == "folder" else config.publish and redact(config.publish),
-        recipe=replace(recipe, tokenizer=_public(recipe.tokenizer), sources=sources),
-    )
-
-
-def _public(path: str) -> str:
-    return Path(path).name if Path(path).is_absolute() else path
 
 
 def publish_rows(config: PrepareConfig) -> None:

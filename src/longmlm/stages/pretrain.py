@@ -44,7 +44,7 @@ from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_scaling, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch
 from longmlm.training.dry_run import dry_run
-from longmlm.training.loop import is_recovered, start, train, write_summary
+from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task
 from longmlm.training.run_folder import check_still_newest, model_folder, newest_verified, read_state
@@ -84,7 +84,7 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
             state = train(task, run, state, stop)
     if is_main:
         print(write_summary(run, state))
-        if stop or (state.step < task.recipe.num_steps and not is_recovered(run, state)):
+        if stop or (state.step < task.recipe.num_steps and not task.evaluation.is_over(state)):
             signal_name = stop.signal_name or "a signal to another process"
             print(f"stopped by {signal_name} after step {state.step}: the same command resumes from there")
 
@@ -141,7 +141,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     frozen = FrozenRows(
         held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
     )
-    if objective.is_packed and accelerator.device.type != "cpu":
+    if objective.reads_packed_batches and accelerator.device.type != "cpu":
         notes += check_packed_attention(objective, frozen)
     evaluation = RunEvaluation(
         objective=objective,
@@ -151,6 +151,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         tokenizer=loaded.tokenizer,
         num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
         accelerator=accelerator,
+        stops_when_recovered=runtime.stop_when_recovered,
     )
     training = training_record(config, rows, precision)
     record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried)
@@ -228,7 +229,7 @@ def step_batches(
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
         batch = f"a global batch of {num_rows} whole rows has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
-    pad = None if cast(MlmObjective, run.backend.objective).is_packed else vocabulary.special.pad
+    pad = None if cast(MlmObjective, run.backend.objective).reads_packed_batches else vocabulary.special.pad
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

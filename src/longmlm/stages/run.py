@@ -44,6 +44,7 @@ from longmlm.settings.tables import leaves
 
 PIPELINE, DONE = "pipeline.toml", "done"
 MAX_LISTED = 3
+USER_ERROR = 2  # exit code of a stage whose settings or data are wrong
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
 
 
@@ -211,7 +212,8 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
         print(f"{label} ended before its last step: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)
     if code:
-        print(f"{label} failed (exit code {code}): the same command resumes from this stage", file=sys.stderr)
+        first = "fix that, then " if code == USER_ERROR else ""
+        print(f"{label} failed (exit code {code}): {first}the same command resumes from this stage", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
 
 

@@ -54,7 +54,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
         )
     with tempfile.TemporaryDirectory() as scratch:
         task, seconds, tokens = _two_steps(task, replace(run, folder=Path(scratch)), state)
-    epochs = steps_left * batches.rows_per_step / len(batches.rows)
+    epochs = steps_left * batches.rows_per_step / batches.num_rows
     held = f"about {memory / GB:.1f} GB per process, {peak_memory_bytes() / GB:.1f} GB held in two steps"
     kept = f"at most {most_checkpoints} checkpoints of {run.cost.checkpoint_bytes / GB:.2f} GB"
     lines = {
@@ -70,18 +70,17 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
 
 
 def _description(task: Task, run: Run) -> dict[str, str]:
-    model, batches, rows = run.backend.objective.model, task.batches, task.batches.rows
+    model, batches = run.backend.objective.model, task.batches
     cpu = f"CPU, {torch.get_num_threads()} threads each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     precision = number_format(task.record.trained_on.precision or "no")
     num_parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
-    filled = f"{len(rows):,} of {rows.row_length}, {rows.mean_fill:.1%} full"
     python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
     return {
         "environment": f"Python {python}, {libraries}",
         "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
         "model": f"{model.config.model_type}, {num_parameters / 1e6:.1f} M parameters",
-        "rows": f"{filled}; {task.evaluation.num_rows:,} held out",
+        "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
         "step": f"{batches.rows_per_step} rows, micro-batches of {batches.rows_per_micro_batch} per process",
     }
 

@@ -10,8 +10,8 @@ With num_steps = 8, log_every_steps = 2, evaluate_every_steps = 3, save_every_st
 
 Step 6 is evaluated and not saved, so it cannot become the best checkpoint; step 4 is saved and not evaluated. A stop
 signal in step 5 takes effect after its update: log, save, exit. One in the evaluation of step 6 abandons that
-evaluation: step 6 is saved without an accuracy, and the resumed run evaluates it first. With stop_when_recovered, the
-evaluation that shows the recovery is followed by log and save, and the run exits.
+evaluation: step 6 is saved without an accuracy, and the resumed run evaluates it first. An evaluation after which the
+run is over, as with stop_when_recovered, is followed by log and save, and the run exits.
 """
 
 import math
@@ -42,7 +42,7 @@ from longmlm.training.micro_batch import micro_batch_of
 from longmlm.training.objective import Batch
 from longmlm.training.out_of_memory import fitting_on_all_ranks, halve_micro_batches, undo_passes
 from longmlm.training.run import Run, Task
-from longmlm.training.run_folder import SETTINGS
+from longmlm.training.run_folder import CHECKPOINTS, SETTINGS
 from longmlm.training.update import Update, one_update
 
 DEEPSPEED_SETTINGS = "deepspeed.json"
@@ -76,7 +76,7 @@ def _prepare_folder(task: Task, run: Run, step: int) -> None:
         if run.backend.settings:
             write_json(run.folder / DEEPSPEED_SETTINGS, run.backend.settings)
         MetricsFile(run.folder).truncate(step)
-        for partial in (run.folder / "checkpoints").glob(f"*{PARTIAL}"):
+        for partial in (run.folder / CHECKPOINTS).glob(f"*{PARTIAL}"):
             shutil.rmtree(partial)
     run.accelerator.wait_for_everyone()
     if any(any_rank(run.accelerator, not (run.folder / SETTINGS).is_file())):
@@ -94,7 +94,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         if _is_evaluation_due(task, run, state) and state.accuracy_here is None:  # abandoned by a stop signal
             state = evaluate(task, run, state, stop)
             saver.save(state)
-        is_over = is_recovered(run, state) or _is_stopping(run, stop, saver)
+        is_over = task.evaluation.is_over(state) or _is_stopping(run, stop, saver)
         if is_over and not state.step:
             saver.save(state)
         started = time.monotonic()
@@ -112,7 +112,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             is_stopping = _is_stopping(run, stop, saver)
             if _is_evaluation_due(task, run, state) and not is_stopping:
                 state = evaluate(task, run, state, stop)
-                is_stopping = _is_stopping(run, stop, saver) or is_recovered(run, state)
+                is_stopping = _is_stopping(run, stop, saver) or task.evaluation.is_over(state)
             is_saved = is_stopping or state.step == num_steps or state.step % run.runtime.save_every_steps == 0
             if is_saved or state.step % run.runtime.log_every_steps == 0:  # so that a resumed run logs the same means
                 _log(run, state, window, progress)
@@ -168,13 +168,8 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         )
         MetricsFile(run.folder).append(line)
         base = "" if state.base_cut is None else f", the base model's is {state.base_cut:.2f} %"
-        dated_line(f"step {state.step}/{task.recipe.num_steps} held-out accuracy {accuracy or 0:.2f} %{base}")
+        dated_line(f"step {state.step}/{task.recipe.num_steps} {task.evaluation.metric} {accuracy or 0:.2f} %{base}")
     return state
-
-
-def is_recovered(run: Run, state: TrainState) -> bool:
-    """Returns whether the run is over because the lost accuracy is recovered."""
-    return run.runtime.stop_when_recovered and state.recovered_at_step is not None
 
 
 def write_summary(run: Run, state: TrainState) -> str:
@@ -192,8 +187,8 @@ def write_summary(run: Run, state: TrainState) -> str:
     reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
     if state.base_cut is None:
         return reached
-    recovered = "not yet" if state.recovered_at_step is None else f"at step {state.recovered_at_step}"
-    return f"{reached}; the base model's {state.base_cut:.2f} % recovered: {recovered}"
+    when = "not yet recovered" if state.recovered_at_step is None else f"recovered at step {state.recovered_at_step}"
+    return f"{reached}; the base model's {state.base_cut:.2f} %: {when}"
 
 
 def _summarised_state(path: Path) -> TrainState | None:

@@ -3,10 +3,11 @@
 import math
 
 import torch
+from accelerate import Accelerator
 
 from longmlm.artifacts.run import MicroBatch
 from longmlm.errors import TrainingError
-from longmlm.model.cost import GB, USED_SHARE, micro_batch_rows
+from longmlm.model.cost import GB, USED_SHARE, Cost, micro_batch_rows
 from longmlm.runtime.collectives import min_over_ranks
 from longmlm.runtime.launch import free_memory_bytes
 from longmlm.settings.pretrain import PretrainRuntime
@@ -69,8 +70,13 @@ def remedy_for_one_row(run: Run) -> str:
 
 def rows_per_evaluation_batch(run: Run) -> int:
     """Returns the setting or, without one, the number of rows that fit on every rank, at least 1 and at most 16."""
-    if run.runtime.rows_per_evaluation_batch is not None:
-        return run.runtime.rows_per_evaluation_batch
-    free = min_over_ranks(run.accelerator, free_memory_bytes())
-    fitting = (int(USED_SHARE * free) - bytes_needed(run, 0)) // run.cost.evaluation_row_bytes
+    return evaluation_rows(run.accelerator, run.runtime, run.cost, bytes_needed(run, 0))
+
+
+def evaluation_rows(accelerator: Accelerator, runtime: PretrainRuntime, cost: Cost, reserved: int = 0) -> int:
+    """Returns what rows_per_evaluation_batch does, for a rank that still has to allocate `reserved` bytes."""
+    if runtime.rows_per_evaluation_batch is not None:
+        return runtime.rows_per_evaluation_batch
+    free = min_over_ranks(accelerator, free_memory_bytes())
+    fitting = (int(USED_SHARE * free) - reserved) // cost.evaluation_row_bytes
     return min(MAX_EVALUATION_ROWS, max(1, fitting))

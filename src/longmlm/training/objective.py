@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.accuracy import FilledMask, Measured
-from longmlm.data.rows import Rows
+from longmlm.artifacts.run import TrainState
 
 
 @runtime_checkable
@@ -40,8 +40,12 @@ class Batches(Protocol):
     """The global batches of a run: a pure function of the cursor, the number of rows consumed so far."""
 
     @property
-    def rows(self) -> Rows:
-        """The rows that are drawn from."""
+    def num_rows(self) -> int:
+        """The number of rows that are drawn from."""
+
+    @property
+    def description(self) -> str:
+        """The rows that are drawn from, in words."""
 
     @property
     def rows_per_step(self) -> int:
@@ -70,10 +74,14 @@ class Objective(Protocol):
 
 @runtime_checkable
 class Evaluation(Protocol):
-    """What a run measures, and when that counts as recovered. All ranks call the methods together.
+    """What a run measures, and what follows from it. All ranks call the methods together.
 
     `between_rows` is called before each row, equally often on every rank. It may raise to abandon the evaluation.
     """
+
+    @property
+    def metric(self) -> str:
+        """What `measure` calls accuracy, in words."""
 
     @property
     def num_rows(self) -> int:
@@ -84,6 +92,9 @@ class Evaluation(Protocol):
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
         """Returns the accuracy of the model as it is now, and predictions for a tracker to show."""
+
+    def is_over(self, state: TrainState) -> bool:
+        """Returns whether the run ends here, before its last step, because of what was measured so far."""
 
     def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
         """Returns whether `accuracy` makes up for what extending the model cost."""

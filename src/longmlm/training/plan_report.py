@@ -1,11 +1,13 @@
 """The report of the plan command: a line per subject, each exact or an estimate."""
 
 from longmlm.data.size import token_bytes
+from longmlm.errors import counted
 from longmlm.model.cost import GB
 from longmlm.settings.plan import PlanConfig
 from longmlm.training.plan import PlanFacts
 
 PREPARED_TOKENS_PER_SECOND = 400_000  # of one worker; RoBERTa's tokenizer encodes 430,000 to 750,000
+MAX_EPOCHS = 40  # beyond which repeated text hardly lowers the loss: Muennighoff et al. 2023, arXiv:2305.16264
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -27,13 +29,13 @@ def plan_report(facts: PlanFacts, config: PlanConfig) -> str:
 def _corpus(facts: PlanFacts) -> str:
     corpus = facts.corpus
     missing = f"; not counted: {', '.join(corpus.not_counted)}" if corpus.not_counted else ""
-    return f"{corpus.num_files:,} files, {corpus.num_bytes / 1e6:,.1f} MB{missing}"
+    return f"{counted(corpus.num_files, 'file')}, {corpus.num_bytes / 1e6:,.1f} MB{missing}"
 
 
 def _rows(facts: PlanFacts) -> str:
     rows = facts.rows
-    counts = f"{rows.train_rows:,} rows of {facts.work.row_length} tokens, {rows.mean_fill:.1%} full"
-    return f"{rows.num_tokens / 1e6:,.2f} M tokens; {counts}; {rows.held_out_rows:,} rows held out"
+    counts = f"{counted(rows.train_rows, 'row')} of {facts.work.row_length} tokens, {rows.mean_fill:.1%} full"
+    return f"{rows.num_tokens / 1e6:,.2f} M tokens; {counts}; {rows.held_out_rows:,} held out"
 
 
 def _model(facts: PlanFacts) -> str:
@@ -45,10 +47,10 @@ def _model(facts: PlanFacts) -> str:
 
 def _steps(facts: PlanFacts, config: PlanConfig) -> str:
     training = facts.training
-    steps = (
-        f"{config.pretrain.recipe.num_steps:,} of {training.rows_per_step} rows ({training.tokens_per_step:,} tokens)"
-    )
-    return f"{steps}: {training.num_tokens / 1e6:,.1f} M tokens, {training.epochs:.2f} epochs"
+    rows = counted(training.rows_per_step, "row")
+    steps = f"{config.pretrain.recipe.num_steps:,} of {rows} ({training.tokens_per_step:,} tokens)"
+    advice = "; so many repetitions gain little: add text or lower num_steps" if training.epochs > MAX_EPOCHS else ""
+    return f"{steps}: {training.num_tokens / 1e6:,.1f} M tokens, {training.epochs:.2f} epochs{advice}"
 
 
 def _memory(facts: PlanFacts) -> str:

@@ -25,6 +25,7 @@ from longmlm.errors import ArtifactError, CheckpointError, FolderError
 from longmlm.folders import EARLIER, MANIFEST, finish_replacement, partial_of, read_manifest, verify
 
 SETTINGS = "settings.toml"
+CHECKPOINTS = "checkpoints"
 OPTIMIZER = "optimizer.pt"
 MODEL_FILES = ("config.json", "model*.safetensors", Provenance.FILE)
 REQUIRED_FILES = (*MODEL_FILES, OPTIMIZER, "rng-*.pt", SETTINGS, CheckpointState.FILE)
@@ -40,7 +41,7 @@ class VerifiedCheckpoint:
 
 def checkpoint_folder(run: Path, step: int) -> Path:
     """Returns the folder of the checkpoint after `step` updates."""
-    return run / "checkpoints" / f"step-{step:08d}"
+    return run / CHECKPOINTS / f"step-{step:08d}"
 
 
 def list_checkpoints(run: Path) -> list[Path]:
@@ -49,7 +50,7 @@ def list_checkpoints(run: Path) -> list[Path]:
     Raises CheckpointError when they cannot be listed.
     """
     try:
-        entries = list((run / "checkpoints").iterdir())  # glob would take an unreadable folder for an empty one
+        entries = list((run / CHECKPOINTS).iterdir())  # glob would take an unreadable folder for an empty one
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -85,7 +86,7 @@ def newest_verified(run: Path) -> VerifiedCheckpoint:
     Raises CheckpointError when there are checkpoints and none is intact: a disk that is unmounted for a minute must not
     make a run start over.
     """
-    for earlier in (run / "checkpoints").glob(f"step-*{EARLIER}"):
+    for earlier in (run / CHECKPOINTS).glob(f"step-*{EARLIER}"):
         finish_replacement(earlier.with_name(earlier.name.removesuffix(EARLIER)))
     damaged: list[str] = []
     for folder in reversed(list_checkpoints(run)):
@@ -142,7 +143,7 @@ def best_checkpoint(run: Path) -> Path:
 
 def model_folder(name: str) -> Path | str:
     """Returns the best checkpoint if `name` is a run folder, and any other name unchanged."""
-    return best_checkpoint(Path(name)) if (Path(name) / "checkpoints").is_dir() else name
+    return best_checkpoint(Path(name)) if (Path(name) / CHECKPOINTS).is_dir() else name
 
 
 def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:

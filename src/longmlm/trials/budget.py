@@ -41,7 +41,7 @@ def run_within_budget(config: ComparedPipeline, trials: Trials) -> None:
     if not measured:
         return
     sha256 = hashed([{"folder": str(probe.folder), **probe.stages} for probe in probes])
-    chosen = recorded_choice(config, measured, sha256)
+    chosen = recorded_choice(config, measured, len(probes) - len(trials.failed), sha256)
     values = [{NUM_STEPS: chosen.num_steps, LEARNING_RATE: rate} for rate in chosen.rates]
     searched = [planned_trial(config, arm, one, first) for arm in chosen.arms for one in values]
     num_trials = len(probes) + len(searched) + min(NUM_FINALISTS, len(searched))
@@ -49,7 +49,9 @@ def run_within_budget(config: ComparedPipeline, trials: Trials) -> None:
     trials.run([planned_trial(config, trial.arm, trial.values, second) for trial in best], num_trials)
 
 
-def recorded_choice(config: ComparedPipeline, probes: Sequence[Trial], sha256: str) -> BudgetRecord:
+def recorded_choice(
+    config: ComparedPipeline, probes: Sequence[Trial], num_candidates: int, sha256: str
+) -> BudgetRecord:
     """Returns what was chosen earlier with this budget and these probes, or else chooses now, and records it."""
     file = Path(config.output) / FOLDER / BudgetRecord.FILE
     budget = config.budget or ""
@@ -58,20 +60,22 @@ def recorded_choice(config: ComparedPipeline, probes: Sequence[Trial], sha256: s
         if (record.budget, record.probes_sha256) == (budget, sha256):
             return record
     arms = tuple(trial.arm for trial in ranked(probes)[:NUM_FINALISTS])
-    num_steps, rates = affordable(config, probes, len(arms))
+    num_steps, rates = affordable(config, probes, num_candidates)
     record = BudgetRecord(budget=budget, probes_sha256=sha256, arms=arms, num_steps=num_steps, rates=rates)
     artifact.write(file, record)
     return record
 
 
-def affordable(config: ComparedPipeline, probes: Sequence[Trial], num_arms: int) -> tuple[int, tuple[float, ...]]:
+def affordable(config: ComparedPipeline, probes: Sequence[Trial], num_candidates: int) -> tuple[int, tuple[float, ...]]:
     """Returns the steps of each further trial, and the learning rates, that the budget has time for.
 
-    Raises ConfigError if that is less than MIN_STEPS steps with the fewest learning rates.
+    Raises ConfigError if that is less than MIN_STEPS steps with the fewest learning rates, as it always is if the
+    budget was spent before all candidates were probed.
     """
     per_step = statistics.median(trial.training_seconds / PROBE_STEPS for trial in probes)
     start_up = statistics.median(trial.seconds - trial.training_seconds for trial in probes)
-    spent = sum(trial.seconds for trial in probes)
+    spent = num_candidates * statistics.fmean(trial.seconds for trial in probes)
+    num_arms = min(NUM_FINALISTS, num_candidates)
     left = 60 * budget_minutes(config.budget or "") - spent
     rate, given = config.pretrain.recipe.learning_rate, config.compare.values.get(LEARNING_RATE)
     choices = [tuple(given)] if given else [tuple(rate * factor for factor in factors) for factors in RATE_FACTORS]

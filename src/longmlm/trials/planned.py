@@ -21,6 +21,7 @@ from longmlm.settings.results import result_of, result_settings
 from longmlm.settings.tables import Table, merged, table_at, table_of
 
 FOLDER, TRIALS = "compare", "trials"
+TRIAL, LOG = "trial.toml", "log.txt"  # in the folder of a trial
 MAX_NAME = 100
 DERIVED_FROM_LENGTH = (("prepare", "row_length"), ("extend", "num_positions"))
 
@@ -52,7 +53,7 @@ class PlannedTrial:
 
 def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> PlannedTrial:
     """Returns a trial's settings; raises ConfigError if they are no valid pipeline, or write outside its folder."""
-    folder = Path(config.output) / FOLDER / TRIALS / arm / _folder_name(values) / f"seed-{seed}"
+    folder = Path(config.output) / FOLDER / TRIALS / arm / folder_name(values) / f"seed-{seed}"
     recipe = {"recipe": {"seed": seed}}
     own: Table = {
         "output": str(folder),
@@ -165,7 +166,7 @@ def _resolved(arm: str, tables: Table) -> ResolvedPipeline:
         raise ConfigError(f"arm {arm}: {error}") from None
 
 
-def _folder_name(values: Mapping[str, Any]) -> str:
+def folder_name(values: Mapping[str, Any]) -> str:
     """Returns the values as the name of a folder; one that would be too long, or no plain name, ends in a hash."""
     label = ",".join(labels_of(values)).replace(" ", "-") or "as-given"
     name = re.sub(r"[^\w.,+-]+", "-", label)[:MAX_NAME]

@@ -9,6 +9,7 @@ OUTPUT/compare/trials/ARM/VALUES/seed-42/
 import os
 import shutil
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -25,17 +26,18 @@ from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
 from longmlm.config import present
-from longmlm.errors import TrainingError
+from longmlm.errors import TrainingError, counted
 from longmlm.folders import MANIFEST
 from longmlm.inputs import check_inputs
 from longmlm.reports.comparison import write_comparison
+from longmlm.reports.pages import without_paths
 from longmlm.runtime.children import run_child
-from longmlm.settings.compare import ComparedPipeline
-from longmlm.trials.planned import FOLDER, PlannedTrial
+from longmlm.settings.compare import ComparedPipeline, budget_minutes
+from longmlm.settings.tables import without_empty_tables
+from longmlm.training.run_folder import CHECKPOINTS
+from longmlm.trials.planned import FOLDER, LOG, TRIAL, PlannedTrial
 
-TRIAL, LOG = "trial.toml", "log.txt"
-CHECKPOINTS = "run/checkpoints"
-WEIGHTS = ("long", CHECKPOINTS)
+WEIGHTS = ("long", f"run/{CHECKPOINTS}")
 
 
 class Trials:
@@ -48,7 +50,7 @@ class Trials:
         self.failed: list[FailedTrial] = []
 
     def run(self, planned: Sequence[PlannedTrial], num_trials: int) -> list[Trial]:
-        """Returns what those of the trials measured that did not fail; `num_trials` are expected in all.
+        """Returns what those of the trials measured that ran and did not fail; `num_trials` are expected in all.
 
         Before any trial starts, raises the error of the first missing file or model that a trial names. Raises
         TrainingError if the very first trial fails before training.
@@ -57,7 +59,12 @@ class Trials:
         for one in planned:
             if not is_finished(one):
                 check_inputs(one.pipeline)
-        for one in planned:
+        for index, one in enumerate(planned):
+            if not (is_finished(one) or self.has_time()):
+                num_done = counted(len(self.finished) + len(self.probes) + len(self.failed), "trial")
+                left = counted(len(planned) - index, "trial")
+                print(f"the budget of {self.config.budget} is spent after {num_done}: {left} not started", flush=True)
+                break
             number = len(self.finished) + len(self.probes) + len(self.failed) + 1
             label = f"[{number}/{num_trials}] {one.name}"
             result = run_trial(one, self.config.compare.keep_weights, label)
@@ -74,6 +81,14 @@ class Trials:
             self.write()
         return results
 
+    def has_time(self) -> bool:
+        """Returns whether the budget, if there is one, has time for at least half of another trial."""
+        if self.config.budget is None or not (alike := self.finished or self.probes):
+            return True
+        spent = sum(trial.seconds for trial in (*self.probes, *self.finished, *self.failed))
+        left = 60 * budget_minutes(self.config.budget) - spent
+        return left >= statistics.median(trial.seconds for trial in alike) / 2
+
     def write(self) -> Comparison:
         """Writes comparison.json, the charts and the page, once there is an arm to show; returns the comparison."""
         config, compared = self.config, self.config.compare
@@ -88,8 +103,9 @@ class Trials:
             failed=tuple(self.failed),
         )
         if comparison.arms():
-            given = present({"budget": config.budget, **config.tables, "compare": asdict(compared)})
-            made_by = f"# longmlm compare settings.toml\n{tomli_w.dumps(given)}"
+            settings = {**without_empty_tables(asdict(compared)), "arms": compared.arms}  # an arm may set nothing
+            given = present({"budget": config.budget, **without_empty_tables(config.tables), "compare": settings})
+            made_by = f"# longmlm compare settings.toml\n{tomli_w.dumps(without_paths(given))}"
             write_comparison(comparison, Path(config.output) / FOLDER, made_by)
         return comparison
 
@@ -101,7 +117,8 @@ def run_trial(planned: PlannedTrial, keep_weights: bool, label: str) -> Trial | 
     """
     record = resumable(planned, label)
     if not record.is_finished and (reason := attempt(planned, record, label)):
-        return FailedTrial(arm=planned.arm, seed=planned.seed, values=planned.values, reason=reason)
+        seconds = artifact.read(TrialRecord, planned.folder / TrialRecord.FILE).seconds
+        return FailedTrial(arm=planned.arm, seed=planned.seed, values=planned.values, reason=reason, seconds=seconds)
     for name in () if keep_weights else WEIGHTS:
         shutil.rmtree(planned.folder / name, ignore_errors=True)
     return measured_trial(planned)
@@ -124,7 +141,7 @@ def resumable(planned: PlannedTrial, label: str) -> TrialRecord:
         if record.is_finished and stages.items() <= record.stages.items():
             return record
         changed = [name for name in stages if record.stages.get(name, stages[name]) != stages[name]]
-        if not changed and (not record.is_finished or (folder / CHECKPOINTS).is_dir()):
+        if not changed and (not record.is_finished or (folder / "run" / CHECKPOINTS).is_dir()):
             return replace(record, stages=stages, is_finished=False)
         reason = f"other settings of {', '.join(changed)}" if changed else "its weights, which evaluate needs, are gone"
     print(f"{label} starts anew: {reason}", flush=True)
@@ -142,27 +159,34 @@ def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     artifact.write(folder / TrialRecord.FILE, record)
     (folder / TRIAL).write_text(tomli_w.dumps(planned.tables), encoding="utf-8")
-    start = (folder / LOG).stat().st_size if (folder / LOG).is_file() else 0
     has_rows = (Path(planned.pipeline.prepare.output) / MANIFEST).is_file()
-    if not has_rows and run_longmlm(folder, label, "--until", "prepare"):
-        return error_in(folder / LOG, start)
-    since, code = time.monotonic(), None
+    if not has_rows and (reason := run_longmlm(folder, label, "--until", "prepare")):
+        return reason
+    since, reason = time.monotonic(), "it was stopped"
     try:
-        code = run_longmlm(folder, label)
+        reason = run_longmlm(folder, label)
     finally:
         seconds = record.seconds + time.monotonic() - since
-        artifact.write(folder / TrialRecord.FILE, replace(record, seconds=seconds, is_finished=code == 0))
-    return error_in(folder / LOG, start) if code else ""
+        artifact.write(folder / TrialRecord.FILE, replace(record, seconds=seconds, is_finished=not reason))
+    return reason
 
 
-def run_longmlm(folder: Path, label: str, *options: str) -> int:
-    """Runs the pipeline of a trial as longmlm run does, and returns its exit code; exits if a signal stops it."""
-    command = [sys.executable, "-m", "longmlm", "run", str(folder / TRIAL), *options]
-    code, stopped_by = run_child(command, os.environ, log=folder / LOG)
+def run_longmlm(folder: Path, label: str, *options: str) -> str:
+    """Runs the pipeline of a trial as longmlm run does; returns and exits as `run_module` does."""
+    return run_module("longmlm", ["run", str(folder / TRIAL), *options], folder / LOG, label)
+
+
+def run_module(module: str, arguments: Sequence[str], log: Path, label: str) -> str:
+    """Runs a Python module as a process; returns its error if it fails, else an empty text; exits if a signal stops it.
+
+    Its output is added to the log.
+    """
+    start = log.stat().st_size if log.is_file() else 0
+    code, stopped_by = run_child([sys.executable, "-m", module, *arguments], os.environ, log=log)
     if stopped_by:
         print(f"{label} stopped by {stopped_by}: run the same command again to resume", file=sys.stderr)
         sys.exit(128 + signal.Signals[stopped_by])
-    return code
+    return error_in(log, start) if code else ""
 
 
 def error_in(log: Path, start: int) -> str:

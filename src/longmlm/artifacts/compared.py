@@ -1,0 +1,218 @@
+"""Trials of the downstream command to its comparison: the values chosen for each arm, scores, differences, costs."""
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from longmlm.artifacts.bootstrap import Values, averaged, resampled, scores
+from longmlm.artifacts.downstream import (
+    DEFAULT_LENGTH,
+    ArmResult,
+    ComparedTask,
+    DownstreamComparison,
+    DownstreamTrial,
+    Prediction,
+    Score,
+    Searched,
+    TrialCost,
+)
+from longmlm.artifacts.scores import Group, Measure, metrics_of
+from longmlm.errors import ArtifactError
+
+Predictions = dict[int, dict[str, Prediction]]  # by seed and document
+
+
+def chosen_values(trials: Sequence[DownstreamTrial]) -> dict[str, Any]:
+    """Returns the values of an arm's best development score among its trials of the first seed and fold."""
+    return max(searched(trials), key=lambda one: one.dev_score).values
+
+
+def searched(trials: Sequence[DownstreamTrial]) -> tuple[Searched, ...]:
+    """Returns what was tried with the first seed and fold, in its order."""
+    first = [trial for trial in trials if (trial.seed, trial.fold) == (trials[0].seed, trials[0].fold)]
+    return tuple(Searched(values=trial.values, dev_score=trial.dev_score) for trial in first)
+
+
+def compared(task: ComparedTask, trials: Sequence[DownstreamTrial], failed: Mapping[str, str]) -> DownstreamComparison:
+    """Returns the comparison of the arms that have a finished trial, by the main metric, the highest first.
+
+    Of equal arms, the baseline comes first. Of an arm's trials, those with its chosen values are compared. `failed`
+    says why trials failed, by their names.
+    Raises ArtifactError if two trials disagree on what is true of a document.
+    """
+    by_arm: dict[str, list[DownstreamTrial]] = {}
+    for trial in trials:
+        by_arm.setdefault(trial.arm, []).append(trial)
+    final = {
+        arm: [trial for trial in of_arm if trial.values == chosen_values(of_arm)] for arm, of_arm in by_arm.items()
+    }
+    _check_truth([trial for chosen in final.values() for trial in chosen])
+    lengths = [trial.length for chosen in final.values() for trial in chosen if trial.length is not None]
+    length = min(lengths, default=DEFAULT_LENGTH)
+    measured = _Measured(task, length, {arm: _predictions(chosen) for arm, chosen in final.items()})
+    for arm in final:
+        for other in {arm, measured.baseline or arm, measured.tfidf or arm}:
+            measured.add(arm, other)
+    measured.resample()
+    results = [_result(measured, arm, by_arm[arm], final[arm]) for arm in final]
+    results.sort(key=lambda result: (_rank(result), result.arm == task.baseline), reverse=True)
+    return DownstreamComparison(
+        task=task, arms=tuple(results), failed={**failed}, num_trials=len(trials) + len(failed), length=length
+    )
+
+
+@dataclass(slots=True)
+class _Measured:
+    """The metrics of arms, each over the documents that it shares with another arm, or over all of its own."""
+
+    task: ComparedTask
+    length: int
+    predictions: dict[str, Predictions]
+    measures: dict[tuple[str, int, frozenset[str]], Measure] = field(default_factory=dict)
+    values: dict[tuple[str, int, frozenset[str]], Values] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> str | None:
+        """The baseline, if a trial of it has finished."""
+        return self.task.baseline if self.task.baseline in self.predictions else None
+
+    @property
+    def tfidf(self) -> str | None:
+        """The first arm without a model of which a trial has finished."""
+        return next((name for name in self.predictions if self.task.arms[name].model is None), None)
+
+    @property
+    def documents(self) -> list[str]:
+        """All documents that an arm has a prediction for."""
+        return sorted({name for arm in self.predictions.values() for seed in arm.values() for name in seed})
+
+    @property
+    def units(self) -> list[str]:
+        """The unit of each of the documents."""
+        units: dict[str, str] = {}
+        for prediction in (one for arm in self.predictions.values() for seed in arm.values() for one in seed.values()):
+            units[prediction.document] = prediction.unit or prediction.document
+        return [units[name] for name in self.documents]
+
+    def shared(self, arm: str, other: str) -> dict[int, frozenset[str]]:
+        """Returns the documents that both arms have a prediction for, by seed."""
+        one, two = self.predictions[arm], self.predictions[other]
+        both = {seed: frozenset(one[seed].keys() & two[seed].keys()) for seed in one if seed in two}
+        return {seed: names for seed, names in both.items() if names}
+
+    def add(self, arm: str, other: str) -> None:
+        """Adds the metrics of both arms on what they share."""
+        documents = self.documents
+        for seed, names in self.shared(arm, other).items():
+            for each in {arm, other}:
+                if (each, seed, names) not in self.measures:
+                    task, predictions = self.task, self.predictions[each][seed]
+                    shared = {name: predictions[name] for name in names}
+                    of_seed = metrics_of(shared, documents, task.labels, task.kind, task.is_multilabel, self.length)
+                    self.measures[each, seed, names] = of_seed
+
+    def resample(self) -> None:
+        """Computes all metrics that were added."""
+        values = resampled([*self.measures.values()], self.units)
+        self.values = dict(zip(self.measures, values, strict=True))
+
+    def scores(self, arm: str, groups: Collection[Group]) -> tuple[Score, ...]:
+        """Returns the arm's metrics of some groups over all of its documents."""
+        return self._scores(arm, arm, self._averaged(arm, arm), groups)
+
+    def differences(self, arm: str, other: str | None) -> tuple[Score, ...]:
+        """Returns by how much the arm's metrics are above the other's; nothing where they share no document."""
+        if not other or other == arm or not self.shared(arm, other):
+            return ()
+        return self._scores(arm, other, self._averaged(arm, other) - self._averaged(other, arm), ("score",))
+
+    def by_seed(self, arm: str) -> tuple[float, ...]:
+        """Returns the main metric of each seed; 0 where it is not defined."""
+        values = [self.values[arm, seed, names][0, 0] for seed, names in self.shared(arm, arm).items()]
+        return tuple(0.0 if math.isnan(value) else float(value) for value in values)
+
+    def num_unpaired(self, arm: str, other: str) -> int:
+        """Returns the number of documents of which only one of the arms has a prediction of some seed."""
+        one, two = self.predictions[arm], self.predictions[other]
+        by_seed = [one.get(seed, {}).keys() ^ two.get(seed, {}).keys() for seed in one.keys() | two.keys()]
+        return len({name for names in by_seed for name in names})
+
+    def _averaged(self, arm: str, other: str) -> Values:
+        return averaged([self.values[arm, seed, names] for seed, names in self.shared(arm, other).items()])
+
+    def _scores(self, arm: str, other: str, values: Values, groups: Collection[Group]) -> tuple[Score, ...]:
+        metrics = next(self.measures[arm, seed, names].metrics for seed, names in self.shared(arm, other).items())
+        chosen = [number for number, metric in enumerate(metrics) if metric.group in groups]
+        return tuple(scores([metrics[number].name for number in chosen], values[:, chosen]))
+
+
+def _rank(result: ArmResult) -> float:
+    mean = result.scores[0].mean
+    return -math.inf if mean is None else round(mean, 9)  # equal but for rounding
+
+
+def _constant(predictions: Sequence[Prediction]) -> tuple[str, ...] | None:
+    """Returns the labels that all documents are predicted to have, unless all have the same true labels."""
+    true, predicted = {frozenset(one.labels) for one in predictions}, {frozenset(one.predicted) for one in predictions}
+    return tuple(sorted(*predicted)) if len(predicted) == 1 < len(true) else None
+
+
+def _check_truth(trials: Sequence[DownstreamTrial]) -> None:
+    """Raises ArtifactError if a document has other true labels, spans or another score in one trial than in another."""
+    first: dict[str, tuple[str, Prediction]] = {}
+    for trial in trials:
+        for prediction in trial.predictions:
+            arm, known = first.setdefault(prediction.document, (trial.arm, prediction))
+            truth = ({*prediction.labels}, prediction.spans, prediction.score)
+            if truth != ({*known.labels}, known.spans, known.score):
+                raise ArtifactError(
+                    f"trials of {arm} and {trial.arm} differ in the true labels, spans or score of document "
+                    f"{prediction.document!r}: remove the folder downstream/trials and run the same command again"
+                )
+
+
+def _predictions(trials: Sequence[DownstreamTrial]) -> Predictions:
+    predictions: Predictions = {}
+    for trial in trials:
+        of_seed = predictions.setdefault(trial.seed, {})
+        of_seed.update({prediction.document: prediction for prediction in trial.predictions})
+    return predictions
+
+
+def _result(
+    measured: _Measured, arm: str, all_trials: Sequence[DownstreamTrial], trials: Sequence[DownstreamTrial]
+) -> ArmResult:
+    """Returns what an arm reached with its chosen values; `all_trials` are those of the search too."""
+    return ArmResult(
+        arm=arm,
+        values=trials[0].values,
+        searched=searched(all_trials),
+        seeds=tuple(measured.predictions[arm]),
+        num_documents=len({name for of_seed in measured.predictions[arm].values() for name in of_seed}),
+        scores=measured.scores(arm, ("score",)),
+        by_seed=measured.by_seed(arm),
+        by_label=measured.scores(arm, ("label",)),
+        by_position=measured.scores(arm, ("position",)),
+        by_border=measured.scores(arm, ("border",)),
+        differences=measured.differences(arm, measured.baseline),
+        num_unpaired=measured.num_unpaired(arm, measured.baseline) if measured.baseline else 0,
+        constant=_constant([one for of_seed in measured.predictions[arm].values() for one in of_seed.values()]),
+        documents_per_seed=max(map(len, measured.predictions[arm].values())),
+        over_tfidf=next(iter(measured.differences(arm, measured.tfidf)), None),
+        cost=mean_cost([trial.cost for trial in trials]),
+        explanations=trials[0].explanations,
+    )
+
+
+def mean_cost(costs: Sequence[TrialCost]) -> TrialCost:
+    """Returns the mean over trials; of memory, the most that one took."""
+    speeds = [cost.train_tokens_per_second for cost in costs if cost.train_tokens_per_second is not None]
+    return TrialCost(
+        train_tokens_per_second=statistics.fmean(speeds) if speeds else None,
+        train_seconds=statistics.fmean(cost.train_seconds for cost in costs),
+        documents_per_second=statistics.fmean(cost.documents_per_second for cost in costs),
+        peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
+        num_parameters=costs[0].num_parameters,
+    )

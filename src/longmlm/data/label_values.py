@@ -1,0 +1,111 @@
+"""Values of labelled records to labels, spans and scores; a faulty value raises ValueError with the reason."""
+
+import ast
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import orjson
+
+from longmlm.artifacts.downstream import LabelledSpan
+from longmlm.settings.downstream import SpanUnit
+
+SPAN_KEYS = ("start", "end", "label")
+WORD = re.compile(r"\S+")
+# NumPy writes a list of strings without commas, and Python would join these strings.
+WITHOUT_COMMA = re.compile(r"""\[\s*(['"])[^'"]*\1\s+\1""")
+
+
+def parse_labels(value: Any) -> tuple[tuple[str, ...], bool]:
+    """Returns the labels, sorted, and whether the value is a list of labels. A label is a string, integer or bool.
+
+    In a table, a list may be written as text, as in JSON or Python.
+    """
+    value = _parsed(value)
+    if not isinstance(value, list | tuple):
+        return (_label_of(value),), False
+    return tuple(sorted({_label_of(item) for item in value})), True
+
+
+def parse_score(value: Any) -> float:
+    """Returns a finite number."""
+    if _is_missing(value):
+        raise ValueError("no score")
+    try:
+        score = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError("the score must be a number, such as 0.8")
+    return score
+
+
+def parse_spans(value: Any, text: str, unit: SpanUnit) -> tuple[LabelledSpan, ...]:
+    """Returns spans in characters, in their order, without white space at their ends.
+
+    The value is a list of {start, end, label} or [start, end, label], or a dict of three lists.
+    """
+    value = _parsed(value)
+    if _is_missing(value):
+        raise ValueError("no spans")
+    columns = [value.get(key) for key in SPAN_KEYS] if isinstance(value, dict) else []
+    lists = [column for column in columns if isinstance(column, list)]
+    if len(lists) == len(SPAN_KEYS) and len({*map(len, lists)}) == 1:
+        value = list(zip(*lists, strict=True))
+    if not isinstance(value, list | tuple):
+        raise ValueError("the spans are not a list")
+    words = [match.span() for match in WORD.finditer(text)] if unit == "words" else None
+    spans = sorted((_span_of(item, text, words) for item in value), key=lambda span: span.start)
+    if any(following.start < span.end for span, following in pairwise(spans)):
+        raise ValueError("overlapping spans")
+    return tuple(spans)
+
+
+def _span_of(item: Any, text: str, words: Sequence[tuple[int, int]] | None) -> LabelledSpan:
+    parts = [item.get(key) for key in SPAN_KEYS] if isinstance(item, dict) else item
+    if not isinstance(parts, list | tuple) or len(parts) != len(SPAN_KEYS) or [*map(type, parts[:2])] != [int, int]:
+        raise ValueError("a span without start, end and label")
+    start, end, label = parts
+    if not 0 <= start < end <= len(text if words is None else words):
+        raise ValueError("a span outside the text")
+    if words is not None:
+        start, end = words[start][0], words[end - 1][1]
+    part = text[start:end]
+    if not part.strip():
+        raise ValueError("a span of white space")
+    return LabelledSpan(end - len(part.lstrip()), start + len(part.rstrip()), _label_of(label))
+
+
+def _label_of(value: Any) -> str:
+    if _is_missing(value):
+        raise ValueError("no label")
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case float() if value.is_integer():  # a column of integers in which some are missing
+            return str(int(value))
+        case str():
+            return value.strip()
+    raise ValueError("the label is neither a string, an integer nor true or false")
+
+
+def _is_missing(value: Any) -> bool:
+    is_blank = isinstance(value, str) and not value.strip()
+    return is_blank or value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _parsed(value: Any) -> Any:
+    """Returns the list that a string spells, if it does, else the value."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        if WITHOUT_COMMA.search(value):
+            raise ValueError("a list without commas")
+        for parse in (orjson.loads, ast.literal_eval):
+            try:
+                return parse(value.strip())
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                continue
+    return value

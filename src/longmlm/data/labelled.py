@@ -1,0 +1,173 @@
+"""Labelled documents: records of files or datasets to documents with labels, spans or a score."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import assert_never
+
+from longmlm.data.corpus import SetAside, origin_in_words
+from longmlm.data.files import files_of, kind_of
+from longmlm.data.labelled_records import (
+    GivenSplit,
+    LabelledDocument,
+    LabelledRecord,
+    labelled_fields,
+    labelled_records,
+)
+from longmlm.data.texts import Unreadable
+from longmlm.errors import DataError
+from longmlm.hubs.datasets import commit_of
+from longmlm.settings.downstream import LabelledData, LabelledTask
+
+SIDES: tuple[GivenSplit, ...] = ("test", "dev", "train")  # a text that two sides have stays in the first
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledCorpus:
+    """All documents in their order, the labels that occur, sorted, and the records that were set aside."""
+
+    documents: tuple[LabelledDocument, ...]
+    labels: tuple[str, ...]
+    is_multilabel: bool
+    set_aside: tuple[SetAside, ...]
+
+
+def pinned(task: LabelledTask) -> LabelledTask:
+    """Returns the task with a dataset of the hub at its present commit; raises DataError if it cannot be reached."""
+    data = task.data
+    if data.dataset is None or Path(data.dataset).is_dir():
+        return task
+    return replace(task, data=replace(data, revision=commit_of(data.dataset, data.revision)))
+
+
+def read_labelled(task: LabelledTask) -> LabelledCorpus:
+    """Returns the documents of a task, and the records that cannot be used, with the reasons.
+
+    Set aside are records without text or label, with spans outside the text or overlapping, or with an id that occurred
+    before in their file. So are documents that share a text or a group with a given test or development document, and
+    documents that cannot be tested, because no training document has their label, or none could have it. Raises
+    DataError if nothing can be learnt from what remains.
+    """
+    aside: list[SetAside] = []
+    records = _kept(labelled_records(task), aside)
+    if not records:
+        raise DataError(f"no record is a labelled document{_summary(aside)}{_remedy(task.data, aside)}")
+    given = _given_splits(task.data) | {record.document.split for record in records}
+    records = _kept(_separated(records), aside)
+    has_list = task.kind == "classification" and any(record.has_list for record in records)
+    _check_targets(task, records, aside)
+    records = _kept(_testable(records, is_single_label=task.kind == "classification" and not has_list), aside)
+    for side in given.difference(record.document.split for record in records):
+        raise DataError(f"no {side or 'training'} document can be used{_summary(aside)}")
+    _check_targets(task, records, aside)
+    documents = tuple(record.document for record in records)
+    labels = sorted(set[str]().union(*(document.all_labels for document in documents)))
+    return LabelledCorpus(documents, tuple(labels), has_list, tuple(aside))
+
+
+def _remedy(data: LabelledData, aside: Sequence[SetAside]) -> str:
+    """Returns what to change where no record has the fields that are named in data; else an empty text."""
+    if not (names := _field_names(data)):
+        is_json = not data.dataset and {kind_of(path) for path in files_of(data.files)} == {".jsonl"}
+        return (
+            f"; {', '.join(data.files)} is not JSONL, one object per line"
+            if is_json
+            else "; the records have no fields"
+        )
+    is_missing = any(item.reason.startswith("no field") for item in aside)
+    return f"; the fields are {', '.join(names)}: name them in data" if is_missing else ""
+
+
+def _field_names(data: LabelledData) -> list[str]:
+    return next((list(fields) for _, fields, *_ in labelled_fields(data) if not isinstance(fields, Unreadable)), [])
+
+
+def _kept(items: Iterable[LabelledRecord | SetAside], aside: list[SetAside]) -> list[LabelledRecord]:
+    """Returns the items that are documents, and adds the others to `aside`."""
+    items = list(items)
+    aside += [item for item in items if isinstance(item, SetAside)]
+    return [item for item in items if isinstance(item, LabelledRecord)]
+
+
+def _summary(aside: Sequence[SetAside]) -> str:
+    """Returns how many records were set aside for each reason, and where the first of them is."""
+    counts = Counter(item.reason for item in aside)
+    first = {item.reason: origin_in_words(item.origin) for item in reversed(aside)}
+    parts = [f"{reason} ({count}, the first at {first[reason]})" for reason, count in counts.most_common()]
+    return f"; set aside: {', '.join(parts)}" if parts else ""
+
+
+def _separated(records: Sequence[LabelledRecord]) -> Iterator[LabelledRecord | SetAside]:
+    """Sets aside documents that share a text or a group with documents of another given split."""
+    owners: dict[tuple[str, ...], GivenSplit] = {}
+    reasons: dict[str, str] = {}
+    for side in SIDES:
+        for record in (record for record in records if (record.document.split or "train") == side):
+            keys = record.document.keys
+            clash = next((key for key in keys if owners.get(key, side) != side), None)
+            if clash:
+                reasons[record.document.id] = f"its {clash[0]} is also that of a {owners[clash]} document"
+            else:
+                owners |= dict.fromkeys(keys, side)
+    for record in records:
+        reason = reasons.get(record.document.id)
+        yield record.set_aside(reason) if reason else record
+
+
+def _given_splits(data: LabelledData) -> set[GivenSplit | None]:
+    given = {"dev": data.dev_files or data.dev_split, "test": data.test_files or data.test_split}
+    return {side for side in SIDES if given.get(side)}
+
+
+def _testable(records: Sequence[LabelledRecord], is_single_label: bool) -> Iterator[LabelledRecord | SetAside]:
+    """Sets aside given test and development documents with a label that no training document has.
+
+    Without given test documents, a class of only one text or group is set aside: it cannot be trained and tested.
+    """
+    texts: dict[str, set[object]] = defaultdict(set)
+    groups: dict[str, set[object]] = defaultdict(set)
+    for document in (record.document for record in records if record.is_trained):
+        for label in document.all_labels:
+            texts[label].add(document.keys[0])
+            groups[label].add(document.keys[-1])
+    must_divide = is_single_label and not any(record.document.split == "test" for record in records)
+    for record in records:
+        labels = record.document.all_labels
+        if not record.is_trained and not labels <= texts.keys():
+            yield record.set_aside("no training document has its label")
+        elif must_divide and any(1 in (len(texts[label]), len(groups[label])) for label in labels):
+            yield record.set_aside("its label has only one text or group: training and test need one each")
+        else:
+            yield record
+
+
+def _check_targets(task: LabelledTask, records: Sequence[LabelledRecord], aside: Sequence[SetAside]) -> None:
+    """Raises DataError if nothing can be learnt from the training documents."""
+    trained = [record for record in records if record.is_trained]
+    if not trained:
+        raise DataError(f"none of {len(records)} documents is a training document{_summary(aside)}")
+    documents, first = [record.document for record in trained], origin_in_words(trained[0].origin)
+    counts = Counter(label for document in documents for label in document.all_labels)
+    about = f"{len(documents)} training documents, the first at {first}"
+    match task.kind:
+        case "classification":
+            is_single_label = not any(record.has_list for record in records)
+            if len(counts) > len(documents) or (is_single_label and len(counts) == len(documents) > 1):
+                problem = f"{len(counts)} classes in {about}: no class has examples; check label_field"
+            elif not counts or (len(counts) == 1 and counts.total() == len(documents)):
+                only = " and ".join(map(repr, counts)) or "no label"
+                problem = f"{only} is the only class of {about}; check label_field, or add documents of another class"
+            else:
+                return
+        case "labelling":
+            if counts:
+                return
+            problem = f"no span in {about}; check spans_field"
+        case "similarity":
+            if len({document.score for document in documents}) > 1:
+                return
+            problem = f"one score, {documents[0].score}, in {about}; check label_field"
+        case _:
+            assert_never(task.kind)
+    raise DataError(problem + _summary(aside))

@@ -1,0 +1,175 @@
+"""Records of files and datasets to labelled documents, or to the reason why they are none."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, assert_never
+
+from longmlm.artifacts.downstream import LabelledSpan
+from longmlm.data.corpus import SetAside
+from longmlm.data.files import files_of, kind_of, readable
+from longmlm.data.label_values import parse_labels, parse_score, parse_spans
+from longmlm.data.records import Fields, fields_of
+from longmlm.data.texts import Unreadable
+from longmlm.errors import DataError
+from longmlm.hubs.datasets import arrow_files
+from longmlm.settings.downstream import LabelledData, LabelledTask
+from longmlm.settings.prepare import Source
+
+GivenSplit = Literal["train", "dev", "test"]
+SPLIT_NAMES: dict[GivenSplit, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "dev": ("dev", "development", "val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledDocument:
+    """A text with what is to be predicted; `second_text` and `score` are those of a pair. `split` is the given one."""
+
+    id: str
+    text: str
+    labels: tuple[str, ...] = ()
+    spans: tuple[LabelledSpan, ...] = ()
+    second_text: str | None = None
+    score: float | None = None
+    split: GivenSplit | None = None
+    group: str | None = None
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """What documents on two sides, such as training and test, never share: the text, or both texts, and a group."""
+        texts = (self.text,) if self.second_text is None else tuple(sorted((self.text, self.second_text)))
+        return ("text", *texts), *([] if self.group is None else [("group", self.group)])
+
+    @property
+    def all_labels(self) -> set[str]:
+        """The labels of the document and of its spans."""
+        return {*self.labels, *(span.label for span in self.spans)}
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRecord:
+    """A record that is a document; `has_list` says whether its label is a list."""
+
+    document: LabelledDocument
+    origin: str
+    source: int
+    has_list: bool = False
+
+    def set_aside(self, reason: str) -> SetAside:
+        """Returns the record as one that is not used."""
+        return SetAside(self.origin, reason, self.source)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it may be a training document."""
+        return self.document.split in (None, "train")
+
+
+def labelled_records(task: LabelledTask) -> Iterator[LabelledRecord | SetAside]:
+    """Yields every record, as a document with a name of its own, or with the reason why it is none."""
+    yield from _named(_records(task))
+
+
+def labelled_fields(data: LabelledData) -> Iterator[tuple[str, Fields | Unreadable, int, GivenSplit | None]]:
+    """Yields origin, fields, number of the source and given split of every record."""
+    for number, (source, split) in enumerate(_sources(data)):
+        for path in arrow_files(source) if source.dataset else files_of(source.files):
+            if kind_of(path) == ".txt":
+                raise DataError(f"{path}: labelled documents are records of .jsonl, .csv or .parquet files")
+            with readable(path):
+                for offset, fields in fields_of(path, source):
+                    yield f"{path}:{offset}", fields, number, split
+
+
+def _records(task: LabelledTask) -> Iterator[LabelledRecord | SetAside]:
+    for origin, fields, source, split in labelled_fields(task.data):
+        try:
+            if isinstance(fields, Unreadable):
+                raise ValueError(fields.reason)
+            document, has_list = _document(fields, task, split)
+            yield LabelledRecord(document, origin, source, has_list)
+        except ValueError as error:
+            yield SetAside(origin, str(error), source)
+
+
+def _sources(data: LabelledData) -> list[tuple[Source, GivenSplit | None]]:
+    """Returns the sources, each with the split that the settings give it."""
+    if data.dataset:
+        of_dataset = partial(Source, dataset=data.dataset, subset=data.subset, revision=data.revision)
+        splits = (data.train_split, data.dev_split, data.test_split)
+        sources = [of_dataset(split=split, text_field=data.text_field) if split else None for split in splits]
+    else:
+        of_files = partial(Source, delimiter=data.delimiter, text_field=data.text_field)
+        given = (data.files, data.dev_files, data.test_files)
+        sources = [of_files(files=files) if files else None for files in given]
+    has_splits = any(sources[1:])
+    return [(source, name if has_splits else None) for source, name in zip(sources, SPLIT_NAMES, strict=True) if source]
+
+
+def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> tuple[LabelledDocument, bool]:
+    """Returns the document, and whether its label is a list; raises ValueError with the reason if it is none."""
+    data = task.data
+    name, text = fields.get(data.id_field), _text(fields, data.text_field)
+    if data.split_field:
+        given = str(_field(fields, data.split_field)).strip().lower()
+        split = next((split for split, names in SPLIT_NAMES.items() if given in names), None)
+        if split is None:
+            raise ValueError(f"its {data.split_field!r} is neither train, dev nor test")
+    group = _field(fields, data.group_field) if data.group_field else None
+    document = LabelledDocument(
+        id="" if name is None else str(name),
+        text=text,
+        split=split,
+        group=None if group in (None, "") else str(group),
+    )
+    match task.kind:
+        case "classification":
+            labels, has_list = parse_labels(_field(fields, data.label_field))
+            return replace(document, labels=labels), has_list
+        case "labelling":
+            spans = parse_spans(_field(fields, data.spans_field), text, data.span_unit)
+            return replace(document, spans=spans), False
+        case "similarity":
+            second, score = _text(fields, data.second_text_field), parse_score(_field(fields, data.label_field))
+            return replace(document, second_text=second, score=score), False
+        case _:
+            assert_never(task.kind)
+
+
+def _field(fields: Fields, name: str) -> Any:
+    if name not in fields:
+        raise ValueError(f"no field {name!r}")
+    return fields[name]
+
+
+def _text(fields: Fields, name: str) -> str:
+    text = _field(fields, name)
+    if not isinstance(text, str | None):
+        raise ValueError(f"field {name!r} is not text")
+    if not text or text.isspace():
+        raise ValueError(f"field {name!r} is empty")
+    return text
+
+
+def _named(items: Iterable[LabelledRecord | SetAside]) -> Iterator[LabelledRecord | SetAside]:
+    """Gives every document a name of its own: its id, or its file and record where another file has the same id."""
+    names: set[str] = set()
+    seen: set[tuple[str, str | None, str]] = set()
+    for item in items:
+        if isinstance(item, SetAside):
+            yield item
+            continue
+        document, (path, _, offset) = item.document, item.origin.rpartition(":")
+        key = (path, document.split, document.id)
+        if document.id and key in seen:
+            yield item.set_aside("its id occurred before")
+            continue
+        seen.add(key)
+        candidates = (document.id, f"{Path(path).name}:{offset}", item.origin)
+        name = next((name for name in candidates if name and name not in names), item.origin)
+        names.add(name)
+        yield replace(item, document=replace(document, id=name))

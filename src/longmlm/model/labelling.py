@@ -1,0 +1,52 @@
+"""Labelling of tokens: transformers' own heads, on padded or packed batches."""
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForTokenClassification
+
+from longmlm.batches.examples import IGNORED, bio_labels
+from longmlm.batches.tasks import TaskBatch
+from longmlm.model.encoding import LossSum, TaskObjective, input_lengths, tokens_of
+from longmlm.model.loading import LoadedModel
+from longmlm.model.task_loading import load_for_task
+from longmlm.settings.downstream import Arm
+
+
+def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int) -> LoadedModel:
+    """Returns the arm's model with a head for the BIO classes of the labels, initialised with `seed` if it is new.
+
+    Raises ModelError as load_for_task does.
+    """
+    names = bio_labels(labels)
+    return load_for_task(
+        AutoModelForTokenClassification,
+        str(arm.model),
+        arm.revision,
+        seed,
+        id2label=dict(enumerate(names)),
+        label2id={label: number for number, label in enumerate(names)},
+    )
+
+
+class LabellingObjective(TaskObjective):
+    """A classifier of tokens; the targets of special tokens are IGNORED."""
+
+    def forward(self, batch: TaskBatch) -> LossSum:
+        """Returns the cross-entropy summed over labelled tokens, and how many of them are predicted correctly."""
+        logits = self.logits(batch)
+        loss = cross_entropy(logits, batch.targets, reduction="sum", ignore_index=IGNORED)
+        return LossSum(loss, (logits.argmax(-1) == batch.targets).sum())
+
+    def outputs(self, batch: TaskBatch) -> list[np.ndarray]:
+        """Returns the likeliest class of each token of a document's inputs, special tokens included."""
+        owners = batch.owners.repeat_interleave(input_lengths(batch))
+        parts = self.logits(batch).argmax(-1).split(owners.bincount(minlength=batch.num_documents).tolist())
+        return [part.cpu().numpy() for part in parts]
+
+    def logits(self, batch: TaskBatch) -> Float[Tensor, "tokens classes"]:
+        """Returns the fp32 logits of all tokens, one input after the other."""
+        with self.autocast(batch.input_ids):
+            logits: Tensor = self.model(**self.model_inputs(batch)).logits
+        return tokens_of(logits, batch).float()

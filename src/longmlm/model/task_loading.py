@@ -1,0 +1,75 @@
+"""Loads an encoder with the head of a task, from a folder or a hub: any encoder in transformers."""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from longmlm.artifacts.provenance import read_provenance
+from longmlm.errors import ModelError
+from longmlm.hubs.models import check_has_config, snapshot_of
+from longmlm.model.architecture import FAMILIES, check_architecture
+from longmlm.model.files import check_model_files
+from longmlm.model.loading import (
+    REBUILT_BUFFERS,
+    LoadedModel,
+    check_embedding,
+    check_unexpected,
+    library_errors,
+    load_config,
+    load_tokenizer,
+    loading_notes,
+    pretrained,
+)
+from longmlm.model.packed_attention import use_packed_attention
+from longmlm.model.window import Window
+from longmlm.model.window_attention import use_window
+
+
+def load_for_task(
+    auto_class: Any, name: str, revision: str | None = None, seed: int = 0, **values: object
+) -> LoadedModel:
+    """Returns the encoder in a folder or on the hub with the head of one of transformers' Auto classes, in fp32.
+
+    `values` are set in its config. Weights of the head, or of the encoder's pooler, that the checkpoint does not have
+    are initialised with `seed`. The model attends within the window that its longmlm.json records, if there is one; if
+    not, it reads packed batches where it can.
+
+    Code in a repository is never run. Raises ModelError for a model that is missing, altered or unreadable, with
+    missing weights of the encoder or tokenizer, weights that its config does not describe, token ids beyond the word
+    embedding, or an architecture without such a head.
+    """
+    snapshot = snapshot_of(name, revision)
+    folder = snapshot.folder
+    check_has_config(name, folder)
+    check_model_files(folder)
+    config, has_code = load_config(name, folder)
+    if config.model_type in FAMILIES:
+        check_architecture(config, name)
+    for key, value in values.items():
+        setattr(config, key, value)
+    torch.manual_seed(seed)
+    model, info = pretrained(auto_class, name, folder, config)
+    _check_encoder(name, model, info)
+    check_unexpected(name, model, info["unexpected_keys"], has_code)
+    tokenizer = load_tokenizer(name, folder)
+    with library_errors(f"{name} cannot be loaded"):  # some models have a word embedding of a kind of their own
+        check_embedding(name, model, tokenizer)
+    provenance = read_provenance(folder)
+    use_window(model.base_model, Window.of(provenance.extension))
+    use_packed_attention(model.base_model)
+    notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code))
+    return LoadedModel(model, tokenizer, snapshot.commit, notes, provenance)
+
+
+def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
+    """Raises ModelError if weights of the encoder, other than its pooler, are missing or have a different shape."""
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    for kind, keys in {
+        "has another shape than config.json specifies": {str(key) for key, *_ in info["mismatched_keys"]},
+        "is missing": info["missing_keys"],
+    }.items():
+        for key in sorted(keys):
+            is_head = not key.startswith(prefix) or key.startswith(f"{prefix}pooler.")
+            if not is_head and not key.endswith(REBUILT_BUFFERS):
+                raise ModelError(f"{name}: the weight {key} of its encoder {kind}: take a complete checkpoint")

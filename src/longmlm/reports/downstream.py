@@ -1,0 +1,242 @@
+"""The report of the downstream command: which arm is best, by how much and how certainly, its costs, and a page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Score
+from longmlm.artifacts.scores import beyond
+from longmlm.errors import counted
+from longmlm.reports.charts import Chart, Series, write_png
+from longmlm.reports.downstream_details import (
+    MAX_SPANS,
+    explained_spans_table,
+    explained_texts,
+    label_table,
+    position_sections,
+    search_table,
+    seed_table,
+    settings_table,
+)
+from longmlm.reports.downstream_finding import finding, metric_of, points, sign
+from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
+from longmlm.reports.tables import Table, percent
+from longmlm.settings.downstream import noun_of
+
+SCORES_PICTURE, DIFFERENCES_PICTURE = "scores.png", "differences.png"
+
+
+def write_downstream(comparison: DownstreamComparison, folder: Path, made_by: str) -> None:
+    """Writes downstream.json, the pictures and the page; `made_by` is the command with its settings."""
+    write_png(scores_chart(comparison), folder / SCORES_PICTURE)
+    if _differing(comparison):
+        write_png(differences_chart(comparison), folder / DIFFERENCES_PICTURE)
+    write_page(downstream_page(comparison, made_by), folder / PAGE_FILE)
+    artifact.write(folder / DownstreamComparison.FILE, comparison)
+
+
+def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
+    """Returns the page about a comparison of arms."""
+    task, metric = comparison.task, metric_of(comparison)
+    sections = [
+        Section(
+            "Arms, the best one first" if _is_ranked(comparison) else "Arms",
+            _scores_text(comparison),
+            arms_table(comparison),
+        ),
+        Section(f"{_capital(metric)} of each arm", "", scores_chart(comparison)),
+    ]
+    if _differing(comparison):
+        text = _differences_text(comparison)
+        sections.append(Section(f"Differences from {task.baseline}", text, differences_table(comparison)))
+        sections.append(Section(f"{_capital(metric)} above {task.baseline}", "", differences_chart(comparison)))
+    sections.append(Section("Cost", "Means over trials; memory is the most that a trial took.", cost_table(comparison)))
+    if task.kind == "labelling":
+        sections += position_sections(comparison)
+    if task.labels:
+        text = "F1 in percent, computed as the metrics of the arms are."
+        sections.append(Section("By label", text, label_table(comparison)))
+    if texts := explained_texts(comparison):
+        text = (
+            "The longest test documents of the first seed and fold. A number says by how many points the probability "
+            "of the predicted label falls when the paragraph above it is removed; below zero, it "
+            "rises. A part that the arm does not read has none."
+        )
+        sections.append(Section("Which paragraphs the decision comes from", text, texts))
+    if (spans := explained_spans_table(comparison)).lines:
+        text = (
+            "Entities of the longest test documents of the first seed and fold that begin at token "
+            f"{comparison.length:,} or later, and what became of them: found, missed although the model read them, or "
+            f"never read; at most {MAX_SPANS}."
+        )
+        sections.append(Section(f"Single entities beyond token {comparison.length:,}", text, spans))
+    sections += [
+        Section("Settings", "Values were chosen by the development score.", settings_table(comparison)),
+        Section("Search", "First seed and fold; best development score over epochs.", search_table(comparison)),
+        Section("By seed", f"{_capital(metric)} in percent.", seed_table(comparison)),
+    ]
+    if comparison.failed:
+        lines = [[name, reason] for name, reason in comparison.failed.items()]
+        text = "The same command tries them again."
+        sections.append(Section("Failed trials", text, Table(["trial", "error"], lines)))
+    sections.append(Section(f"{_capital(noun_of(task.kind))}s", "", _facts(comparison)))
+    title = f"{task.name}: comparison of {counted(len(comparison.arms), 'arm')}"
+    head = Head(title, _lead(comparison), finding(comparison), _is_good(comparison))
+    return page(head, sections, made_by)
+
+
+def arms_table(comparison: DownstreamComparison) -> Table:
+    """Returns a line per arm: its metrics, the main one with its interval, and its difference from the baseline.
+
+    If documents are left out of a difference, a column says how many.
+    """
+    is_unpaired = any(arm.num_unpaired for arm in comparison.arms)
+    shown = [
+        number for number, score in enumerate(comparison.arms[0].scores) if score.metric != beyond(comparison.length)
+    ]
+    main_name, *names = [f"{comparison.arms[0].scores[number].metric} (%)" for number in shown]
+    lines = []
+    for arm in comparison.arms:
+        main, *others = [arm.scores[number] for number in shown]
+        difference = next(iter(arm.differences), None)
+        cells = [*map(percent, (main.mean, main.low, main.high))]
+        cells += [*map(points, (difference.mean, difference.low, difference.high))] if difference else ["–"] * 3
+        left_out = [f"{arm.num_unpaired:,}"] if is_unpaired else []
+        lines.append([arm.arm, *cells, *left_out, *(percent(score.mean) for score in others)])
+    left_out = [f"{noun_of(comparison.task.kind)}s left out"] if is_unpaired else []
+    return Table(["arm", main_name, "from", "to", "difference", "from", "to", *left_out, *names], lines)
+
+
+def differences_table(comparison: DownstreamComparison) -> Table:
+    """Returns a line per arm and metric: the difference from the baseline with its interval."""
+    lines = []
+    for arm in _differing(comparison):
+        for score in (score for score in arm.differences if score.mean is not None):
+            numbers = map(points, (score.mean, score.low, score.high))
+            lines.append([arm.arm, score.metric, *numbers, _verdict(score), f"{arm.num_unpaired:,}"])
+    return Table(
+        ["arm", "metric", "points", "from", "to", "verdict", f"{noun_of(comparison.task.kind)}s left out"], lines
+    )
+
+
+def cost_table(comparison: DownstreamComparison) -> Table:
+    """Returns a line per arm: speed in training and at inference, and peak memory."""
+    lines = []
+    for arm in comparison.arms:
+        cost = arm.cost
+        speed = "–" if cost.train_tokens_per_second is None else f"{cost.train_tokens_per_second:,.0f}"
+        seconds, documents = f"{cost.train_seconds:,.1f}", f"{cost.documents_per_second:,.1f}"
+        memory, parameters = f"{cost.peak_memory_bytes / 1e9:.2f}", f"{cost.num_parameters / 1e6:,.1f}"
+        lines.append([arm.arm, speed, seconds, documents, memory, parameters])
+    header = [
+        "arm",
+        "training tokens/s",
+        "training (s)",
+        f"{noun_of(comparison.task.kind)}s/s predicted",
+        "memory (GB)",
+        "M parameters",
+    ]
+    return Table(header, lines)
+
+
+def scores_chart(comparison: DownstreamComparison) -> Chart:
+    """Returns the main metric of every arm with its interval; the baseline has another colour."""
+    return _ranking(comparison, [(arm, arm.scores[0]) for arm in comparison.arms], f"{metric_of(comparison)} (%)", None)
+
+
+def differences_chart(comparison: DownstreamComparison) -> Chart:
+    """Returns the difference of every other arm from the baseline with its interval."""
+    pairs = [(arm, arm.differences[0]) for arm in _differing(comparison)]
+    border = (0.0, comparison.task.baseline)
+    return _ranking(comparison, pairs, f"{metric_of(comparison)}, points above {comparison.task.baseline}", border)
+
+
+def _ranking(
+    comparison: DownstreamComparison,
+    pairs: Sequence[tuple[ArmResult, Score]],
+    title: str,
+    border: tuple[float, str] | None,
+) -> Chart:
+    series = []
+    for name, colour, is_baseline in (("baseline", "faint", True), ("other arms", "blue", False)):
+        chosen = [
+            (float(number), score)
+            for number, (arm, score) in enumerate(pairs)
+            if (arm.arm == comparison.task.baseline) == is_baseline and score.mean is not None
+        ]
+        if chosen:
+            values = [score.mean or 0.0 for _, score in chosen]
+            intervals = [score.interval for _, score in chosen]
+            series.append(Series(name, colour, [number for number, _ in chosen], values, intervals=intervals))
+    names = [arm.arm for arm, _ in pairs]
+    return Chart("Means and 95 % intervals", (title, ""), series, "ranking", names, border)
+
+
+def _differing(comparison: DownstreamComparison) -> list[ArmResult]:
+    return [arm for arm in comparison.arms if arm.differences]
+
+
+def _is_ranked(comparison: DownstreamComparison) -> bool:
+    """Returns whether the main metrics of the arms differ."""
+    return len({percent(arm.scores[0].mean) for arm in comparison.arms}) > 1
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _verdict(score: Score) -> str:
+    return {1: "better", -1: "worse", 0: "no difference found"}[sign(score)]
+
+
+def _is_good(comparison: DownstreamComparison) -> bool | None:
+    if comparison.failed:
+        return False
+    differences = comparison.arms[0].differences
+    return True if differences and sign(differences[0]) > 0 else None
+
+
+def _seeds(comparison: DownstreamComparison) -> list[int]:
+    return sorted({seed for arm in comparison.arms for seed in arm.seeds})
+
+
+def _lead(comparison: DownstreamComparison) -> str:
+    task, num_seeds = comparison.task, len(_seeds(comparison))
+    tested = max(comparison.arms, key=lambda arm: arm.num_documents)
+    several, per_seed = tested.num_documents, tested.documents_per_seed
+    noun = noun_of(task.kind)
+    drawn = f" Each seed draws other test {noun}s, {per_seed:,} of these." if 0 < per_seed < several else ""
+    folds = f", cross-validation with {task.num_folds} folds" if task.num_folds else ""
+    return f"{_capital(task.kind)} of {counted(several, f'test {noun}')}{folds}, {counted(num_seeds, 'seed')}.{drawn}"
+
+
+def _scores_text(comparison: DownstreamComparison) -> str:
+    several, noun = len(_seeds(comparison)) > 1, noun_of(comparison.task.kind)
+    return (
+        f"Ranked by {metric_of(comparison)}: computed over all test {noun}s of a seed"
+        f"{', averaged over seeds' if several else ''}. From and to: 95 % interval of 2,000 bootstrap resamples of "
+        f"the {noun}s{' and of the seeds' if several else '; one seed says nothing about how much training varies'}. "
+        f"The difference is that from the baseline, {comparison.task.baseline}."
+    )
+
+
+def _differences_text(comparison: DownstreamComparison) -> str:
+    num_arms, noun = len(_differing(comparison)), noun_of(comparison.task.kind)
+    corrected = f" Not corrected for {num_arms} comparisons." if num_arms > 1 else ""
+    return (
+        f"In percentage points, paired: both arms on the same {noun}s and seeds. Where the interval includes zero, no "
+        f"difference was found. {_capital(noun)}s that only one of the two arms predicted are left out.{corrected}"
+    )
+
+
+def _facts(comparison: DownstreamComparison) -> dict[str, str]:
+    task = comparison.task
+    several, noun = ", several per document" if task.is_multilabel else "", noun_of(task.kind)
+    return {
+        f"{noun}s": f"{task.num_documents:,}",
+        "records set aside": f"{task.num_set_aside:,}",
+        "labels": f"{len(task.labels):,}{several}" if task.labels else "–",
+        "folds": f"{task.num_folds}, every {noun} tested once per seed" if task.num_folds else "one split",
+        "seeds": ", ".join(map(str, _seeds(comparison))),
+        f"{noun}s tested, by arm": ", ".join(f"{arm.arm} {arm.num_documents:,}" for arm in comparison.arms),
+    }

@@ -1,0 +1,154 @@
+"""Details of a comparison of arms: by label, distance, seed; settings and search; explanations of single documents."""
+
+from collections.abc import Callable, Sequence
+
+from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Explanation, Score
+from longmlm.artifacts.scores import BORDER_STARTS, beyond, bin_names, position_starts
+from longmlm.artifacts.trials import labels_of
+from longmlm.reports.charts import Chart, Colour, Series
+from longmlm.reports.pages import Section, WeightedText
+from longmlm.reports.tables import Table, percent
+
+COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
+MAX_SPANS = 40  # that are shown
+
+
+def position_sections(comparison: DownstreamComparison) -> list[Section]:
+    """Returns the sections about where in a document entities are found."""
+    drawn = _drawn(comparison)
+    more = f" The charts show {len(drawn)} arms." if len(drawn) < len(comparison.arms) else ""
+    length, starts = comparison.length, position_starts(comparison.length)
+    into = _binned(comparison, "tokens into the document", bin_names(starts), lambda arm: arm.by_position)
+    border = _binned(comparison, "tokens from a border", bin_names(BORDER_STARTS), lambda arm: arm.by_border)
+    sections = [
+        Section("By distance into the document", f"F1 of the entities that begin there, in percent.{more}", into[0]),
+        Section("F1 by distance into the document", "With 95 % intervals.", into[1]),
+    ]
+    if border[0].lines[0][1:]:
+        text = (
+            f"Distance from the nearest border between chunks of {length:,} tokens, the shortest input of an arm, "
+            "whether or not it reads chunks; documents of one chunk have no border. F1 in percent."
+        )
+        sections.append(Section("By distance from a chunk border", text, border[0]))
+        sections.append(Section("F1 by distance from a chunk border", "With 95 % intervals.", border[1]))
+    return [*sections, Section(f"Entities beyond token {length:,}", "", beyond_table(comparison))]
+
+
+def beyond_table(comparison: DownstreamComparison) -> Table:
+    """Returns, per arm, the share of the true entities beyond the shortest input that it found, with its interval."""
+    name = beyond(comparison.length)
+    by_arm = [(arm.arm, next(score for score in arm.scores if score.metric == name)) for arm in comparison.arms]
+    lines = [[name, *(percent(value, 1) for value in (score.mean, score.low, score.high))] for name, score in by_arm]
+    return Table(["arm", "found (%)", "from", "to"], lines)
+
+
+def label_table(comparison: DownstreamComparison) -> Table:
+    """Returns a line per label with its F1 in every arm."""
+    by_arm = [{score.metric: score.mean for score in arm.by_label} for arm in comparison.arms]
+    lines = [[label, *(percent(means[label], 1) for means in by_arm)] for label in comparison.task.labels]
+    return Table(["label", *(arm.arm for arm in comparison.arms)], lines)
+
+
+def seed_table(comparison: DownstreamComparison) -> Table:
+    """Returns a line per arm with its main metric for every seed."""
+    seeds = sorted({seed for arm in comparison.arms for seed in arm.seeds})
+    lines = []
+    for arm in comparison.arms:
+        values = dict(zip(arm.seeds, arm.by_seed, strict=True))
+        lines.append([arm.arm, *(percent(values.get(seed), 1) for seed in seeds)])
+    return Table(["arm", *(f"seed {seed}" for seed in seeds)], lines)
+
+
+def settings_table(comparison: DownstreamComparison) -> Table:
+    """Returns a line per arm: its model, what it reads, how chunks are pooled, and the values chosen for it."""
+    lines = []
+    for result in comparison.arms:
+        arm = comparison.task.arms[result.arm]
+        unit = "tokens" if arm.model else "words"
+        length = f"{arm.length:,} {unit}" if arm.length else ("all positions" if arm.model else "all words")
+        reads = arm.reads if arm.model else "first" if arm.length else "all"
+        pooling = arm.pooling if arm.reads == "chunks" else "–"
+        trained = "–" if not arm.is_trained(comparison.task.kind) else "head" if arm.frozen else "all"
+        values = ", ".join(labels_of(result.values)) or "–"
+        lines.append([result.arm, arm.model or "TF-IDF", reads, length, pooling, trained, values])
+    return Table(["arm", "model", "reads", "length", "pooling", "trained", "chosen values"], lines)
+
+
+def search_table(comparison: DownstreamComparison) -> Table:
+    """Returns a line per arm and choice of values with its development score, if it is trained."""
+    task = comparison.task
+    untrained = {name for name, arm in task.arms.items() if arm.model and not arm.is_trained(task.kind)}
+    lines = [
+        [
+            arm.arm,
+            ", ".join(labels_of(tried.values)) or "–",
+            percent(None if arm.arm in untrained else tried.dev_score, 1),
+        ]
+        for arm in comparison.arms
+        for tried in arm.searched
+    ]
+    return Table(["arm", "values", "development score (%)"], lines)
+
+
+def explained_texts(comparison: DownstreamComparison) -> list[WeightedText]:
+    """Returns the documents that the best arm and the baseline explain, each with the effects of its parts."""
+    shown = [arm for arm in comparison.arms if arm.arm == comparison.task.baseline or arm is comparison.arms[0]]
+    pairs = [(arm, one) for arm in shown for one in arm.explanations if one.parts]
+    order = list(dict.fromkeys(one.document for _, one in pairs))
+    pairs.sort(key=lambda pair: order.index(pair[1].document))
+    return [
+        WeightedText(
+            f"{one.document}, {arm.arm}",
+            f"predicted: {', '.join(one.predicted)} ({one.probability or 0:.1f} %), actual label: "
+            f"{', '.join(one.labels) or 'none'}",
+            [(part.excerpt, part.effect if part.is_read else None) for part in one.parts],
+        )
+        for arm, one in pairs
+    ]
+
+
+def explained_spans_table(comparison: DownstreamComparison) -> Table:
+    """Returns a line per entity beyond the shortest input, with what became of it in each arm."""
+    explained = [{one.document: one for one in arm.explanations} for arm in comparison.arms]
+    documents = dict.fromkeys(document for of_arm in explained for document in of_arm)
+    lines = [
+        line
+        for document in documents
+        for line in _span_lines(document, [arm.get(document) for arm in explained], comparison.length)
+    ]
+    return Table(["entity", "label", "token", "document", *(arm.arm for arm in comparison.arms)], lines[:MAX_SPANS])
+
+
+def _span_lines(document: str, explained: Sequence[Explanation | None], first: int) -> list[list[str]]:
+    outcomes = [{(s.token, s.label, s.text): s for s in one.spans} if one else {} for one in explained]
+    keys = sorted({key for of_arm in outcomes for key in of_arm if key[0] >= first})
+    lines = []
+    for token, label, text in keys:
+        spans = [of_arm.get((token, label, text)) for of_arm in outcomes]
+        words = ["–" if s is None else "found" if s.is_found else "missed" if s.is_read else "not read" for s in spans]
+        lines.append([text, label, f"{token:,}", document, *words])
+    return lines
+
+
+def _binned(
+    comparison: DownstreamComparison, title: str, names: Sequence[str], of: Callable[[ArmResult], Sequence[Score]]
+) -> tuple[Table, Chart]:
+    """Returns F1 by bins that have an entity, as a table of all arms and as a chart of some."""
+    by_arm = {arm.arm: {score.metric: score for score in of(arm)} for arm in comparison.arms}
+    kept = [name for name in names if any(scores[name].mean is not None for scores in by_arm.values())]
+    lines = [[arm, *(percent(scores[name].mean, 1) for name in kept)] for arm, scores in by_arm.items()]
+    series = []
+    for arm, colour in _drawn(comparison):
+        scores = [(float(x), by_arm[arm.arm][name]) for x, name in enumerate(kept)]
+        known = [(x, score) for x, score in scores if score.mean is not None]
+        values, intervals = [s.mean or 0.0 for _, s in known], [s.interval for _, s in known]
+        series.append(Series(arm.arm, colour, [x for x, _ in known], values, intervals=intervals))
+    return Table(["arm", *kept], lines), Chart("F1 of entities", (title, "F1 (%)"), series, "points", kept)
+
+
+def _drawn(comparison: DownstreamComparison) -> list[tuple[ArmResult, Colour]]:
+    """Returns the baseline and the best of the other arms, as many as there are colours."""
+    baseline = comparison.task.baseline
+    drawn: list[tuple[ArmResult, Colour]] = [(arm, "faint") for arm in comparison.arms if arm.arm == baseline]
+    others = [arm for arm in comparison.arms if arm.arm != baseline]
+    return [*drawn, *zip(others, COLOURS, strict=False)]

@@ -1,0 +1,276 @@
+"""Settings of the downstream command: a labelled task, and the ways to read long documents that are compared on it."""
+
+import math
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from longmlm.settings.prepare import check_delimiter
+from longmlm.settings.pretrain import Precision, PretrainRuntime
+
+TaskKind = Literal["classification", "labelling", "similarity"]
+Reading = Literal["first", "middle", "last", "head-tail", "chunks"]
+SpanUnit = Literal["characters", "words"]
+Pooling = Literal["mean", "max", "cnn", "lstm", "attention"]
+HEAD_TOKENS = 128  # of head-tail; the rest of the length comes from the end of the document
+
+
+def noun_of(kind: TaskKind) -> str:
+    """Returns what the records of a task are: documents, or pairs of texts."""
+    return "pair" if kind == "similarity" else "document"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledData:
+    """Labelled documents: records of files, or of a dataset on the hub, and the names of their fields."""
+
+    files: tuple[str, ...] = ()
+    """Paths or globs of .jsonl, .csv or .parquet files, one document per record; all but .parquet may be compressed."""
+    dev_files: tuple[str, ...] = ()
+    """Files of the development documents; by default some of the training documents are used."""
+    test_files: tuple[str, ...] = ()
+    """Files of the test documents; by default `split_field` or `num_folds` says which documents are tested."""
+    dataset: str | None = None
+    """Instead of files: a dataset on the Hugging Face Hub, OWNER/NAME, or the folder of one."""
+    subset: str | None = None
+    """Subset (configuration) of the dataset, if it has several."""
+    revision: str | None = None
+    """Branch, tag or commit of the dataset."""
+    train_split: str = "train"
+    """Split of the dataset to train on."""
+    dev_split: str | None = None
+    """Split of the dataset with development documents."""
+    test_split: str | None = None
+    """Split of the dataset to test on."""
+    delimiter: str | None = None
+    """Character between the fields of .csv files; by default a comma."""
+    id_field: str = "id"
+    """Field with the document's name; a document without one is named by file and record."""
+    text_field: str = "text"
+    """Field with the text; of a pair, the first text."""
+    second_text_field: str = "text2"
+    """Field with the second text of a pair, for similarity."""
+    label_field: str = "label"
+    """Field with the label, or a list of labels; for similarity, a number: the more similar, the higher."""
+    spans_field: str = "spans"
+    """Field with the labelled spans, for labelling: a list of {start, end, label}; `end` is one past the last."""
+    span_unit: SpanUnit = "characters"
+    """What start and end of a span count: characters, or words between white space; both from 0."""
+    split_field: str | None = None
+    """Field that says train, dev (or validation) or test."""
+    group_field: str | None = None
+    """Field whose documents with the same value, such as an author, are never in both training and test."""
+
+    def __post_init__(self) -> None:
+        if bool(self.files) == bool(self.dataset):
+            raise ValueError("data needs either at least one path in `files` or a `dataset`")
+        if self.dataset and (self.dev_files or self.test_files or self.delimiter):
+            raise ValueError("dev_files, test_files and delimiter need `files`, but data has a `dataset`")
+        given = (*self.dev_files, *self.test_files, self.dev_split, self.test_split)
+        if self.split_field and any(given):
+            raise ValueError("split_field replaces dev_files, test_files, dev_split and test_split: set it or those")
+        check_delimiter(self.delimiter)
+        if not self.dataset and (self.subset or self.revision or self.dev_split or self.test_split):
+            raise ValueError("subset, revision, dev_split and test_split need a `dataset`, but data has `files`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledTask:
+    """What is predicted, from which documents, and which of them are tested."""
+
+    kind: TaskKind
+    """classification (one label or several), labelling (labels of spans) or similarity (of two texts)."""
+    data: LabelledData
+    num_folds: int | None = None
+    """Cross-validation with this number of folds over all documents: each is tested once for every seed."""
+    dev_fraction: float = 0.1
+    """Share of the training documents that choose the rate and the number of epochs, unless there are dev documents."""
+    test_fraction: float = 0.2
+    """Share of the documents to test on, unless the data say which, or `num_folds` is set."""
+
+    def __post_init__(self) -> None:
+        if self.num_folds is not None and self.num_folds < 2:
+            raise ValueError("num_folds must be at least 2")
+        data = self.data
+        if self.num_folds is not None and (data.split_field or data.test_files or data.test_split):
+            raise ValueError("num_folds tests all documents: leave out split_field, test_files and test_split")
+        if not (0 < self.dev_fraction < 1 and 0 < self.test_fraction < 1):
+            raise ValueError("dev_fraction and test_fraction must be above 0 and below 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A model, and what it reads of a document."""
+
+    model: str | None = None
+    """Folder or hub name of the encoder, or a run folder, whose best checkpoint is used; without one, the arm is TF-IDF
+    with logistic regression."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub."""
+    reads: Reading = "first"
+    """Part of the document: the first, middle or last `length` tokens, the first 128 and the last of them (head-tail),
+    or all of it in chunks of `length` tokens."""
+    length: int | None = None
+    """Tokens of one input, special tokens included; by default as many as the model has positions."""
+    pooling: Pooling = "mean"
+    """How chunk vectors become a document's: their mean or maximum, or a CNN, BiLSTM or self-attention over them."""
+    frozen: bool = False
+    """Train only the head, on the vectors of the encoder as it is; for similarity, train nothing."""
+
+    def __post_init__(self) -> None:
+        if self.length is not None and self.length < 8:
+            raise ValueError("length must be at least 8 tokens")
+        if self.model is None and (self.frozen or self.revision or self.reads != "first"):
+            raise ValueError("frozen, revision and reads need a model; TF-IDF reads the first `length` words, or all")
+        if self.pooling != "mean" and self.reads != "chunks":
+            raise ValueError(f"pooling = {self.pooling} needs reads = chunks")
+        if self.reads == "head-tail" and self.length is not None and self.length <= HEAD_TOKENS + 2:
+            raise ValueError(f"head-tail needs a length above {HEAD_TOKENS + 2}")
+
+    def is_trained(self, kind: TaskKind) -> bool:
+        """Returns whether the arm has parameters that fine-tuning changes."""
+        return self.model is not None and not (self.frozen and kind == "similarity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinetuneRecipe:
+    """How every arm is fine-tuned. All combinations of rates and epochs are tried with the first seed and fold."""
+
+    learning_rate: tuple[float, ...] = (2e-5, 5e-5)
+    """Learning rates to choose from, by the score on the development documents."""
+    num_epochs: tuple[int, ...] = (4,)
+    """Numbers of epochs to choose from; the rate decays to zero over them."""
+    frozen_learning_rate: tuple[float, ...] = (1e-3, 5e-3)
+    """Learning rates of frozen arms, which train only a head."""
+    frozen_num_epochs: tuple[int, ...] = (30,)
+    """Numbers of epochs of frozen arms."""
+    documents_per_step: int = 16
+    """Documents of a global batch, or pairs: the same for every arm, however much it reads of each."""
+    warmup_fraction: float = 0.1
+    """Share of the steps with a rising learning rate."""
+    patience: int = 2
+    """Epochs without a better development score after which training ends, once half of the epochs are over."""
+    weight_decay: float = 0.01
+    """AdamW's weight decay."""
+    dropout: float | None = None
+    """Probability of every dropout layer; by default as in the checkpoint."""
+    precision: Precision = "auto"
+    """Autocast precision: no (fp32), bf16, auto (bf16 if supported) or fp16."""
+    seeds: tuple[int, ...] = (42,)
+    """Seeds of folds, order, new heads and dropout."""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "frozen_learning_rate"):
+            if not (rates := getattr(self, name)) or not all(0 < rate < math.inf for rate in rates):
+                raise ValueError(f"{name} must be a list of positive numbers")
+        for name in ("num_epochs", "frozen_num_epochs"):
+            if not (numbers := getattr(self, name)) or min(numbers) < 1:
+                raise ValueError(f"{name} must be a list of numbers, each at least 1")
+        for name in ("learning_rate", "num_epochs", "frozen_learning_rate", "frozen_num_epochs"):
+            if repeated := [value for value, count in Counter(getattr(self, name)).items() if count > 1]:
+                raise ValueError(f"{name} must be different numbers: {repeated[0]} is repeated")
+        if self.documents_per_step < 1 or self.patience < 1:
+            raise ValueError("documents_per_step and patience must be at least 1")
+        if not 0 <= self.warmup_fraction < 1:
+            raise ValueError("warmup_fraction must be at least 0 and below 1")
+        if not self.seeds or len({*self.seeds}) < len(self.seeds) or not all(0 <= seed < 2**63 for seed in self.seeds):
+            raise ValueError("seeds must be different numbers, at least one, each at least 0 and below 2 ** 63")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinetuneRuntime:
+    """Speed, memory and logging of every trial; changes results by rounding only, but see `rows_per_micro_batch`."""
+
+    rows_per_micro_batch: int | None = None
+    """Documents per forward and backward pass; by default as many as fit into free memory. It changes the results of
+    similarity, where a pair's negatives are the other pairs of its pass."""
+    rows_per_evaluation_batch: int | None = None
+    """Documents per forward pass of an evaluation; by default as many as fit into free memory, at most 16."""
+    num_threads: int | None = None
+    """CPU threads if there is no GPU; by default OMP_NUM_THREADS if it is exported, else all cores."""
+    hang_seconds: float = 1800.0
+    """Seconds without progress after which a trial fails."""
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass: a third more computation, a fraction of the memory."""
+    log_every_steps: int = 10
+    """Steps between lines of a trial's metrics.jsonl."""
+
+    def __post_init__(self) -> None:
+        self.of_training()
+
+    def of_training(self) -> PretrainRuntime:
+        """Returns the runtime of a training run with these settings; raises ValueError for one that it cannot have."""
+        return PretrainRuntime(**asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownstreamConfig:
+    """Fine-tunes and measures models on a labelled task, in several ways of reading long documents; resumes."""
+
+    output: str
+    """Folder in which downstream/ receives trials, downstream.json and the page; it may be that of a pipeline."""
+    task: LabelledTask
+    arms: dict[str, Arm]
+    """One table per arm, [arms.NAME]."""
+    recipe: FinetuneRecipe = field(default_factory=FinetuneRecipe)
+    runtime: FinetuneRuntime = field(default_factory=FinetuneRuntime)
+    baseline: str | None = None
+    """Arm that the others are compared with; by default the first."""
+    keep_weights: bool = False
+    """Keep the model of every trial; by default only the best trial of each arm keeps its own."""
+    num_explained: int = 3
+    """Test documents whose decision the page explains, paragraph by paragraph; 0 for none."""
+
+    def __post_init__(self) -> None:
+        if not self.arms:
+            raise ValueError("set arms under [arms.NAME]")
+        for name in self.arms:
+            if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
+                raise ValueError(f"arm {name!r}: a name may contain only letters, digits, -, _, + and .")
+        if self.baseline is not None and self.baseline not in self.arms:
+            raise ValueError(f"baseline = {self.baseline}: there is no such arm, only {', '.join(self.arms)}")
+        if self.task.kind == "similarity" and any(arm.model is None for arm in self.arms.values()):
+            raise ValueError("similarity needs a model in every arm")
+        for name, arm in self.arms.items():
+            if self.task.kind == "labelling" and (arm.model is None or arm.frozen):
+                problem = "has no model" if arm.model is None else "is frozen"
+                raise ValueError(f"arms.{name} {problem}, but labelling trains a model in every arm")
+        if self.task.kind != "classification" and any(arm.pooling != "mean" for arm in self.arms.values()):
+            raise ValueError(f"{self.task.kind} has no document vectors to pool: remove pooling")
+
+    @property
+    def reference(self) -> str:
+        """The baseline as given, or the first arm."""
+        return self.baseline or next(iter(self.arms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownstreamTrialConfig:
+    """One training of an arm: trial.toml in the trial's folder, written by the downstream command.
+
+    `recipe` has no values but the trial's own; `model_sha256` is that of a local folder. `vectors` is the file in which
+    trials share the vectors of a frozen encoder. The command removes the model of a trial that need not keep it.
+    """
+
+    folder: str
+    task: LabelledTask
+    arm_name: str
+    arm: Arm
+    learning_rate: float
+    num_epochs: int
+    seed: int
+    fold: int
+    settings_sha256: str
+    documents_sha256: str
+    model_sha256: str | None = None
+    recipe: FinetuneRecipe
+    runtime: PretrainRuntime
+    num_explained: int = 0
+    vectors: str | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values that were chosen from; none if nothing is trained with them."""
+        is_trained = self.arm.is_trained(self.task.kind)
+        return {"learning_rate": self.learning_rate, "num_epochs": self.num_epochs} if is_trained else {}

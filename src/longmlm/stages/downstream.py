@@ -1,0 +1,92 @@
+"""The downstream command: fine-tunes every arm on a labelled task, trial by trial, and reports how the arms compare.
+
+OUTPUT/downstream/
+    set_aside/records.jsonl                 records that are no documents, with the reason
+    trials/ARM/VALUES/seed-42-fold-0/       one folder per trial
+    downstream.json, index.html             the results so far, with the charts, written again after every trial
+"""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from longmlm.artifacts.downstream import ComparedTask
+from longmlm.data.corpus import write_set_aside
+from longmlm.data.folds import folds_of
+from longmlm.data.labelled import LabelledCorpus, pinned, read_labelled
+from longmlm.errors import TrainingError, counted
+from longmlm.processes import exclusive_lock
+from longmlm.reports.downstream import arms_table
+from longmlm.reports.downstream_finding import failures, finding
+from longmlm.reports.packing import set_aside_text
+from longmlm.reports.pages import PAGE_FILE, public_path
+from longmlm.reports.tables import text_table
+from longmlm.settings.downstream import DownstreamConfig, noun_of
+from longmlm.trials.downstream_planned import FOLDER, inputs_of, num_trials
+from longmlm.trials.downstream_running import DownstreamTrials
+
+SET_ASIDE = "set_aside"
+MAX_LABELS = 8  # that are named
+
+
+def downstream(config: DownstreamConfig) -> None:
+    """Runs the trials that are not finished, then writes and prints the comparison.
+
+    Raises DataError, before any trial starts, for documents that cannot be used; TrainingError if the first trial fails
+    before training, and, when the comparison is written, if any trial failed.
+    """
+    folder = Path(config.output) / FOLDER
+    with exclusive_lock(folder):
+        config = replace(config, task=pinned(config.task))
+        corpus = read_labelled(config.task)
+        write_set_aside(folder / SET_ASIDE / "records.jsonl", corpus.set_aside)
+        print(summary(config, corpus), flush=True)
+        trials = DownstreamTrials(config, compared_task(config, corpus), inputs_of(config, corpus))
+        comparison = trials.run_all()
+        failed = [f"{name} failed: {reason}" for name, reason in comparison.failed.items()]
+        print(text_table(arms_table(comparison)), *failed, sep="\n")
+        print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n", flush=True)
+        if failed:
+            raise TrainingError(f"{failures(comparison)}: fix what failed, and run the same command again")
+
+
+def compared_task(config: DownstreamConfig, corpus: LabelledCorpus) -> ComparedTask:
+    """Returns what is compared, as the results record it."""
+    return ComparedTask(
+        name=Path(config.output).name,
+        kind=config.task.kind,
+        labels=corpus.labels,
+        is_multilabel=corpus.is_multilabel,
+        num_documents=len(corpus.documents),
+        num_set_aside=len(corpus.set_aside),
+        num_folds=config.task.num_folds,
+        arms={name: replace(arm, model=arm.model and public_path(arm.model)) for name, arm in config.arms.items()},
+        baseline=config.reference,
+    )
+
+
+def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
+    """Returns in a few lines what the documents are, how they are split, and how many trials there are.
+
+    Raises DataError if the folds of a seed cannot be made.
+    """
+    aside, set_aside = Counter(record.reason for record in corpus.set_aside), Path(config.output) / FOLDER / SET_ASIDE
+    folds, *_ = [folds_of(corpus, config.task, seed) for seed in config.recipe.seeds]
+    first, untested, noun = folds[0], sum(len(fold.untested) for fold in folds), noun_of(config.task.kind)
+    sizes = f"{len(first.train):,} training, {len(first.dev):,} development, {counted(len(first.test), f'test {noun}')}"
+    lines = [
+        f"{counted(len(corpus.documents), noun)}: {labels_text(corpus)}",
+        f"records set aside: {set_aside_text(aside)}; see {set_aside}" if aside else "no record set aside",
+        f"{len(folds)} folds, the first with {sizes}" if config.task.num_folds else sizes,
+        *([f"{untested:,} documents are not tested: no training document has their label"] if untested else []),
+        f"{counted(len(config.arms), 'arm')}, {counted(num_trials(config), 'trial')}",
+    ]
+    return "\n".join(lines)
+
+
+def labels_text(corpus: LabelledCorpus) -> str:
+    """Returns the number of documents with each label, the most frequent ones first."""
+    counts = Counter(label for document in corpus.documents for label in sorted(document.all_labels))
+    named = [f"{label} {count:,}" for label, count in counts.most_common(MAX_LABELS)]
+    more = [f"{len(counts) - MAX_LABELS} more"] if len(counts) > MAX_LABELS else []
+    return ", ".join(named + more) or "all with a score"

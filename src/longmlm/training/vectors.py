@@ -1,0 +1,38 @@
+"""Vectors of a frozen encoder, by a hash of the document's tokens: the trials of a comparison share them in a file."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from longmlm.folders import partial_of
+from longmlm.model.classification import ClassificationObjective
+from longmlm.model.saving import full_disk_as_os_error
+from longmlm.training.objective import Objective
+
+
+def read_vectors(file: str | None, objective: Objective) -> None:
+    """Makes a frozen encoder keep the vectors of each document; it starts with those in the file, if there is one."""
+    if isinstance(objective, ClassificationObjective) and objective.is_frozen:
+        objective.cached = _content(Path(file), objective.model.device) if file else {}
+
+
+def write_vectors(file: str | None, objective: Objective) -> None:
+    """Replaces the file by all vectors that a frozen encoder has; raises OSError when the disk is full."""
+    if file and isinstance(objective, ClassificationObjective) and objective.cached:
+        if objective.cached.keys() <= _content(Path(file), torch.device("cpu")).keys():
+            return
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        partial = partial_of(Path(file))
+        with full_disk_as_os_error(partial):
+            save_file({key: vectors.cpu() for key, vectors in objective.cached.items()}, partial)
+        partial.replace(file)
+
+
+def _content(file: Path, device: torch.device) -> dict[str, Tensor]:
+    try:
+        return load_file(file, str(device))
+    except (OSError, SafetensorError):  # there is none yet, or it is damaged
+        return {}

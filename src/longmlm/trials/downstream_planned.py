@@ -1,0 +1,144 @@
+"""The settings of the trials of the downstream command: which values are tried, and what each result depends on."""
+
+import itertools
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from longmlm.artifacts.trials import labels_of
+from longmlm.data.labelled import LabelledCorpus
+from longmlm.errors import ModelError
+from longmlm.hubs.models import CONFIG, model_sha256, read_architecture, snapshot_of
+from longmlm.settings.downstream import Arm, DownstreamConfig, DownstreamTrialConfig, FinetuneRecipe
+from longmlm.training.run_folder import model_folder
+from longmlm.trials.planned import TRIALS, folder_name, hashed
+
+FOLDER, VECTORS = "downstream", "vectors"
+MODEL = "model"  # in the folder of a trial
+SETTINGS_OF_RESULT = ("task", "arm", "learning_rate", "num_epochs", "seed", "fold", "recipe", "num_explained")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialInputs:
+    """What trials read: the arms, with fixed checkpoints and commits, and hashes of documents and local models."""
+
+    arms: dict[str, Arm]
+    documents_sha256: str
+    models_sha256: dict[str, str]
+
+
+def inputs_of(config: DownstreamConfig, corpus: LabelledCorpus) -> TrialInputs:
+    """Returns the inputs as they are now: all trials read the same, and a later command notices a change.
+
+    Raises ModelError for a model that does not exist or has fewer positions than its arm reads, and for a folder
+    without weights; CheckpointError for a run without checkpoints.
+    """
+    arms = dict(config.arms)
+    models, digests = {}, dict[str, str]()  # several arms may name one model
+    for name, arm in config.arms.items():
+        if arm.model is None:
+            continue
+        model = str(model_folder(arm.model))
+        snapshot = snapshot_of(model, arm.revision, with_weights=False)
+        check_length(name, arm, snapshot.folder)
+        arms[name] = replace(arm, model=model, revision=snapshot.commit or arm.revision)
+        if snapshot.commit is None:
+            digests[model] = digests.get(model) or model_sha256(model)
+            models[name] = digests[model]
+    return TrialInputs(arms, documents_sha256(corpus), models)
+
+
+def documents_sha256(corpus: LabelledCorpus) -> str:
+    """Returns the SHA-256 of all documents with their labels."""
+    return hashed([asdict(document) for document in corpus.documents])
+
+
+def check_length(name: str, arm: Arm, folder: Path) -> None:
+    """Raises ModelError if the model has fewer positions than the arm reads; a trial may still refuse a few more."""
+    positions = read_architecture(str(folder / CONFIG)).get("max_position_embeddings")
+    if arm.length is not None and positions and arm.length > positions:
+        raise ModelError(
+            f"{arm.model} has {positions} positions, but arms.{name}.length is {arm.length}: lower it, or extend the "
+            "model first"
+        )
+
+
+def planned_trial(
+    config: DownstreamConfig, inputs: TrialInputs, arm: str, values: dict[str, Any], seed_and_fold: tuple[int, int]
+) -> DownstreamTrialConfig:
+    """Returns the settings of a trial, with a hash of all that its result depends on."""
+    seed, fold = seed_and_fold
+    recipe = FinetuneRecipe(precision=config.recipe.precision, seeds=(seed,))  # of a trial that trains nothing
+    if values:
+        rate, epochs = values["learning_rate"], values["num_epochs"]
+        own = {"learning_rate": (rate,), "num_epochs": (epochs,), "seeds": (seed,)}
+        recipe = replace(config.recipe, **own, frozen_learning_rate=(rate,), frozen_num_epochs=(epochs,))
+    trial = DownstreamTrialConfig(
+        folder=str(Path(config.output) / FOLDER / TRIALS / arm / folder_name(values) / f"seed-{seed}-fold-{fold}"),
+        task=config.task,
+        arm_name=arm,
+        arm=inputs.arms[arm],
+        learning_rate=recipe.learning_rate[0],
+        num_epochs=recipe.num_epochs[0],
+        seed=seed,
+        fold=fold,
+        settings_sha256="",
+        documents_sha256=inputs.documents_sha256,
+        model_sha256=inputs.models_sha256.get(arm),
+        recipe=recipe,
+        runtime=config.runtime.of_training(),
+        num_explained=config.num_explained if seed_and_fold == seeds_and_folds(config)[0] else 0,
+    )
+    trial = replace(trial, vectors=vectors_file(config, trial))
+    depends_on = [trial.documents_sha256, trial.model_sha256, _settings_of_result(trial)]
+    return replace(trial, settings_sha256=hashed(depends_on))
+
+
+def vectors_file(config: DownstreamConfig, trial: DownstreamTrialConfig) -> str | None:
+    """Returns the file with the vectors of a frozen encoder, for one way to read documents; None if it is tuned."""
+    arm = trial.arm
+    if not arm.frozen or not trial.values:
+        return None
+    depends_on = [arm.model, arm.revision, trial.model_sha256, arm.reads, arm.length, trial.recipe.precision]
+    return str(Path(config.output) / FOLDER / VECTORS / f"{hashed(depends_on)[:16]}.safetensors")
+
+
+def combinations(config: DownstreamConfig, arm: str) -> list[dict[str, Any]]:
+    """Returns every combination of rate and epochs to try for an arm; a single empty one if nothing is trained."""
+    if not config.arms[arm].is_trained(config.task.kind):
+        return [{}]
+    recipe, is_frozen = config.recipe, config.arms[arm].frozen
+    rates = recipe.frozen_learning_rate if is_frozen else recipe.learning_rate
+    epochs = recipe.frozen_num_epochs if is_frozen else recipe.num_epochs
+    return [{"learning_rate": rate, "num_epochs": number} for rate, number in itertools.product(rates, epochs)]
+
+
+def seeds_and_folds(config: DownstreamConfig) -> list[tuple[int, int]]:
+    """Returns the seed and the fold of each trial with the chosen values, first those with which they are chosen."""
+    return list(itertools.product(config.recipe.seeds, range(config.task.num_folds or 1)))
+
+
+def num_trials(config: DownstreamConfig) -> int:
+    """Returns how many trials there are in all."""
+    repeated = len(seeds_and_folds(config)) - 1
+    return sum(len(combinations(config, arm)) + repeated for arm in config.arms)
+
+
+def name_of(trial: DownstreamTrialConfig) -> str:
+    """Returns the trial in words."""
+    fold = [f"fold {trial.fold}"] if trial.task.num_folds else []
+    return ", ".join([trial.arm_name, *labels_of(trial.values), f"seed {trial.seed}", *fold])
+
+
+def difference(before: DownstreamTrialConfig, now: DownstreamTrialConfig) -> str:
+    """Returns in words why the results of two trials with different hashes differ."""
+    old, new = _settings_of_result(before), _settings_of_result(now)
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return f"other settings of {', '.join(changed)}" if changed else "the documents or the model have changed"
+
+
+def _settings_of_result(trial: DownstreamTrialConfig) -> dict[str, Any]:
+    settings = {name: value for name, value in asdict(trial).items() if name in SETTINGS_OF_RESULT}
+    if trial.task.kind == "similarity" and trial.values:  # a pair's negatives are the others of its micro-batch
+        settings["rows_per_micro_batch"] = trial.runtime.rows_per_micro_batch
+    return settings

@@ -1,0 +1,177 @@
+"""Labelled documents: labels, spans, scores and splits are the same from every kind of file and from datasets."""
+
+import csv
+import gzip
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+
+from longmlm.artifacts.downstream import LabelledSpan
+from longmlm.data.labelled import read_labelled
+from longmlm.settings.downstream import LabelledData, LabelledTask
+from tests.support.labelled import Records, json_bytes, labelled, read, reasons
+
+TEXTS = ["The lake was calm.", "湖水像一面镜子。", 'She said: "No, never".', "one\ntwo, three; four"]
+
+
+def csv_bytes(records: Records, spelt: Callable[[Any], str] = json.dumps) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(records[0]))
+    writer.writeheader()
+    for record in records:
+        writer.writerow({name: item if isinstance(item, str) else spelt(item) for name, item in record.items()})
+    return file.getvalue().encode()
+
+
+def parquet_bytes(records: Records) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(records), file)
+    return file.getvalue()
+
+
+FORMATS: dict[str, Callable[[Records], bytes]] = {
+    "jsonl": json_bytes,
+    "jsonl.gz": lambda records: gzip.compress(json_bytes(records)),
+    "csv": csv_bytes,
+    "csv.gz": lambda records: gzip.compress(csv_bytes(records, repr)),
+    "parquet": parquet_bytes,
+}
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    ("values", "labels", "is_multilabel"),
+    [
+        (["b", "a", "b", "a"], [("b",), ("a",), ("b",), ("a",)], False),
+        ([10, 9, 10, 9], [("10",), ("9",), ("10",), ("9",)], False),
+        ([True, False, False, True], [("true",), ("false",), ("false",), ("true",)], False),
+        ([["b", "a"], ["a"], [], ["c", "b"]], [("a", "b"), ("a",), (), ("b", "c")], True),
+    ],
+)
+def test_labels_are_the_same_from_every_kind_of_file(
+    tmp_path: Path, ending: str, values: list, labels: list[tuple[str, ...]], is_multilabel: bool
+) -> None:
+    records = [{"id": f"d{n}", "text": text, "label": values[n]} for n, text in enumerate(TEXTS)]
+    path = tmp_path / f"documents.{ending}"
+    path.write_bytes(FORMATS[ending](records))
+    corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(str(path),))))
+    assert [document.text for document in corpus.documents] == TEXTS
+    assert [document.id for document in corpus.documents] == ["d0", "d1", "d2", "d3"]
+    found = [document.labels for document in corpus.documents]
+    assert [tuple(map(str.lower, labels)) for labels in found] == labels  # Python spells True and False otherwise
+    assert corpus.labels == tuple(sorted({label for labels in found for label in labels}))
+    assert (corpus.is_multilabel, corpus.set_aside) == (is_multilabel, ())
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("shape", ["records", "lists", "columns"])
+def test_spans_are_the_same_from_every_kind_of_file_and_in_every_shape(tmp_path: Path, ending: str, shape: str) -> None:
+    spans = [(9, 12, "STATE"), (4, 8, "PLACE")]
+    match shape:
+        case "records":
+            value: Any = [dict(zip(("start", "end", "label"), span, strict=True)) for span in spans]
+        case "lists":
+            value = [list(span) for span in spans]
+        case _:
+            value = {name: [span[n] for span in spans] for n, name in enumerate(("start", "end", "label"))}
+    if shape == "lists" and ending == "parquet":  # which has no lists of mixed types
+        value = json.dumps(value)
+    if shape == "columns" and "csv" in ending:
+        value = [dict(zip(("start", "end", "label"), span, strict=True)) for span in spans]
+    path = tmp_path / f"documents.{ending}"
+    path.write_bytes(FORMATS[ending]([{"text": TEXTS[0], "spans": value}]))
+    corpus = read_labelled(LabelledTask(kind="labelling", data=LabelledData(files=(str(path),))))
+    assert corpus.documents[0].spans == (LabelledSpan(4, 8, "PLACE"), LabelledSpan(9, 12, "STATE"))
+    assert corpus.labels == ("PLACE", "STATE")
+
+
+def test_spans_may_count_words_and_do_not_end_in_white_space(tmp_path: Path) -> None:
+    text = "  In Lincoln 's\tInn\n\nHall ."
+    for unit, spans in (("words", [[1, 5, "FAC"], [5, 6, "O"]]), ("characters", [[4, 26, "FAC"], [26, 27, "O"]])):
+        corpus = read(tmp_path, [{"text": text, "spans": spans}], "labelling", span_unit=unit)
+        found = [text[span.start : span.end] for span in corpus.documents[0].spans]
+        assert found == ["Lincoln 's\tInn\n\nHall", "."]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_pairs_have_two_texts_and_a_score(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"pairs.{ending}"
+    path.write_bytes(FORMATS[ending]([{"a": text, "b": "lake", "score": n / 2} for n, text in enumerate(TEXTS)]))
+    data = LabelledData(files=(str(path),), text_field="a", second_text_field="b", label_field="score")
+    corpus = read_labelled(LabelledTask(kind="similarity", data=data))
+    assert [document.score for document in corpus.documents] == [0.0, 0.5, 1.0, 1.5]
+    assert {document.second_text for document in corpus.documents} == {"lake"}
+    assert corpus.labels == ()
+
+
+def test_a_field_says_which_split_and_which_group_a_document_is_of(tmp_path: Path) -> None:
+    names = ["train", "Validation", "dev", "TEST", "train", "training", "valid", "other", None]
+    records = labelled("a", "b", "a", "b", "b", "a", "a", "a", "a")
+    for record, name in zip(records, names, strict=True):
+        record |= {"part": name, "author": "Poe" if name == "train" else None}
+    corpus = read(tmp_path, records, split_field="part", group_field="author")
+    splits = [document.split for document in corpus.documents]
+    assert splits == ["train", "dev", "dev", "test", "train", "train", "dev"]
+    assert [document.group for document in corpus.documents] == ["Poe", None, None, None, "Poe", None, None]
+    assert reasons(corpus) == ["its 'part' is neither train, dev nor test"] * 2
+
+
+def test_files_of_their_own_are_development_and_test_documents(tmp_path: Path) -> None:
+    for name in ("train", "dev", "test"):  # ids are the same in all files, and one document of each has none
+        records = [{"id": n, "text": f"{name} {n}", "label": n % 2} for n in range(4)]
+        (tmp_path / f"{name}.jsonl").write_bytes(json_bytes([*records, {"text": name, "label": 1}]))
+    files = {key: (f"{tmp_path}/{name}.jsonl",) for key, name in (("files", "train"), ("dev_files", "dev"))}
+    data = LabelledData(**files, test_files=(f"{tmp_path}/test.jsonl",))
+    corpus = read_labelled(LabelledTask(kind="classification", data=data))
+    assert Counter(document.split for document in corpus.documents) == {"train": 5, "dev": 5, "test": 5}
+    assert all(document.text.startswith(str(document.split)) for document in corpus.documents)
+    ids = [document.id for document in corpus.documents]
+    assert len({*ids}) == len(ids)
+    assert ids[:4] == ["0", "1", "2", "3"]
+    assert ids[4].startswith("train.jsonl:")
+    assert all(name.startswith("test.jsonl:") for name in ids[10:])
+    assert corpus.set_aside == ()
+
+
+def test_splits_of_a_dataset_have_the_names_of_its_classes(tmp_path: Path) -> None:
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
+    columns = {"text": TEXTS, "label": [1, 0, 1, 0]}
+    test = {"text": ["unseen", "not labelled"], "label": [1, -1]}
+    splits = {"train": Dataset.from_dict(columns, features), "held": Dataset.from_dict(test, features)}
+    DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    data = LabelledData(dataset=str(tmp_path / "saved"), test_split="held")
+    corpus = read_labelled(LabelledTask(kind="classification", data=data))
+    assert [document.labels for document in corpus.documents] == [("pos",), ("neg",), ("pos",), ("neg",), ("pos",)]
+    assert [document.split for document in corpus.documents] == ["train"] * 4 + ["test"]
+    assert reasons(corpus) == ["no label"]
+
+
+def test_several_classes_of_a_parquet_file_have_names(tmp_path: Path) -> None:
+    features = Features({"text": Value("string"), "label": Sequence(ClassLabel(names=["law", "art"]))})
+    columns = {"text": TEXTS[:3], "label": [[1, 0], [], [0]]}
+    Dataset.from_dict(columns, features).to_parquet(tmp_path / "topics.parquet")
+    data = LabelledData(files=(f"{tmp_path}/topics.parquet",))
+    corpus = read_labelled(LabelledTask(kind="classification", data=data))
+    assert [document.labels for document in corpus.documents] == [("art", "law"), (), ("law",)]
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "message"),
+    [
+        ({"split_field": "split", "test_files": ("b.jsonl",)}, {}, "split_field replaces"),
+        ({"split_field": "split"}, {"num_folds": 5}, "num_folds tests all documents"),
+        ({"test_files": ("b.jsonl",)}, {"num_folds": 5}, "num_folds tests all documents"),
+        ({"delimiter": "tab"}, {}, "delimiter must be one character"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(data: dict, more: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LabelledTask(kind="classification", data=LabelledData(files=("a.jsonl",), **data), **more)

@@ -1,0 +1,284 @@
+"""The report of the downstream command: its finding, its tables in numbers, its charts and its page."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.compared import compared
+from longmlm.artifacts.downstream import DownstreamComparison, Prediction
+from longmlm.reports.charts import Chart
+from longmlm.reports.downstream import (
+    DIFFERENCES_PICTURE,
+    SCORES_PICTURE,
+    arms_table,
+    differences_chart,
+    differences_table,
+    downstream_page,
+    scores_chart,
+    write_downstream,
+)
+from longmlm.reports.downstream_details import (
+    beyond_table,
+    explained_spans_table,
+    label_table,
+    position_sections,
+    search_table,
+    seed_table,
+    settings_table,
+)
+from longmlm.reports.downstream_finding import finding
+from longmlm.reports.tables import markdown_table, percent, signed
+from longmlm.settings.downstream import Arm
+from tests.support.compared_arms import comparison_of, explanation, labelling, task, trial
+
+CLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 80 + [0] * 20}
+UNCLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 57 + [0] * 3 + [1] * 5 + [0] * 35}
+
+
+def test_a_clear_difference_is_found() -> None:
+    text = finding(comparison_of(CLEAR))
+    start, _, interval = text.partition(", interval ")
+    assert start == "long is better than base: accuracy 80.00 % and 60.00 %, +20.00 points"
+    assert re.fullmatch(r"\+1\d\.\d\d to \+2\d\.\d\d", interval)
+    swapped = finding(comparison_of({"base": CLEAR["long"], "short": CLEAR["base"]}))
+    assert swapped.startswith("base is better than short: accuracy 80.00 % and 60.00 %, +20.00 points, interval +1")
+
+
+def test_an_unclear_difference_is_not_found() -> None:
+    text = finding(comparison_of(UNCLEAR))
+    assert re.fullmatch(
+        r"no difference found between long and base: accuracy \+2\.00 points, interval −\d\.\d\d to \+\d\.\d\d", text
+    )
+    worse = finding(comparison_of({"base": UNCLEAR["long"], "short": UNCLEAR["base"]}))
+    assert worse.startswith("no difference found between short and base: accuracy −2.00 points, interval −")
+
+
+def test_models_that_are_not_better_than_tfidf_are_named() -> None:
+    arms = {**CLEAR, "tfidf": [1] * 79 + [0] * 21}
+    assert finding(comparison_of(arms)).endswith("; not shown to be better than TF-IDF: long, base")
+    assert "TF-IDF" not in finding(comparison_of({**arms, "tfidf": [0] * 10 + [1] * 40 + [0] * 50}))
+
+
+def test_an_arm_without_a_rival_is_stated() -> None:
+    alone = comparison_of({"base": CLEAR["base"]})
+    assert re.fullmatch(
+        r"base ranks first: accuracy 60\.00 %, interval 5\d\.\d\d to 6\d\.\d\d, no other arm .*", finding(alone)
+    )
+    failed = compared(task(["base", "long"]), [trial("long", CLEAR["long"])], {"base": "out of memory"})
+    assert "the baseline base has no result on the same documents" in finding(failed)
+    assert "Differences from" not in downstream_page(failed, "")
+
+
+def constant(arms: Sequence[str], label: str = "no") -> DownstreamComparison:
+    """Returns the comparison of arms that predict one label for every document."""
+    trials = [trial(arm, [0, 1] * 20) for arm in arms]
+    same = [
+        replace(one, predictions=tuple(replace(each, predicted=(label,)) for each in one.predictions)) for one in trials
+    ]
+    return compared(task([*arms, "other"]), same, {})
+
+
+def test_failed_trials_and_arms_without_a_result_come_first() -> None:
+    failed = {"base, seed 1": "no space", "long, rate 0.1, seed 1": "no space", "long, rate 0.2, seed 1": "no space"}
+    comparison = compared(task(["base", "long", "tfidf"]), [trial("tfidf", CLEAR["long"])], failed)
+    assert finding(comparison).startswith(
+        "3 of 4 trials failed, no result of base and long; tfidf ranks first: accuracy"
+    )
+    page = downstream_page(comparison, "")
+    assert '<p class="verdict bad">' in page and "comparison of 1 arm<" in page
+    assert finding(comparison_of(CLEAR, {"long, seed 2": "no space"})).startswith(
+        "1 of 3 trials failed; long is better"
+    )
+
+
+def test_arms_that_learned_nothing_are_no_finding() -> None:
+    text = "every arm predicts only 'no': nothing was learned; raise num_epochs or try another learning_rate"
+    assert finding(constant(["base", "long"])) == text
+    frozen = constant(["base", "long"])
+    arms = {name: replace(arm, frozen=True) for name, arm in frozen.task.arms.items()}
+    assert "raise frozen_num_epochs or try another frozen_learning_rate" in finding(
+        replace(frozen, task=replace(frozen.task, arms=arms))
+    )
+    one = [trial("base", [1, 0, 1, 1] * 20), *([trial("long", [1, 0] * 40)])]  # the second predicts only "no"
+    assert "; long predicts only 'no': it learned nothing" in finding(compared(task(["base", "long"]), one, {}))
+    unread = labelling()
+    arms_without = [replace(arm, scores=(replace(arm.scores[0], mean=0.0), *arm.scores[1:])) for arm in unread.arms]
+    assert finding(replace(unread, arms=tuple(arms_without))).startswith(
+        "no arm found a span: nothing was learned; raise num_"
+    )
+    assert "; truncate finds no span: it learned nothing" in finding(
+        replace(unread, arms=(unread.arms[0], arms_without[1]))
+    )
+
+
+def test_equal_arms_are_not_ranked() -> None:
+    trials = [trial(arm, CLEAR["base"]) for arm in ("other", "base")]
+    comparison = compared(task(["base", "other"]), trials, {})
+    assert [arm.arm for arm in comparison.arms] == ["base", "other"]
+    assert finding(comparison).startswith("no difference found between other and base: accuracy +0.00 points")
+    assert "<h2>Arms</h2>" in downstream_page(comparison, "")
+
+
+def test_other_test_documents_of_each_seed_are_explained() -> None:
+    trials = [trial("base", [1, 0] * 10, seed, fold=seed) for seed in (1, 2)]  # a fold has documents of its own
+    [arm] = (comparison := compared(task(["base"]), [replace(one, fold=0) for one in trials], {})).arms
+    assert (arm.num_documents, arm.documents_per_seed) == (40, 20)
+    lead = "Classification of 40 test documents, 2 seeds. Each seed draws other test documents, 20 of these."
+    assert lead in downstream_page(comparison, "")
+    assert "Each seed draws" not in downstream_page(comparison_of(CLEAR), "")
+
+
+def test_pairs_of_an_arm_that_is_not_trained_have_no_development_score() -> None:
+    numbers = range(12)
+    pairs = [Prediction(document=f"p{n}", num_tokens=9, score=float(n), predicted_score=n / 5) for n in numbers]
+    tried = replace(trial("base", [1]), dev_scores=(), predictions=tuple(pairs))
+    arms = {"base": Arm(model="owner/base", frozen=True)}
+    comparison = compared(replace(task(["base"]), kind="similarity", labels=(), arms=arms), [tried], {})
+    assert settings_table(comparison).lines[0][5] == "–"
+    assert search_table(comparison).lines == [["base", "–", "–"]]
+    page = downstream_page(comparison, "")
+    assert "Similarity of 12 test pairs" in page and "<h2>Pairs</h2>" in page
+
+
+def test_tables_have_a_number_per_cell() -> None:
+    comparison = comparison_of(CLEAR)
+    table = arms_table(comparison)
+    assert table.header == ["arm", "accuracy (%)", "from", "to", "difference", "from", "to", "macro-F1 (%)"]
+    assert [line[:2] for line in table.lines] == [["long", "80.00"], ["base", "60.00"]]
+    assert table.lines[0][4] == "+20.00" and table.lines[1][4:7] == ["–", "–", "–"]
+    assert all(re.fullmatch(r"[+−]?[\d.]+|–", cell) for line in table.lines for cell in line[1:])
+    assert [line[5] for line in differences_table(comparison).lines] == ["better", "better"]
+    assert differences_table(comparison_of(UNCLEAR)).lines[0][5] == "no difference found"
+    assert markdown_table(table).count("\n") == 3
+
+
+def test_documents_of_a_failed_fold_are_named_in_the_finding_and_the_table() -> None:
+    trials = [trial(arm, correct) for arm, correct in CLEAR.items()] + [trial("base", [1] * 30, fold=1)]
+    comparison = compared(task([*CLEAR]), trials, {"long, fold 1": "out of memory"})
+    expected = "; left out of the difference from base, documents that only one of the two arms predicted: long 30"
+    assert finding(comparison).endswith(expected)
+    table = arms_table(comparison)
+    assert [line[table.header.index("documents left out")] for line in table.lines] == ["30", "0"]
+    assert all(len(line) == len(table.header) for line in table.lines)
+    assert "left out" not in finding(comparison_of(CLEAR))
+
+
+def test_arms_with_one_group_have_no_interval() -> None:
+    trials = [trial(arm, correct) for arm, correct in CLEAR.items()]
+    grouped = [replace(one, predictions=tuple(replace(each, unit="a") for each in one.predictions)) for one in trials]
+    comparison = compared(task([*CLEAR]), grouped, {})
+    assert finding(comparison).startswith("no difference found between long and base: accuracy +20.00 points")
+    assert arms_table(comparison).lines[0][1:7] == ["80.00", "–", "–", "+20.00", "–", "–"]
+    [baseline, other] = scores_chart(comparison).series
+    assert [*(baseline.intervals or ()), *(other.intervals or ())] == [(60, 60), (80, 80)]
+
+
+def test_details_are_by_label_seed_and_setting() -> None:
+    trials = [trial(arm, correct, seed, rate=0.5) for arm, correct in CLEAR.items() for seed in (1, 2)]
+    comparison = compared(task([*CLEAR, "tfidf"]), trials[:-1], {})
+    assert label_table(comparison).lines == [["no", "80.0", "60.0"], ["yes", "80.0", "60.0"]]
+    assert seed_table(comparison).lines == [["long", "80.0", "–"], ["base", "60.0", "60.0"]]
+    assert settings_table(comparison).lines[0] == ["long", "owner/long", "first", "512 tokens", "–", "all", "rate 0.5"]
+
+
+def test_the_page_holds_finding_tables_settings_and_failures() -> None:
+    comparison = comparison_of(CLEAR, {"wild, seed 1": "the loss is not finite"})
+    text = downstream_page(comparison, "longmlm downstream task.toml")
+    title = text.index("<title>news: comparison of 2 arms</title>")
+    assert title < text.index("long is better than base</b>: accuracy") < text.index("Arms, the best one first")
+    assert "Classification of 100 test documents, 1 seed." in text
+    assert "one seed says nothing about how much training varies" in text
+    for expected in ("the loss is not finite", "longmlm downstream task.toml", "1,000", "records set aside</dt><dd>7<"):
+        assert expected in text
+    assert "Which paragraphs" not in text and "By distance" not in text and "<script" not in text
+
+
+def test_the_page_of_labelling_shows_where_entities_are_found() -> None:
+    comparison = labelling()
+    text = downstream_page(comparison, "")
+    assert "By distance into the document" in text and "By distance from a chunk border" in text
+    assert beyond_table(comparison).lines == [["whole", *["100.0"] * 3], ["truncate", *["0.0"] * 3]]
+    assert explained_spans_table(comparison).lines == [
+        ["Ms C", "PER", "600", "novel-0", "found", "not read"],
+        ["Ms D", "PER", "900", "novel-0", "found", "not read"],
+    ]
+    header, line, _ = re.findall(r"<tr>.*?</tr>", text[text.index("By distance into the document</h2>") :])[:3]
+    assert "0–511" in header and "1024" not in header
+    assert re.findall(r"<td>([\d.]+)</td>", line) == ["66.7", "100.0"]
+
+
+def test_the_page_shows_the_effects_of_paragraphs() -> None:
+    explained = [
+        replace(trial(arm, correct), explanations=(explanation(20.0, -5.0, -0.01, None),))
+        for arm, correct in CLEAR.items()
+    ]
+    text = downstream_page(compared(task([*CLEAR]), explained, {}), "")
+    section = text[text.index("Which paragraphs the decision comes from") : text.index("<h2>Settings")]
+    assert section.count("Paragraph 0 &lt;b&gt;") == 2
+    assert "predicted: yes (81.2 %), actual label: no" in section
+    assert section.count("+20.0") == 2 and section.count("−5.0") == 2
+    assert section.count("<span>0.0</span>") == 2 and section.count(">not read<") == 2
+    assert 'class="bar" style="width:100.0%"' in section and 'class="bar against" style="width:25.0%"' in section
+
+
+def test_zero_has_no_minus_sign() -> None:
+    assert (percent(-0.001), signed("-0.00 ± 0.10"), signed("-0.05"), signed("-10")) == (
+        "0.00",
+        "0.00 ± 0.10",
+        "−0.05",
+        "−10",
+    )
+
+
+def test_charts_have_an_interval_per_arm() -> None:
+    comparison = comparison_of({**CLEAR, "third": UNCLEAR["long"]})
+    chart = scores_chart(comparison)
+    assert chart.ticks == ["long", "third", "base"]
+    assert {series.name: list(series.x) for series in chart.series} == {"baseline": [2.0], "other arms": [0.0, 1.0]}
+    assert chart.description == "Means and 95 % intervals. accuracy (%): long 80, third 62, base 60."
+    [series] = differences_chart(comparison).series
+    for arm, value, interval in zip(comparison.arms, series.values, series.intervals or (), strict=False):
+        difference = arm.differences[0]
+        assert (value, interval) == (difference.mean, (difference.low, difference.high))
+    below, above = series.bars or ()
+    assert below == pytest.approx([v - low for v, (low, _) in zip(series.values, series.intervals or (), strict=True)])
+    assert all(length > 0 for length in above)
+
+
+def test_a_score_without_an_interval_has_no_error_bar() -> None:
+    comparison = labelling()
+    arms = [
+        replace(arm, by_position=tuple(replace(score, low=None, high=None) for score in arm.by_position))
+        for arm in comparison.arms
+    ]
+    charts = [section.content for section in position_sections(replace(comparison, arms=tuple(arms)))]
+    drawn = [series for chart in charts[:2] if isinstance(chart, Chart) for series in chart.series]
+    assert len(drawn) == 2
+    assert all(series.intervals == [(value, value) for value in series.values] for series in drawn)
+
+
+def test_all_files_are_written(tmp_path: Path) -> None:
+    comparison = comparison_of(CLEAR)
+    write_downstream(comparison, tmp_path, "a command")
+    assert artifact.read(DownstreamComparison, tmp_path / "downstream.json") == comparison
+    for name in (SCORES_PICTURE, DIFFERENCES_PICTURE):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert text == downstream_page(comparison, "a command")
+
+
+def test_a_comparison_of_an_earlier_version_opens(tmp_path: Path) -> None:
+    comparison = labelling(1024, 384)
+    artifact.write(tmp_path / "downstream.json", comparison)
+    content = json.loads((tmp_path / "downstream.json").read_text(encoding="utf-8"))
+    del content["length"], content["num_trials"]
+    for arm in content["arms"]:
+        del arm["constant"], arm["documents_per_seed"]
+    (tmp_path / "downstream.json").write_text(json.dumps(content), encoding="utf-8")
+    earlier = artifact.read(DownstreamComparison, tmp_path / "downstream.json")
+    assert (earlier.length, earlier.arms[0].scores) == (512, comparison.arms[0].scores)

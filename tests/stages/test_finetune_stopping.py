@@ -1,0 +1,32 @@
+"""A trial that a signal stops ends early at the same epoch as one that was not stopped."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts.downstream import DownstreamTrial
+from longmlm.artifacts.metrics import MetricsFile
+from longmlm.evaluation import task_evaluation
+from longmlm.settings.downstream import DownstreamTrialConfig
+from tests.support.finetuning import elsewhere, model, result_of, run, settings
+from tests.support.training import signal_at
+
+__all__ = ["model", "run", "settings"]
+
+
+def test_a_signal_in_the_middle_of_an_odd_number_of_epochs_does_not_end_a_trial(
+    settings: DownstreamTrialConfig, run: Callable[[DownstreamTrialConfig], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(settings, recipe=replace(settings.recipe, patience=1), num_epochs=5)
+    monkeypatch.setattr(task_evaluation, "main_score", lambda *_: 50.0)
+    undisturbed = run(settings)
+    assert result_of(undisturbed).dev_scores == (50.0, 50.0, 50.0)
+    per_epoch = MetricsFile(undisturbed).evaluations()[1].step
+    stopped = elsewhere(settings, "stopped")
+    with monkeypatch.context() as patched:
+        signal_at(5 * per_epoch // 2 + 1, patched)
+        folder = run(stopped)
+    assert not (folder / DownstreamTrial.FILE).exists()
+    assert result_of(run(stopped)).dev_scores == (50.0, 50.0, 50.0)
