@@ -9,7 +9,6 @@ longmlm in the timed part. Both must find the same loss and accuracy, up to roun
 
 import multiprocessing
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,15 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from paired import Comparison, Way, run
-from steps import TOKENIZER, roberta_config
-from torch.utils.data import Dataset
+from steps import TOKENIZER, MaskedRows, roberta_config, trainer_arguments
 from transformers import (
     AutoTokenizer,
     DataCollatorForTokenClassification,
     EvalPrediction,
     RobertaForMaskedLM,
     Trainer,
-    TrainingArguments,
 )
 
 from longmlm.data.rows import LooseRows, Row
@@ -77,23 +74,6 @@ class Shape:
         return FrozenRows(LooseRows(tuple(rows)), HeldOut(), vocabulary.maskable, special, self.rows_per_batch)
 
 
-class MaskedRows(Dataset[dict[str, Any]]):
-    """The same rows under the same masks in the format of run_mlm.py."""
-
-    def __init__(self, frozen: FrozenRows) -> None:
-        self.items = []
-        for masked in map(frozen.masked, frozen.row_ids):
-            labels = np.full(len(masked.row), -100)
-            labels[masked.selected] = masked.labels
-            self.items.append({"input_ids": masked.row.input_ids.tolist(), "labels": labels.tolist()})
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.items[index]
-
-
 def ours(shape: Shape) -> tuple[FrozenRows, Callable[[], tuple[float, float]]]:
     """Returns the rows, and a function that measures loss and share of correct predictions with longmlm."""
     frozen, objective = shape.frozen(), MlmObjective(shape.model(), "bf16")
@@ -110,20 +90,13 @@ def ours(shape: Shape) -> tuple[FrozenRows, Callable[[], tuple[float, float]]]:
 def theirs(shape: Shape) -> tuple[FrozenRows, Callable[[], tuple[float, float]]]:
     """Returns the rows, and a function that measures loss and share of correct predictions with the Trainer."""
     frozen = shape.frozen()
-    arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        per_device_eval_batch_size=shape.rows_per_batch,
-        bf16=True,
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-    )
+    arguments = trainer_arguments(per_device_eval_batch_size=shape.rows_per_batch)
     tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
     trainer = Trainer(
         shape.model(),
         arguments,
         DataCollatorForTokenClassification(tokenizer),
-        eval_dataset=MaskedRows(frozen),
+        eval_dataset=MaskedRows(map(frozen.masked, frozen.row_ids)),
         compute_metrics=_share_correct,
         preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1),
     )
@@ -170,7 +143,7 @@ def comparison(shape: Shape) -> Comparison:
 
 
 if __name__ == "__main__":
-    small = Shape("small", 4, 256, 8192, num_rows=24, rows_per_batch=8)
+    small = Shape("small", 4, 256, 8192, num_rows=16, rows_per_batch=8)
     base = Shape("RoBERTa-base", 12, 768, 50265, num_rows=16, rows_per_batch=8)
     check = multiprocessing.get_context("fork").Process(target=check_same_result, args=(replace(small, num_rows=8),))
     check.start()

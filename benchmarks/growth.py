@@ -1,12 +1,12 @@
 """Time and memory of training steps with the same number of tokens, cut into rows of 512 to 8192 tokens.
 
-All steps are in bf16. The peer is transformers' Trainer with its attention and the head at every position, without
-dropout: with dropout, its attention saves every probability and does not fit into memory. The FLOP formula is longmlm's
-cost model. The method's author calls the cost near-linear up to 2048. `growth` in the JSON line tests that: it holds
-the exponent with which the time of a row grows from the shortest length to 2048 (1 is linear, 2 quadratic), by the
-formula and by each measurement, and the fit of seconds per token = a + b * length over all lengths.
+All steps are in bf16, with and without dropout. They are compared with the FLOP formula of longmlm's cost model;
+training_step.py compares them with the Trainer. The method's author calls the cost near-linear up to 2048. `growth` in
+the JSON line tests that: it holds the exponent with which the time of a row grows from the shortest length to 2048 (1
+is linear, 2 quadratic), by the formula and by each measurement, and the fit of seconds per token = a + b * length over
+all lengths.
 
-    python benchmarks/growth.py [--quick]      # without --quick about an hour on two cores
+    python benchmarks/growth.py [--quick]      # without --quick about 20 minutes on two cores
 """
 
 import math
@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from paired import QUICK_ROUNDS, Comparison, Way, print_results, quick_requested
-from steps import BASE, SMALL, Shape, flop_per_token, ours, trainer_way
+from paired import QUICK_ROUNDS, Comparison, Way, options, print_results
+from steps import BASE, SMALL, Shape, flop_per_token, ours
 
-NUM_ROUNDS = 3
 LAST = 2048  # the length up to which the author calls the cost near-linear
 NEAR_LINEAR = 1.2  # the exponent up to which we call it so
 
@@ -48,21 +47,17 @@ def growth(measured: str, lengths: Sequence[int], seconds_per_token: Sequence[fl
 
 
 def comparisons(shape: Shape, lengths: Sequence[int], num_tokens: int) -> list[Comparison]:
-    """Returns a comparison without dropout for each row length, then longmlm alone with dropout."""
+    """Returns what to measure for each row length: without dropout, then with it."""
     shapes = [replace(shape, row_length=length, num_rows=num_tokens // length, num_steps=1) for length in lengths]
-    found = []
-    for one in (replace(one, dropout=0.0) for one in shapes):
-        peer = trainer_way("transformers Trainer", one, one.roberta)
-        found.append(Comparison(one.label, Way("longmlm", partial(ours, one)), peer))
-    return [*found, *(Comparison(one.label, Way("longmlm", partial(ours, one)), None) for one in shapes)]
+    shapes = [*(replace(one, dropout=0.0) for one in shapes), *shapes]
+    return [Comparison(one.label, Way("longmlm", partial(ours, one)), None) for one in shapes]
 
 
 def main() -> None:
     """Measures, and prints the growth and the JSON line."""
-    is_quick = quick_requested(__doc__ or "")
+    is_quick, num_rounds = options(__doc__ or "", QUICK_ROUNDS)
     shape, num_tokens = (SMALL, 2048) if is_quick else (BASE, 8192)
     lengths = (512, 1024, 2048) if is_quick else (512, 1024, 1536, 2048, 4096, 8192)
-    num_rounds = QUICK_ROUNDS if is_quick else NUM_ROUNDS
     results = [comparison.measure(num_rounds) for comparison in comparisons(shape, lengths, num_tokens)]
     plain, dropped = results[: len(lengths)], results[len(lengths) :]
     flops = [flop_per_token(replace(shape, row_length=length)) for length in lengths]
@@ -72,7 +67,6 @@ def main() -> None:
         ),
         growth("longmlm without dropout", lengths, [1 / one.ours for one in plain]),
         growth("longmlm with dropout", lengths, [1 / one.ours for one in dropped]),
-        growth("Trainer without dropout", lengths, [1 / one.peer for one in plain if one.peer]),
     ]
     for one in found:
         words = f"exponent {one.exponent:.2f} from {lengths[0]} to {LAST}"

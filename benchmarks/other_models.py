@@ -40,6 +40,7 @@ from transformers import (
 )
 
 BASE_POSITIONS = 512
+MAX_BERT4TORCH = 2048  # tokens; at 4096, its attention probabilities and logits took more than 20 GB
 
 
 def modernbert(shape: Shape) -> PreTrainedModel:
@@ -118,11 +119,11 @@ def comparisons(shape: Shape) -> list[Comparison]:
         (plain, trainer_way("ModernBERT, Trainer", plain, partial(modernbert, plain))),
         (shape, trainer_way("Longformer, Trainer", shape, partial(longformer, shape))),
     ]
-    if find_spec("bert4torch"):
+    if find_spec("bert4torch") and shape.row_length <= MAX_BERT4TORCH:
         ways.append((shape, Way("bert4torch, hierarchical positions", partial(bert4torch, shape))))
     return [Comparison(own.label, Way("longmlm", partial(ours, own)), peer) for own, peer in ways]
 
 
 if __name__ == "__main__":
     full = [comparison for length in (1536, 4096) for comparison in comparisons(replace(BASE, row_length=length))]
-    run("other models", __doc__ or "", full, comparisons(SMALL))
+    run("other models", __doc__ or "", full, comparisons(replace(SMALL, row_length=1024)))

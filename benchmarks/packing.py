@@ -43,7 +43,7 @@ def theirs(files: Sequence[str]) -> Callable[[], int]:
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
 
     def tokenized(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-        return {"input_ids": tokenizer(batch["text"], return_attention_mask=False)["input_ids"]}
+        return {"input_ids": tokenizer(batch["text"], return_attention_mask=False, verbose=False)["input_ids"]}
 
     def grouped(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
         joined = list(chain.from_iterable(batch["input_ids"]))

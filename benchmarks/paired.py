@@ -109,7 +109,7 @@ class Comparison:
             memory_ratio = peer.gib / ours.gib
             met = self._is_met(ratio, memory_ratio)
             print(
-                f"  {ratio:.2f} times as good as the peer, memory {1 / memory_ratio:.2f} times the peer's", flush=True
+                f"  {ratio:.2f} times as good as the peer, which takes {memory_ratio:.2f} times the memory", flush=True
             )
         return Result(
             shape=self.shape,
@@ -135,21 +135,20 @@ class Comparison:
         return is_in_range and memory_ratio >= (self.memory_aim or 0)
 
 
-def quick_requested(description: str) -> bool:
-    """Returns whether the command line has --quick, the only option."""
+def options(description: str, num_rounds: int = NUM_ROUNDS) -> tuple[bool, int]:
+    """Returns whether the command line has --quick, and how many rounds to run."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer rounds and, where possible, smaller inputs; under a minute"
-    )
-    return parser.parse_args().quick
+    parser.add_argument("--quick", action="store_true", help="smaller inputs where possible; under a minute")
+    rounds = f"rounds of which figures are the median; by default {num_rounds}, with --quick {QUICK_ROUNDS}"
+    parser.add_argument("--rounds", type=int, help=rounds)
+    given = parser.parse_args()
+    return given.quick, given.rounds or (QUICK_ROUNDS if given.quick else num_rounds)
 
 
 def run(name: str, description: str, full: Sequence[Comparison], quick: Sequence[Comparison]) -> None:
     """Runs the comparisons in `full`, or those in `quick` with --quick, and prints the JSON line."""
-    is_quick = quick_requested(description)
-    print_results(
-        name, [one.measure(QUICK_ROUNDS if is_quick else NUM_ROUNDS) for one in (quick if is_quick else full)]
-    )
+    is_quick, num_rounds = options(description)
+    print_results(name, [one.measure(num_rounds) for one in (quick if is_quick else full)])
 
 
 def print_results(name: str, results: Sequence[Result], **more: object) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from packing import comparison
-from paired import NUM_ROUNDS, QUICK_ROUNDS, Comparison, print_results, quick_requested
+from paired import Comparison, options, print_results
 
 from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.data.texts import pieces_of
@@ -79,7 +79,7 @@ def comparisons(folder: Path, corpus_megabytes: int, document_megabytes: int) ->
 
 
 if __name__ == "__main__":
-    is_quick = quick_requested(__doc__ or "")
-    sizes, num_rounds = ((2, 1), QUICK_ROUNDS) if is_quick else ((40, 20), NUM_ROUNDS)
+    is_quick, num_rounds = options(__doc__ or "")
+    sizes = (2, 1) if is_quick else (40, 20)
     with tempfile.TemporaryDirectory() as folder:
         print_results("memory of prepare", [one.measure(num_rounds) for one in comparisons(Path(folder), *sizes)])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from paired import NUM_ROUNDS, QUICK_ROUNDS, Comparison, Way, print_results, quick_requested, rate, result
+from paired import NUM_ROUNDS, Comparison, Way, options, print_results, rate, result
 from steps import BASE, SMALL, Shape, flop_per_token, ours, own_step
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
@@ -100,13 +100,11 @@ def _callers(event: FunctionEvent | None) -> Iterator[str]:
 
 def main() -> None:
     """Measures, and prints the table and the JSON line."""
-    is_quick = quick_requested(__doc__ or "")
+    is_quick, num_rounds = options(__doc__ or "")
     shape = SMALL if is_quick else BASE
     own = Way("longmlm, training step", partial(own_flops, shape))
     peak = Way("bf16 matrix product", lambda: matmul_peak, result)
-    measured = Comparison(shape.label, own, peak, aim=0.6, unit="GFLOP/s").measure(
-        QUICK_ROUNDS if is_quick else NUM_ROUNDS
-    )
+    measured = Comparison(shape.label, own, peak, aim=0.6, unit="GFLOP/s").measure(num_rounds)
     lines = profiled(shape)
     print("\n".join(f"  {line.group:24}{line.milliseconds:>10,.1f} ms {line.share:>7.1%}" for line in lines))
     print_results("profile", [measured], profile=lines)

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from paired import quick_requested
+from paired import options
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "out" / "benchmarks.json"
@@ -43,9 +43,9 @@ def scripts() -> list[str]:
     return [name for name, text in sources.items() if "if __name__ ==" in text and name not in OTHERS]
 
 
-def run_script(name: str, options: Sequence[str]) -> dict[str, Any] | None:
+def run_script(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     """Runs a benchmark, shows its output, and returns the object in its last line; None if it failed."""
-    command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *options]
+    command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *arguments]
     print(f"== {name}", flush=True)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -85,7 +85,7 @@ def _cell(value: object) -> str:
 
 def main() -> None:
     """Runs all, writes the file and prints the table."""
-    is_quick = quick_requested(__doc__ or "")
+    is_quick, _ = options(__doc__ or "")
     describe = ["git", "describe", "--always", "--dirty"]
     revision = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
     facts = {

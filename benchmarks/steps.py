@@ -1,9 +1,10 @@
 """Training steps of RoBERTa on random rows: by longmlm, and by transformers' Trainer."""
 
+import functools
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,9 +28,9 @@ from transformers import (
 )
 
 from longmlm.batches.collate import collate
-from longmlm.batches.masking import mask_row
+from longmlm.batches.masking import MaskedRow, mask_row
 from longmlm.data.rows import Row
-from longmlm.data.vocabulary import load_vocabulary
+from longmlm.data.vocabulary import Maskable, load_vocabulary
 from longmlm.model.cost import Work, cost_of
 from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.model.packed_attention import use_packed_attention
@@ -88,10 +89,34 @@ class Shape:
         set_dropout(model, self.dropout)
         return model
 
+    @functools.cache  # noqa: B019 - shapes are few
     def rows(self) -> np.ndarray:
         """Returns random token ids for the timed steps and one warm-up step."""
         size = ((self.num_steps + 1) * self.num_rows, self.row_length)
         return np.random.default_rng(0).integers(300, 8000, size)
+
+    def masked_row(self, row_id: int, maskable: Maskable, masking: Masking) -> MaskedRow:
+        """Returns a row under longmlm's mask of the first epoch; rows repeat after the last."""
+        row_id %= (self.num_steps + 1) * self.num_rows
+        row = Row(self.rows()[row_id], np.array([1]), np.array([0]))
+        return mask_row(row, maskable, masking, 0, 0, row_id)
+
+
+class MaskedRows(Dataset[dict[str, list[int]]]):
+    """Rows masked beforehand, in the format of run_mlm.py."""
+
+    def __init__(self, masked_rows: Iterable[MaskedRow]) -> None:
+        self.items = []
+        for masked in masked_rows:
+            labels = np.full(len(masked.row), -100)
+            labels[masked.selected] = masked.labels
+            self.items.append({"input_ids": masked.row.input_ids.tolist(), "labels": labels.tolist()})
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return self.items[index]
 
 
 BASE = Shape("RoBERTa-base", 12, 768, 50265, 1536, 0.1)
@@ -103,7 +128,7 @@ def own_step(
 ) -> Callable[[], Tensor]:
     """Returns a function that runs longmlm's next training step, on the GPU if any, and returns its loss in nats."""
     masking = masking or Masking()
-    vocabulary, tokens = load_vocabulary(TOKENIZER), shape.rows()
+    vocabulary = load_vocabulary(TOKENIZER)
     recipe = PretrainRecipe(num_steps=1, batch_tokens=shape.row_length, learning_rate=RATE, precision=precision)
     accelerator, numbers = Accelerator(), itertools.count()
     use_packed_attention(model)
@@ -111,11 +136,8 @@ def own_step(
 
     def step() -> Tensor:
         first = next(numbers) * shape.num_rows
-        row_ids = [row_id % len(tokens) for row_id in range(first, first + shape.num_rows)]
-        rows = [Row(tokens[row_id], np.array([1]), np.array([0])) for row_id in row_ids]
-        masked = [
-            mask_row(row, vocabulary.maskable, masking, 0, 0, row_id) for row, row_id in zip(rows, row_ids, strict=True)
-        ]
+        row_ids = range(first, first + shape.num_rows)
+        masked = [shape.masked_row(row_id, vocabulary.maskable, masking) for row_id in row_ids]
         batch = collate(masked, pad=None).to(accelerator.device)
         loss_sum, _ = backend.forward(batch)
         loss = loss_sum / batch.num_targets
@@ -171,6 +193,19 @@ class StepTimes(TrainerCallback):
         self.times.append(time.perf_counter())
 
 
+def trainer_arguments(**arguments: Any) -> TrainingArguments:
+    """Returns the arguments of a Trainer that works on the CPU in bf16, and shows and saves nothing."""
+    return TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        bf16=True,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        **arguments,
+    )
+
+
 def trainer_way(name: str, shape: Shape, new_model: Callable[[], PreTrainedModel]) -> Way:
     """Returns the Trainer on this model as a way to compare with."""
     return Way(name, partial(_trainer, shape, new_model), result)
@@ -182,17 +217,11 @@ def _trainer(shape: Shape, new_model: Callable[[], PreTrainedModel]) -> Callable
     The first step only warms up: neither it nor the start of the Trainer is counted.
     """
     tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
-    arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
+    arguments = trainer_arguments(
         per_device_train_batch_size=shape.num_rows,
         max_steps=shape.num_steps + 1,
         learning_rate=RATE,
-        bf16=True,
-        use_cpu=True,
-        report_to=[],
         logging_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
     )
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
     loop, steps = Trainer(new_model(), arguments, collator, Rows(shape.rows())), StepTimes()
