@@ -17,26 +17,21 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
+from runs import BaseModel, base_model_parser
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.batches.collate import MlmBatch
-from longmlm.data.rows import open_named_rows
-from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.evaluation.frozen import FrozenRows, viewer_of
-from longmlm.evaluation.measure import measure
 from longmlm.model.extension import long_table, with_positions
 from longmlm.model.fitted_positions import NUM_LAYERS
-from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.extend import ExtendRecipe, Initialisation
-from longmlm.settings.held_out import HeldOut
 
 OTHERS: tuple[Initialisation, ...] = ("random", "repeat-last", "reflected", "interpolate", "tile", "spaced", "averaged")
 ALPHAS, SMOOTH_TERMS, AMPLITUDES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.6), (2, 3, 6, 8, 12), (1.2, 1.6, 2.0)
@@ -92,11 +87,11 @@ def attraction(attention: PositionAttention, table: Tensor, n: int) -> Attractio
     return Attraction(means[0], means[1], sums / counts.clamp(min=1))
 
 
-def accuracies(base: LoadedModel, table: Tensor, frozen: FrozenRows, n: int) -> tuple[Measured, Measured]:
+def accuracies(base: BaseModel, table: Tensor) -> tuple[Measured, Measured]:
     """Returns the accuracy of the model with this table on whole rows, and when blocks do not see each other."""
-    long, view = with_positions(base, table).model, viewer_of("whole", n, frozen.special)
-    whole, own_block = MlmObjective(long, "bf16"), OwnBlockObjective(long, n)
-    return measure(whole, frozen, view, n, None), measure(own_block, frozen, view, n, None)
+    long = with_positions(base.loaded, table).model
+    own_block = OwnBlockObjective(long, base.num_positions)
+    return base.measure(MlmObjective(long, "bf16"), "whole"), base.measure(own_block, "whole")
 
 
 class OwnBlockObjective(MlmObjective):
@@ -105,6 +100,11 @@ class OwnBlockObjective(MlmObjective):
     def __init__(self, model: PreTrainedModel, num_positions: int) -> None:
         super().__init__(model, "bf16")
         self.num_positions = num_positions
+
+    @property
+    def reads_packed_batches(self) -> bool:
+        """False: the mask is for padded batches."""
+        return False
 
     def attention_mask(self, batch: MlmBatch) -> Bool[Tensor, "rows 1 length length"]:
         """Returns which tokens see each other."""
@@ -115,24 +115,20 @@ class OwnBlockObjective(MlmObjective):
 
 def report(options: argparse.Namespace) -> None:
     """Measures every variant; writes initialisations.json, a picture and a Markdown table, which it prints."""
-    base = load_model(options.model)
-    vocabulary = vocabulary_of_pretrained(base.tokenizer, options.model)
-    rows, held_out = open_named_rows(options.rows, "held_out"), HeldOut(max_rows=options.max_rows)
-    frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, 4)
-    trained = position_table_of(base.model).usable_rows
-    n, attention = len(trained), PositionAttention.of(base.model, NUM_LAYERS)
+    base = BaseModel.of(options)
+    model, n = base.loaded.model, base.num_positions
+    trained, attention = position_table_of(model).usable_rows, PositionAttention.of(model, NUM_LAYERS)
     lines, curves, results = [], {}, {}
-    views = {name: viewer_of(name, n, frozen.special) for name in ("cut", "windows")}
-    for name, view in views.items():
-        measured = measure(MlmObjective(base.model, "bf16"), frozen, view, n, None)
+    for name in ("cut", "windows"):
+        measured = base.measure(MlmObjective(model, "bf16"), name)
         results[f"base_{name}"] = {"accuracy": measured.whole.accuracy, "error": measured.whole.standard_error}
         lines.append([f"base_{name}", _percent(measured), "", "", "", ""])
     own = attraction(attention, trained, n)
     curves["base"] = own.by_distance
     lines.append(["base table", "", "", "", f"{own.near:.1f}", f"{own.repeated:.1f}"])
     for name, recipe in variants(options.num_positions).items():
-        table = long_table(base.model, Extension.of(recipe, ModelSource(name=options.model), n))
-        (measured, own_block), found = accuracies(base, table, frozen, n), attraction(attention, table, n)
+        table = long_table(model, Extension.of(recipe, ModelSource(name=options.model), n))
+        (measured, own_block), found = accuracies(base, table), attraction(attention, table, n)
         curves[name] = found.by_distance
         blocks = [block.accuracy for block in measured.blocks]
         by_block = " / ".join(f"{block:.1f}" for block in blocks)
@@ -165,10 +161,6 @@ def _chart(curves: dict[str, Tensor], n: int) -> Chart:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rows", required=True)
-    parser.add_argument("--num-positions", type=int, required=True)
-    parser.add_argument("--max-rows", type=int, default=48)
+    parser = base_model_parser(__doc__)
     parser.add_argument("--output", type=Path, required=True)
     report(parser.parse_args())

@@ -16,22 +16,16 @@ from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int64
+from runs import OpenRun, curve
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.batches.collate import MlmBatch
-from longmlm.config import read
+from longmlm.batches.steps import StepBatches
+from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.model.architecture import architecture_of
-from longmlm.model.loading import load_model
 from longmlm.model.mlm import LossSum, MlmObjective
-from longmlm.runtime.launch import launch, shut_down
-from longmlm.runtime.precision import resolved_precision
-from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import ComputePrecision
-from longmlm.stages.pretrain import execute, open_run
-from longmlm.training.backend import PlainBackend
-from longmlm.training.objective import Objective
 
 Kind = Literal["mlm", "penalty", "teacher"]
 PENALTY = 8.0  # subtracted from logits
@@ -49,6 +43,11 @@ class FadingObjective(MlmObjective):
         self.kind, self.num_fading, self.num_seen = kind, num_fading, 0
         self.teacher = [architecture_of(base.eval()).encoder]  # in a list, so that it is not registered as a submodule
         self.num_base_positions = architecture_of(base).num_positions or 0
+
+    @property
+    def reads_packed_batches(self) -> bool:
+        """False: the mask is for padded batches."""
+        return False
 
     @property
     def weight(self) -> float:
@@ -112,26 +111,15 @@ class FadingObjective(MlmObjective):
 
 def measure(kind: Kind, folder: Path, seed: int) -> str:
     """Trains one run as the pipeline's pretrain stage does, and returns its held-out accuracies by step."""
-    pipeline = read(ResolvedPipeline, [folder / "pipeline.toml"])
-    config = pipeline.pretrain
-    runtime = replace(config.runtime, stop_when_recovered=False)
-    recipe = replace(config.recipe, seed=seed)
-    config = replace(config, recipe=recipe, runtime=runtime, run=str(folder / f"{kind}-{seed}"))
-    precision = resolved_precision(recipe.precision)
-    accelerator = launch(precision, 1, runtime.num_threads, runtime.hang_seconds, None)
-    task, run, resumed_from = open_run(config, accelerator)
-    assert resumed_from is None, f"{config.run} exists: a run of this script cannot be resumed"
-    assert pipeline.extend is not None
-    base = load_model(pipeline.extend.base).model
+    opened = OpenRun.of(folder, f"{kind}-{seed}", seed=seed)
+    task, base = opened.task, opened.base_model()
     per_step = -(-task.batches.rows_per_step // task.batches.rows_per_micro_batch)
-    num_fading = round(FADING_SHARE * recipe.num_steps * per_step)
-    objective = FadingObjective(run.backend.objective.model, base, precision, kind, num_fading)
-    backend = PlainBackend.wrap(accelerator, objective.train(), replace(recipe, precision=precision))
-    assert isinstance(backend.objective, Objective)
-    execute(config, task, replace(run, backend=backend), resumed_from)
-    shut_down(accelerator)
-    lines = [line for line in MetricsFile(run.folder).lines() if isinstance(line, EvaluationMetrics)]
-    return " ".join(f"{line.step}: {line.held_out.whole.accuracy:.2f}" for line in lines)
+    num_fading = round(FADING_SHARE * task.recipe.num_steps * per_step)
+    pad = vocabulary_of_pretrained(task.record.tokenizer, opened.config.run).special.pad
+    batches = cast(StepBatches, task.batches)
+    task = replace(task, batches=replace(batches, recipe=replace(batches.recipe, pad=pad)))
+    objective = FadingObjective(opened.run.backend.objective.model, base, opened.precision, kind, num_fading)
+    return curve(replace(opened, task=task).train(objective))
 
 
 if __name__ == "__main__":
