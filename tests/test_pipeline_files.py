@@ -71,6 +71,17 @@ def test_help_of_init_explains_the_base_keys(capsys: pytest.CaptureFixture[str],
     assert "(default: out/mine)" in output
 
 
+def test_help_without_a_file_says_what_is_required(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["longmlm", "run", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "Folder for all results. (required)" in text
+    assert "Positions of the long model, and tokens per row. (required)" in text
+    assert "on the hub. (optional)" in text
+    assert "Folder for the rows. (default: OUTPUT/rows)" in text
+
+
 def test_pipelines_takes_no_arguments(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setattr("sys.argv", ["longmlm", "pipelines", "demo"])
     with pytest.raises(SystemExit) as stop:

@@ -40,7 +40,7 @@ BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
 OWN_NAME = "NAME"  # stands for a name of the user's in a dotted name
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
-PLACEHOLDER = Pipeline(model="model", corpus=("text",), length=512, output="output")  # for base keys with errors
+PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
 
 
 @contextlib.contextmanager
@@ -102,7 +102,9 @@ def _help_values(kind: type, content: Table) -> Mapping[str, Any]:
     if not issubclass(kind, ResolvedPipeline) and not _is_pipeline(kind, content):
         return content
     derived = _derived(content, [])  # errors are reported when the settings are resolved
-    return derived if issubclass(kind, ResolvedPipeline) else derived.get(STAGES.get(kind, ""), {})
+    if issubclass(kind, ResolvedPipeline):
+        return {key: value for key, value in derived.items() if key not in BASE_KEYS or key in content}
+    return derived.get(STAGES.get(kind, ""), {})
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:

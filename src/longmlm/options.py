@@ -90,6 +90,8 @@ def _hint(item: Field, shown: Mapping[str, Any]) -> str:
     value = shown.get(item.name, default)
     if value is MISSING:
         return "(required)"
+    if value in (None, "", (), []):
+        return "(optional)"
     return f"(default: {' '.join(map(str, value)) if isinstance(value, list | tuple) else value})"
 
 
