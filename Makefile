@@ -21,6 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(VENV)/bin/pip install --quiet --constraint constraints.txt setuptools
 	@$(VENV)/bin/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
+	@echo 'installed; for the command longmlm in this shell: source $(VENV)/bin/activate'
 
 demo: $(STAMP) ## run the whole pipeline on the bundled model and corpus
 	rm -rf out/demo

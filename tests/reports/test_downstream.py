@@ -42,20 +42,24 @@ UNCLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 57 + [0] * 3 + [1] * 5 + [
 
 def test_a_clear_difference_is_found() -> None:
     text = finding(comparison_of(CLEAR))
-    start, _, interval = text.partition(", interval ")
+    start, _, interval = text.partition(", 95 % interval ")
     assert start == "long is better than base: accuracy 80.00 % and 60.00 %, +20.00 points"
     assert re.fullmatch(r"\+1\d\.\d\d to \+2\d\.\d\d", interval)
     swapped = finding(comparison_of({"base": CLEAR["long"], "short": CLEAR["base"]}))
-    assert swapped.startswith("base is better than short: accuracy 80.00 % and 60.00 %, +20.00 points, interval +1")
+    assert swapped.startswith(
+        "base is better than short: accuracy 80.00 % and 60.00 %, +20.00 points, 95 % interval +1"
+    )
 
 
 def test_an_unclear_difference_is_not_found() -> None:
     text = finding(comparison_of(UNCLEAR))
     assert re.fullmatch(
-        r"no difference found between long and base: accuracy \+2\.00 points, interval −\d\.\d\d to \+\d\.\d\d", text
+        r"no difference found between long and base: accuracy \+2\.00 points, 95 % interval −\d\.\d\d to \+\d\.\d\d "
+        r"\(long minus base\)",
+        text,
     )
     worse = finding(comparison_of({"base": UNCLEAR["long"], "short": UNCLEAR["base"]}))
-    assert worse.startswith("no difference found between short and base: accuracy −2.00 points, interval −")
+    assert worse.startswith("no difference found between short and base: accuracy −2.00 points, 95 % interval −")
 
 
 def test_models_that_are_not_better_than_tfidf_are_named() -> None:
@@ -67,7 +71,7 @@ def test_models_that_are_not_better_than_tfidf_are_named() -> None:
 def test_an_arm_without_a_rival_is_stated() -> None:
     alone = comparison_of({"base": CLEAR["base"]})
     assert re.fullmatch(
-        r"base ranks first: accuracy 60\.00 %, interval 5\d\.\d\d to 6\d\.\d\d, no other arm .*", finding(alone)
+        r"base ranks first: accuracy 60\.00 %, 95 % interval 5\d\.\d\d to 6\d\.\d\d, no other arm .*", finding(alone)
     )
     failed = compared(task(["base", "long"]), [trial("long", CLEAR["long"])], {"base": "out of memory"})
     assert "the baseline base has no result on the same documents" in finding(failed)
@@ -147,8 +151,8 @@ def test_pairs_of_an_arm_that_is_not_trained_have_no_development_score() -> None
 
 def test_tables_have_a_number_per_cell() -> None:
     comparison = comparison_of(CLEAR)
-    table = arms_table(comparison)
-    assert table.header == ["arm", "accuracy (%)", "from", "to", "difference", "from", "to", "macro-F1 (%)"]
+    table, bounds = arms_table(comparison), ["95 % low", "95 % high"]
+    assert table.header == ["arm", "accuracy (%)", *bounds, "difference", *bounds, "macro-F1 (%)"]
     assert [line[:2] for line in table.lines] == [["long", "80.00"], ["base", "60.00"]]
     assert table.lines[0][4] == "+20.00" and table.lines[1][4:7] == ["–", "–", "–"]
     assert all(re.fullmatch(r"[+−]?[\d.]+|–", cell) for line in table.lines for cell in line[1:])

@@ -91,7 +91,9 @@ def test_inputs_that_changed_since_the_command_started_are_refused(
     path = tmp_path / "documents.jsonl" if changed == "documents" else model / "tokenizer_config.json"
     before = path.read_text(encoding="utf-8")
     path.write_text(before.replace('"text": "', '"text": "More. ', 1) if changed == "documents" else f"{before}\n")
-    with pytest.raises(DataError, match=rf"{changed} ha(ve|s) changed since the command started: run it again"):
+    with pytest.raises(
+        DataError, match=rf"{changed} ha(ve|s) changed since the command started: run longmlm downstream again"
+    ):
         run(settings)
     assert not Path(settings.folder, DownstreamTrial.FILE).exists()
     path.write_text(before, encoding="utf-8")

@@ -49,18 +49,19 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
     if _differing(comparison):
         text = _differences_text(comparison)
         sections.append(Section(f"Differences from {task.baseline}", text, differences_table(comparison)))
-        sections.append(Section(f"{_capital(metric)} above {task.baseline}", "", differences_chart(comparison)))
+        title = f"{_capital(metric)}: difference from {task.baseline}"
+        sections.append(Section(title, "", differences_chart(comparison)))
     sections.append(Section("Cost", "Means over trials; memory is the most that a trial took.", cost_table(comparison)))
     if task.kind == "labelling":
         sections += position_sections(comparison)
     if task.labels:
-        text = "F1 in percent, computed as the metrics of the arms are."
+        text = "F1 of each label in percent, over the same documents and seeds as the scores above."
         sections.append(Section("By label", text, label_table(comparison)))
     if texts := explained_texts(comparison):
         text = (
             "The longest test documents of the first seed and fold. A number says by how many points the probability "
             "of the predicted label falls when the paragraph above it is removed; below zero, it "
-            "rises. A part that the arm does not read has none."
+            "rises. A paragraph that the arm does not read has no number."
         )
         sections.append(Section("Which paragraphs the decision comes from", text, texts))
     if (spans := explained_spans_table(comparison)).lines:
@@ -104,7 +105,8 @@ def arms_table(comparison: DownstreamComparison) -> Table:
         left_out = [f"{arm.num_unpaired:,}"] if is_unpaired else []
         lines.append([arm.arm, *cells, *left_out, *(percent(score.mean) for score in others)])
     left_out = [f"{noun_of(comparison.task.kind)}s left out"] if is_unpaired else []
-    return Table(["arm", main_name, "from", "to", "difference", "from", "to", *left_out, *names], lines)
+    bounds = ["95 % low", "95 % high"]
+    return Table(["arm", main_name, *bounds, "difference", *bounds, *left_out, *names], lines)
 
 
 def differences_table(comparison: DownstreamComparison) -> Table:
@@ -115,7 +117,8 @@ def differences_table(comparison: DownstreamComparison) -> Table:
             numbers = map(points, (score.mean, score.low, score.high))
             lines.append([arm.arm, score.metric, *numbers, _verdict(score), f"{arm.num_unpaired:,}"])
     return Table(
-        ["arm", "metric", "points", "from", "to", "verdict", f"{noun_of(comparison.task.kind)}s left out"], lines
+        ["arm", "metric", "points", "95 % low", "95 % high", "verdict", f"{noun_of(comparison.task.kind)}s left out"],
+        lines,
     )
 
 
@@ -148,7 +151,9 @@ def differences_chart(comparison: DownstreamComparison) -> Chart:
     """Returns the difference of every other arm from the baseline with its interval."""
     pairs = [(arm, arm.differences[0]) for arm in _differing(comparison)]
     border = (0.0, comparison.task.baseline)
-    return _ranking(comparison, pairs, f"{metric_of(comparison)}, points above {comparison.task.baseline}", border)
+    return _ranking(
+        comparison, pairs, f"{metric_of(comparison)}: difference from {comparison.task.baseline} (points)", border
+    )
 
 
 def _ranking(

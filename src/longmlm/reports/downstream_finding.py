@@ -59,7 +59,7 @@ def _best_text(comparison: DownstreamComparison) -> str:
     baseline, metric = comparison.task.baseline, metric_of(comparison)
     score = best.scores[0]
     interval = f"{percent(score.low)} to {percent(score.high)}"
-    first = f"{best.arm} ranks first: {metric} {percent(score.mean)} %, interval {interval}"
+    first = f"{best.arm} ranks first: {metric} {percent(score.mean)} %, 95 % interval {interval}"
     if best.arm == baseline:
         rival = next((arm for arm in others if arm.differences), None)
         if rival is None:
@@ -77,9 +77,10 @@ def _difference_text(arm: ArmResult, baseline: ArmResult, metric: str) -> str:
     direction = sign(difference)
     if direction < 0:
         difference, better, worse = _negated(difference), baseline, arm
-    gain = f"{points(difference.mean)} points, interval {points(difference.low)} to {points(difference.high)}"
+    gain = f"{points(difference.mean)} points, 95 % interval {points(difference.low)} to {points(difference.high)}"
     if direction == 0:
-        return f"no difference found between {arm.arm} and {baseline.arm}: {metric} {gain}"
+        order = f"{arm.arm} minus {baseline.arm}"
+        return f"no difference found between {arm.arm} and {baseline.arm}: {metric} {gain} ({order})"
     numbers = " and ".join(f"{percent(one.scores[0].mean)} %" for one in (better, worse))
     return f"{better.arm} is better than {worse.arm}: {metric} {numbers}, {gain}"
 

@@ -30,7 +30,7 @@ class LabelledData:
     dev_files: tuple[str, ...] = ()
     """Files of the development documents; by default some of the training documents are used."""
     test_files: tuple[str, ...] = ()
-    """Files of the test documents; by default `split_field` or `num_folds` says which documents are tested."""
+    """Files of the test documents; without them, `num_folds`, `split_field` or else `test_fraction` decides."""
     dataset: str | None = None
     """Instead of files: a dataset on the Hugging Face Hub, OWNER/NAME, or the folder of one."""
     subset: str | None = None
@@ -101,7 +101,7 @@ class LabelledTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A model, and what it reads of a document."""
+    """An arm of the comparison: a model, and how it reads a document."""
 
     model: str | None = None
     """Folder or hub name of the encoder, or a run folder, whose best checkpoint is used; without one, the arm is TF-IDF
@@ -109,8 +109,8 @@ class Arm:
     revision: str | None = None
     """Branch, tag or commit of a model on the hub."""
     reads: Reading = "first"
-    """Part of the document: the first, middle or last `length` tokens, the first 128 and the last of them (head-tail),
-    or all of it in chunks of `length` tokens."""
+    """Part of the document: the first, middle or last `length` tokens, the first 128 and as many of the last as
+    `length` leaves (head-tail), or all of it in chunks of `length` tokens."""
     length: int | None = None
     """Tokens of one input, special tokens included; by default as many as the model has positions."""
     pooling: Pooling = "mean"
@@ -158,7 +158,7 @@ class FinetuneRecipe:
     precision: Precision = "auto"
     """Autocast precision: no (fp32), bf16, auto (bf16 if supported) or fp16."""
     seeds: tuple[int, ...] = (42,)
-    """Seeds of folds, order, new heads and dropout."""
+    """Random seeds; each draws its own splits, order, new heads and dropout."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "frozen_learning_rate"):

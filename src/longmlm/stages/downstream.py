@@ -78,7 +78,7 @@ def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
         f"{counted(len(corpus.documents), noun)}: {labels_text(corpus)}",
         f"records set aside: {set_aside_text(aside)}; see {set_aside}" if aside else "no record set aside",
         f"{len(folds)} folds, the first with {sizes}" if config.task.num_folds else sizes,
-        *([f"{untested:,} documents are not tested: no training document has their label"] if untested else []),
+        *([f"{counted(untested, noun)} not tested: no training {noun} has all of the labels"] if untested else []),
         f"{counted(len(config.arms), 'arm')}, {counted(num_trials(config), 'trial')}",
     ]
     return "\n".join(lines)
@@ -89,4 +89,4 @@ def labels_text(corpus: LabelledCorpus) -> str:
     counts = Counter(label for document in corpus.documents for label in sorted(document.all_labels))
     named = [f"{label} {count:,}" for label, count in counts.most_common(MAX_LABELS)]
     more = [f"{len(counts) - MAX_LABELS} more"] if len(counts) > MAX_LABELS else []
-    return ", ".join(named + more) or "all with a score"
+    return ", ".join(named + more) or "each with a similarity score"

@@ -76,9 +76,9 @@ def finetune(folder: Path) -> None:
 def check_unchanged(config: DownstreamTrialConfig, corpus: LabelledCorpus) -> None:
     """Raises DataError if the documents or the files of a local model are not those that the command read."""
     if documents_sha256(corpus) != config.documents_sha256:
-        raise DataError("the documents have changed since the command started: run it again")
+        raise DataError("the documents have changed since the command started: run longmlm downstream again")
     if config.model_sha256 and model_sha256(str(config.arm.model)) != config.model_sha256:
-        raise DataError(f"{config.arm.model} has changed since the command started: run it again")
+        raise DataError(f"{config.arm.model} has changed since the command started: run longmlm downstream again")
 
 
 def tfidf_result(config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fold) -> DownstreamTrial:
