@@ -97,7 +97,7 @@ def main() -> None:
     }
     results, failed = [], []
     for name in scripts():
-        found = run_script(name, ["--quick"] if is_quick else [])
+        found = run_script(name, sys.argv[1:])
         if found is None:
             failed.append(name)
         else:

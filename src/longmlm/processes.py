@@ -1,15 +1,20 @@
-"""What a process asks of the system: signals to ignore or to exit on, no GPU, the lock of a folder."""
+"""What a process asks of the system: signals to ignore or to exit on, no GPU, the lock of a folder, a thread."""
 
 import ctypes
 import fcntl
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from longmlm.errors import FolderError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def end_with_parent(number: int) -> None:
@@ -75,3 +80,16 @@ def lock(descriptor: int, folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise FolderError(f"{folder} is being written by another process: wait for it, or stop it") from None
+
+
+def one_ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+    """Yields each item with what `work` returns for it; a thread works on the next one while the caller uses this."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = []
+        for item in items:
+            waiting.append((item, pool.submit(work, item)))
+            if len(waiting) > 1:
+                first, future = waiting.pop(0)
+                yield first, future.result()
+        for last, future in waiting:
+            yield last, future.result()

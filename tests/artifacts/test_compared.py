@@ -8,7 +8,7 @@ import pytest
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.compared import chosen_values, compared, mean_cost
-from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
+from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial, Prediction
 from longmlm.errors import ArtifactError
 from tests.support.compared_arms import comparison_of, cost, explanation, labelling, task, trial
 
@@ -162,3 +162,24 @@ def test_similarity_is_a_correlation() -> None:
     assert (best.arm, best.scores[0].metric) == ("good", "Spearman")
     assert (best.scores[0].mean or 0) > 85 > (base.scores[0].mean or 0)
     assert (best.differences[0].low or 0) > 0
+
+
+def test_a_seed_without_a_correlation_counts_as_zero_in_scores_and_differences() -> None:
+    generator = np.random.default_rng(0)
+    truth = generator.random(40)
+
+    def similarity(arm: str, seed: int, predicted: np.ndarray) -> DownstreamTrial:
+        pairs = zip(truth.tolist(), predicted.tolist(), strict=True)
+        predictions = tuple(
+            Prediction(document=f"pair-{number}", num_tokens=20, score=score, predicted_score=guess)
+            for number, (score, guess) in enumerate(pairs)
+        )
+        return replace(trial(arm, [1], seed=seed), predictions=predictions)
+
+    good, constant = truth + 0.01 * generator.random(40), np.full(40, 0.5)
+    trials = [similarity("base", 1, good), similarity("base", 2, good)]
+    trials += [similarity("other", 1, good), similarity("other", 2, constant)]
+    base, other = compared(task(["base", "other"], kind="similarity", labels=()), trials, {}).arms
+    assert other.by_seed[1] == 0 and other.scores[0].mean == pytest.approx(sum(other.by_seed) / 2)
+    [difference] = other.differences
+    assert difference.mean == pytest.approx((other.scores[0].mean or 0) - (base.scores[0].mean or 0))

@@ -8,6 +8,7 @@ import torch
 
 from longmlm.batches.examples import IGNORED, Example
 from longmlm.batches.tasks import TaskBatch, TaskBatches, collate_examples, documents_of
+from longmlm.errors import TrainingError
 from tests.support.documents import labelled_example, random_examples
 
 PAD = 1
@@ -141,3 +142,12 @@ def test_micro_batches_hold_documents_of_similar_length() -> None:
         batches = TaskBatches(examples, 3, 10, PAD, rows_per_micro_batch=3)[cursor]
         lengths = [len(examples[row_id]) for batch in batches for row_id in batch.row_ids]
         assert len(batches) == 4 and lengths == sorted(lengths, reverse=True)
+
+
+def test_no_pair_of_contrastive_tuning_is_alone_in_a_micro_batch() -> None:
+    examples = random_examples([[5]] * 15)
+    batches = TaskBatches(examples, 3, 15, PAD, min_in_micro_batch=2)
+    assert [len(batch.row_ids) for batch in batches.in_micro_batches_of(4)[0]] == [4, 4, 4, 3]
+    for rows_per_micro_batch in (1, 2):
+        with pytest.raises(TrainingError, match=r"at least 2 pairs in every micro-batch: raise recipe\.documents_per"):
+            batches.in_micro_batches_of(rows_per_micro_batch)

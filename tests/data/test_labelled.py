@@ -175,3 +175,39 @@ def test_several_classes_of_a_parquet_file_have_names(tmp_path: Path) -> None:
 def test_settings_that_contradict_each_other_are_refused(data: dict, more: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LabelledTask(kind="classification", data=LabelledData(files=("a.jsonl",), **data), **more)
+
+
+def test_classes_of_spans_have_names(tmp_path: Path) -> None:
+    label = ClassLabel(names=["PER", "LOC"])
+    spans = [{"start": Value("int64"), "end": Value("int64"), "label": label}]
+    features = Features({"text": Value("string"), "spans": spans})
+    columns = {
+        "text": ["Anna in Bern"],
+        "spans": [[{"start": 0, "end": 4, "label": 0}, {"start": 8, "end": 12, "label": 1}]],
+    }
+    Dataset.from_dict(columns, features).to_parquet(tmp_path / "spans.parquet")
+    corpus = read_labelled(LabelledTask(kind="labelling", data=LabelledData(files=(f"{tmp_path}/spans.parquet",))))
+    assert [span.label for span in corpus.documents[0].spans] == ["PER", "LOC"]
+
+
+@pytest.mark.parametrize("described", [None, {"label": [1]}, {"label": {"feature": [], "_type": "Sequence"}}])
+def test_a_description_of_features_without_classes_is_ignored(tmp_path: Path, described: object) -> None:
+    table = pa.table({"text": TEXTS, "label": ["a", "b"] * 2})
+    content = json.dumps({"info": {"features": described}})
+    pq.write_table(table.replace_schema_metadata({"huggingface": content}), tmp_path / "plain.parquet")
+    corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(f"{tmp_path}/plain.parquet",))))
+    assert corpus.labels == ("a", "b")
+
+
+def test_a_missing_group_is_no_group(tmp_path: Path) -> None:
+    table = pa.table({"text": TEXTS, "label": ["a", "b"] * 2, "group": [1.0, float("nan"), float("nan"), None]})
+    pq.write_table(table, tmp_path / "groups.parquet")
+    data = LabelledData(files=(f"{tmp_path}/groups.parquet",), group_field="group")
+    corpus = read_labelled(LabelledTask(kind="classification", data=data, num_folds=2))
+    assert [document.group for document in corpus.documents][1:] == [None] * 3
+
+
+def test_the_first_of_two_columns_of_one_name_counts(tmp_path: Path) -> None:
+    (tmp_path / "twice.csv").write_text("text,label,text\nfirst,a,second\nthird,b,fourth\n", encoding="utf-8")
+    corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(f"{tmp_path}/twice.csv",))))
+    assert {document.text for document in corpus.documents} <= {"first", "third"} and corpus.documents

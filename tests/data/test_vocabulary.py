@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from longmlm.data import encoding as encoding_module
-from longmlm.data.encoding import encode, encode_batch
+from longmlm.data.encoding import encode, encode_batch, tokens_of
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import load_vocabulary, vocabulary_of, vocabulary_of_pretrained
 from longmlm.errors import DataError
@@ -94,7 +94,7 @@ def test_short_documents_encoded_together_have_the_tokens_of_each_alone(
     known = vocabulary_of(tokenizer, "tiny").tokenizer
     texts = ["", " ", "\u200b", SPELT, chinese_text, *(text[:size] for text in english_texts for size in (9, 300, 900))]
     starts = [sentence_starts(text, "en") for text in texts]
-    batch = list(encode_batch(known, texts, starts))
+    batch = [*map(tokens_of, encode_batch(known, texts), starts)]
     assert sum(len(sentences) > 1 for sentences in batch) > 20
     for text, of_text, sentences in zip(texts, starts, batch, strict=True):
         alone = [sentence.tolist() for sentence in encode(known, text, of_text)]

@@ -286,3 +286,12 @@ def test_a_comparison_of_an_earlier_version_opens(tmp_path: Path) -> None:
     (tmp_path / "downstream.json").write_text(json.dumps(content), encoding="utf-8")
     earlier = artifact.read(DownstreamComparison, tmp_path / "downstream.json")
     assert (earlier.length, earlier.arms[0].scores) == (512, comparison.arms[0].scores)
+
+
+def test_the_page_of_labelling_without_any_span_has_no_chart_of_distances() -> None:
+    without = [
+        replace(one, predictions=tuple(Prediction(document=f"d{number}", num_tokens=20) for number in range(5)))
+        for one in (trial("base", [1] * 5), trial("long", [1] * 5))
+    ]
+    text = downstream_page(compared(task(["base", "long"], kind="labelling", labels=("PER",)), without, {}), "")
+    assert "no arm found a span" in text and "F1 by distance into the document" not in text

@@ -10,6 +10,7 @@ from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.evaluation import task_evaluation
 from longmlm.settings.downstream import DownstreamTrialConfig
+from longmlm.training.run_folder import best_checkpoint, evaluated_checkpoints, list_checkpoints, read_state
 from tests.support.finetuning import elsewhere, model, result_of, run, settings
 from tests.support.training import signal_at
 
@@ -30,3 +31,32 @@ def test_a_signal_in_the_middle_of_an_odd_number_of_epochs_does_not_end_a_trial(
         folder = run(stopped)
     assert not (folder / DownstreamTrial.FILE).exists()
     assert result_of(run(stopped)).dev_scores == (50.0, 50.0, 50.0)
+
+
+def test_a_signal_in_the_last_step_leaves_no_epoch_without_a_score(
+    settings: DownstreamTrialConfig, run: Callable[[DownstreamTrialConfig], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(settings, num_epochs=2)
+    undisturbed = run(settings)
+    last_step = MetricsFile(undisturbed).evaluations()[-1].step
+    stopped = elsewhere(settings, "stopped")
+    with monkeypatch.context() as patched:
+        signal_at(last_step, patched)
+        folder = run(stopped)
+    assert not (folder / DownstreamTrial.FILE).exists()
+    assert result_of(run(stopped)).dev_scores == result_of(undisturbed).dev_scores
+
+
+def test_a_stop_before_the_first_step_does_not_make_the_untrained_model_the_best(
+    settings: DownstreamTrialConfig, run: Callable[[DownstreamTrialConfig], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(settings, num_epochs=2)
+    stopped = elsewhere(settings, "stopped")
+    with monkeypatch.context() as patched:
+        signal_at(0, patched)
+        folder = run(stopped)
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000000"]
+    run(stopped)
+    steps = {read_state(path).state.step for _, path in evaluated_checkpoints(folder, first_step=1)}
+    assert steps and 0 not in steps
+    assert read_state(best_checkpoint(folder, first_step=1)).state.step in steps

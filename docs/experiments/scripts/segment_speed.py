@@ -2,7 +2,8 @@
 
     PYTHONPATH=benchmarks python docs/experiments/scripts/segment_speed.py
 
-One row per step, forward and backward pass of RoBERTa-base in bf16 without dropout, every way in a process of its own.
+One row per step, forward and backward pass of four layers as in RoBERTa-base, in bf16 without dropout, every way in a
+process of its own.
 Chunks and the cached segment read 512 positions at a time (segments.py); windows have 256 tokens on each side and one
 global token.
 """
@@ -23,7 +24,7 @@ from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 
-NUM_POSITIONS, VOCABULARY, NUM_ROUNDS = 512, 8192, 3
+NUM_LAYERS, NUM_POSITIONS, VOCABULARY, NUM_ROUNDS = 4, 512, 8192, 3
 
 
 def step(row_length: int, new_objective: Callable[[], MlmObjective]) -> Callable[[], int]:
@@ -43,8 +44,8 @@ def step(row_length: int, new_objective: Callable[[], MlmObjective]) -> Callable
 
 
 def model(num_positions: int) -> RobertaForMaskedLM:
-    """Returns an untrained RoBERTa-base without dropout."""
-    found = RobertaForMaskedLM(roberta_config(BASE.num_layers, BASE.width, VOCABULARY, num_positions))
+    """Returns an untrained RoBERTa without dropout."""
+    found = RobertaForMaskedLM(roberta_config(NUM_LAYERS, BASE.width, VOCABULARY, num_positions))
     set_dropout(found, 0)
     return found
 
@@ -71,7 +72,7 @@ def comparisons(row_length: int) -> list[Comparison]:
         Way("window", partial(step, row_length, partial(in_one, row_length, WINDOW))),
         Way("full attention", partial(step, row_length, partial(in_one, row_length, None))),
     ]
-    shape = f"RoBERTa-base (12 x 768), 1 x {row_length} tokens, bf16"
+    shape = f"RoBERTa ({NUM_LAYERS} x {BASE.width}), 1 x {row_length} tokens, bf16"
     return [Comparison(shape, ours, peer) for ours, peer in (ways[:2], ways[2:])]
 
 

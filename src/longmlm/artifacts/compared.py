@@ -116,6 +116,9 @@ class _Measured:
     def resample(self) -> None:
         """Computes all metrics that were added."""
         values = resampled([*self.measures.values()], self.units)
+        for of_seed in values:
+            if math.isnan(of_seed[0, 0]):
+                of_seed[:, 0] = 0.0  # as in `by_seed`: a seed that predicts the same for all pairs has no correlation
         self.values = dict(zip(self.measures, values, strict=True))
 
     def scores(self, arm: str, groups: Collection[Group]) -> tuple[Score, ...]:
@@ -126,7 +129,9 @@ class _Measured:
         """Returns by how much the arm's metrics are above the other's; nothing where they share no document."""
         if not other or other == arm or not self.shared(arm, other):
             return ()
-        return self._scores(arm, other, self._averaged(arm, other) - self._averaged(other, arm), ("score",))
+        shared = self.shared(arm, other).items()
+        by_seed = [self.values[arm, seed, names] - self.values[other, seed, names] for seed, names in shared]
+        return self._scores(arm, other, averaged(by_seed), ("score",))
 
     def by_seed(self, arm: str) -> tuple[float, ...]:
         """Returns the main metric of each seed; 0 where it is not defined."""

@@ -97,7 +97,7 @@ class DownstreamTrial(Artifact):
     """trial.json: one training of an arm, with one seed on one fold.
 
     `dev_scores` holds the development score after each epoch, in percent; the model of the best one is tested. `length`
-    is how many tokens one input of the arm may have, special tokens included; None for TF-IDF.
+    is how many tokens of a document one input of the arm may have, without special tokens; None for TF-IDF.
     """
 
     FILE: ClassVar[str] = "trial.json"

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 from longmlm.batches.collate import InputBatch, joined_rows
 from longmlm.batches.examples import IGNORED, Example
 from longmlm.batches.sampling import global_batch, micro_batches, share_of_rank
+from longmlm.errors import TrainingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
     """Map-style dataset of a rank's micro-batches, indexed by the cursor: the documents consumed before a step.
 
     Each step has `rows_per_step` documents, in an order that depends on the seed alone. Those of a rank are sorted by
-    length before they are cut into micro-batches. Without `pad`, micro-batches are packed.
+    length before they are cut into micro-batches. Without `pad`, micro-batches are packed. In contrastive tuning, the
+    negatives of a pair are the other pairs of its micro-batch: `min_in_micro_batch` is 2.
     """
 
     examples: Sequence[Example]
@@ -99,6 +101,7 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
     rank: int = 0
     num_processes: int = 1
     rows_per_micro_batch: int = 1
+    min_in_micro_batch: int = 1
 
     @property
     def num_rows(self) -> int:
@@ -116,7 +119,18 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
         return -(-len(self.examples) // self.rows_per_step)
 
     def in_micro_batches_of(self, num_rows: int) -> Self:
-        """Returns the same global batches in micro-batches of at most `num_rows` documents."""
+        """Returns the same global batches in micro-batches of at most `num_rows` documents.
+
+        Raises TrainingError if one of them would have fewer than `min_in_micro_batch`.
+        """
+        share = self.rows_per_step // self.num_processes
+        parts = micro_batches(np.zeros(share), self.rows_per_step, self.num_processes, num_rows)
+        if len(parts[-1]) < self.min_in_micro_batch:
+            raise TrainingError(
+                f"contrastive tuning needs at least {self.min_in_micro_batch} pairs in every micro-batch: raise "
+                f"recipe.documents_per_step, which is {self.rows_per_step}, or runtime.rows_per_micro_batch, or lower "
+                "the arm's length"
+            )
         return replace(self, rows_per_micro_batch=num_rows)
 
     def __getitem__(self, index: int) -> tuple[TaskBatch, ...]:

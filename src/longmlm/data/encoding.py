@@ -32,7 +32,7 @@ SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
 
 def encode(tokenizer: Tokenizer, text: Text, starts: Starts) -> Iterator[Tokens]:
     """Yields the tokens of each sentence that has any: those of the text encoded whole, cut at the offsets `starts`."""
-    tokenizer.encode_special_tokens = True  # set on each call, because a copy or a pickle of a tokenizer loses it
+    _read_special_tokens_as_text(tokenizer)
     first, parts = 1, []
     for ids, offsets, cut in _encode_piecewise(tokenizer, text):
         following = int(np.searchsorted(starts, cut, side="right"))
@@ -47,13 +47,22 @@ def encode(tokenizer: Tokenizer, text: Text, starts: Starts) -> Iterator[Tokens]
         yield sentence
 
 
-def encode_batch(tokenizer: Tokenizer, texts: Sequence[str], starts: Sequence[Starts]) -> Iterator[list[Tokens]]:
-    """Yields for each of many short texts what `encode` yields, in a fraction of the time."""
-    tokenizer.encode_special_tokens = True
-    for encoding, text_starts in zip(tokenizer.encode_batch(texts, add_special_tokens=False), starts, strict=True):
-        ids = np.array(encoding.ids, dtype=np.uint32)
-        parts = [ids] if len(text_starts) == 1 else _split(ids, _offsets(encoding), text_starts[1:])
-        yield [part for part in parts if len(part)]
+def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
+    """Returns the encodings of many short texts, in a fraction of the time that `encode` takes for each."""
+    _read_special_tokens_as_text(tokenizer)
+    return tokenizer.encode_batch(texts, add_special_tokens=False)
+
+
+def tokens_of(encoding: Encoding, starts: Starts) -> list[Tokens]:
+    """Returns the tokens of each sentence that has any, as `encode` does."""
+    ids = np.array(encoding.ids, dtype=np.uint32)
+    parts = [ids] if len(starts) == 1 else _split(ids, _offsets(encoding), starts[1:])
+    return [part for part in parts if len(part)]
+
+
+def _read_special_tokens_as_text(tokenizer: Tokenizer) -> None:
+    if not tokenizer.encode_special_tokens:  # a copy or a pickle of a tokenizer loses it; another thread may encode
+        tokenizer.encode_special_tokens = True
 
 
 def _split(ids: Tokens, offsets: Int64[np.ndarray, " n"], starts: Starts) -> list[Tokens]:

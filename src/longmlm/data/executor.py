@@ -59,6 +59,7 @@ def _run_in_workers(job: SliceJob, numbers: Sequence[int], num_workers: int, pro
 
 def _start_worker() -> None:
     """Ties this worker's life to the fork server, its parent, and to the main process, which the server outlives."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # slices run in parallel, not the tokenizer
     ignore_stop_signals()
     end_with_parent(signal.SIGKILL)
     Thread(target=_end_with_main, daemon=True).start()

@@ -31,7 +31,7 @@ def parse_labels(value: Any) -> tuple[tuple[str, ...], bool]:
 
 def parse_score(value: Any) -> float:
     """Returns a finite number."""
-    if _is_missing(value):
+    if is_missing(value):
         raise ValueError("no score")
     try:
         score = math.nan if isinstance(value, bool) else float(value)
@@ -48,7 +48,7 @@ def parse_spans(value: Any, text: str, unit: SpanUnit) -> tuple[LabelledSpan, ..
     The value is a list of {start, end, label} or [start, end, label], or a dict of three lists.
     """
     value = _parsed(value)
-    if _is_missing(value):
+    if is_missing(value):
         raise ValueError("no spans")
     columns = [value.get(key) for key in SPAN_KEYS] if isinstance(value, dict) else []
     lists = [column for column in columns if isinstance(column, list)]
@@ -79,7 +79,7 @@ def _span_of(item: Any, text: str, words: Sequence[tuple[int, int]] | None) -> L
 
 
 def _label_of(value: Any) -> str:
-    if _is_missing(value):
+    if is_missing(value):
         raise ValueError("no label")
     match value:
         case bool():
@@ -93,7 +93,8 @@ def _label_of(value: Any) -> str:
     raise ValueError("the label is neither a string, an integer nor true or false")
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Returns whether a field is empty: None, white space or NaN."""
     is_blank = isinstance(value, str) and not value.strip()
     return is_blank or value is None or (isinstance(value, float) and math.isnan(value))
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, assert_never
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
-from longmlm.data.label_values import parse_labels, parse_score, parse_spans
+from longmlm.data.label_values import is_missing, parse_labels, parse_score, parse_spans
 from longmlm.data.records import Fields, fields_of
 from longmlm.data.texts import Unreadable
 from longmlm.errors import DataError
@@ -124,7 +124,7 @@ def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> t
         id="" if name is None else str(name),
         text=text,
         split=split,
-        group=None if group in (None, "") else str(group),
+        group=None if is_missing(group) else str(group),
     )
     match task.kind:
         case "classification":
@@ -169,7 +169,7 @@ def _named(items: Iterable[LabelledRecord | SetAside]) -> Iterator[LabelledRecor
             yield item.set_aside("its id occurred before")
             continue
         seen.add(key)
-        candidates = (document.id, f"{Path(path).name}:{offset}", item.origin)
-        name = next((name for name in candidates if name and name not in names), item.origin)
+        candidates = (document.id, f"{Path(path).name}:{offset}", item.origin, f"{item.origin} ({document.split})")
+        name = next(name for name in candidates if name and name not in names)
         names.add(name)
         yield replace(item, document=replace(document, id=name))

@@ -32,6 +32,7 @@ class Extent:
 
 
 Record = tuple[int, Text | Unreadable]
+ClassNames = list[str] | dict[str, Any]  # names by number, or those of the fields of a record
 Fields = dict[str, Any]  # of a record: values as in JSON, but strings only in .csv files
 
 
@@ -91,7 +92,7 @@ def fields_of(path: Path, source: Source) -> Iterator[tuple[int, Fields | Unread
                 values = [text_or_reason(field.encode(errors="surrogateescape")) for field in fields or ()]
                 unreadable = next((value for value in values if isinstance(value, Unreadable)), None)
                 broken = unreadable or (None if fields else Unreadable("broken CSV"))
-                yield begin, broken or dict(zip(names, map(_in_memory, values), strict=True))
+                yield begin, broken or {name: _in_memory(values[names.index(name)]) for name in names}
         case _:
             for begin, value in _json_values(span, _json_object):
                 is_readable = isinstance(value, dict)
@@ -225,19 +226,37 @@ def _table_fields(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Itera
             number += 1
 
 
-def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
+def _class_names(schema: pa.Schema) -> dict[str, ClassNames]:
     """Returns the names of classes by column, from the description that `datasets` stores in a file."""
     described = orjson.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = described.get("info", {}).get("features", {})
-    inner = {name: feature.get("feature", feature) for name, feature in features.items() if isinstance(feature, dict)}
-    return {name: feature["names"] for name, feature in inner.items() if feature.get("_type") == "ClassLabel"}
+    features = (described.get("info") or {}).get("features") or {}
+    found = {name: _names_in(feature) for name, feature in features.items()}
+    return {name: names for name, names in found.items() if names}
 
 
-def _named(value: Any, names: list[str]) -> Any:
-    """Returns the names of a class or of several; None for a missing one, which has the number -1."""
+def _names_in(feature: Any) -> ClassNames:
+    """Returns the names of a class, or of the classes in the fields of a record; of a list, those of its items."""
+    if isinstance(feature, list):
+        return _names_in(feature[0]) if feature else {}
+    if not isinstance(feature, dict):
+        return {}
+    if feature.get("_type") == "ClassLabel":
+        return feature.get("names") or {}
+    if "feature" in feature and isinstance(feature.get("_type"), str):
+        return _names_in(feature["feature"])
+    found = {name: _names_in(inner) for name, inner in feature.items() if isinstance(inner, dict | list)}
+    return {name: names for name, names in found.items() if names}
+
+
+def _named(value: Any, names: ClassNames) -> Any:
+    """Returns a value with names in place of the numbers of classes; None in place of -1, a missing one."""
     if isinstance(value, list):
         return [_named(item, names) for item in value]
-    return names[value] if value is not None and value >= 0 else None
+    if isinstance(names, list):
+        return names[value] if value is not None and value >= 0 else None
+    if not isinstance(value, dict):
+        return value
+    return value | {name: _named(value[name], inner) for name, inner in names.items() if name in value}
 
 
 def _column_records(arrays: Iterable[pa.Array], start: int) -> Iterator[Record]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from tokenizers import Encoding
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
@@ -23,13 +24,14 @@ from longmlm.artifacts.rows import (
     SplitReport,
 )
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
-from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch
+from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch, tokens_of
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
 from longmlm.data.rows import Row, Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError
 from longmlm.folders import PARTIAL, seal
+from longmlm.processes import one_ahead
 from longmlm.settings.prepare import PrepareRecipe
 
 CONTENT = "content"  # the folder that becomes the output
@@ -149,7 +151,6 @@ def pack_slice(job: SliceJob, number: int) -> None:
     """
     if job.is_finished(number):
         return
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # slices run in parallel, not the tokenizer
     counts = {split: Counts(job.recipe.row_length, len(job.recipe.sources)) for split in SPLITS}
     open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
     hashes: list[int] = []
@@ -193,16 +194,21 @@ def tokenized(
 ) -> Iterator[tuple[Document, Iterable[Tokens]]]:
     """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
 
-    `languages` are those of the sources, by number.
+    While the caller uses one batch of documents, a thread encodes the next. `languages` are those of the sources, by
+    number.
     """
     tokenizer = vocabulary.tokenizer
-    for batch in _batches(documents):
+
+    def encoded(batch: list[Document]) -> list[Encoding]:
+        texts = [cast(str, document.text) for document in batch]  # none is long enough to be a LongText
+        return encode_batch(tokenizer, texts) if len(batch) > 1 else []
+
+    for batch, encodings in one_ahead(encoded, _batches(documents)):
         starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
         if len(batch) == 1:
             yield batch[0], encode(tokenizer, batch[0].text, starts[0])
         else:
-            texts = [cast(str, document.text) for document in batch]  # none is long enough to be a LongText
-            yield from zip(batch, encode_batch(tokenizer, texts, starts), strict=True)
+            yield from zip(batch, map(tokens_of, encodings, starts), strict=True)
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

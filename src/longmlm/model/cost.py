@@ -211,12 +211,13 @@ def _bytes_per_token(config: Any, layers: nn.ModuleList, work: Work) -> tuple[in
     every layer saves only its input, and one layer at a time, recomputed, saves everything. The rest is 10 bytes per
     unit of width for embeddings and head, and the logits.
     """
-    feed_forward = max(part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
+    widths = (part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
+    feed_forward = max(widths, default=config.intermediate_size)  # some families have layers of their own
     if config.model_type in GATED:
         feed_forward *= 2
     per_width, per_pair = _saved_bytes_of_attention(config, layers, work)
     layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
-    return layer, 10 * config.hidden_size + BYTES_PER_LOGIT * work.selected_fraction * config.vocab_size
+    return layer, 10 * config.hidden_size + BYTES_PER_LOGIT * work.selected_fraction * getattr(config, "vocab_size", 0)
 
 
 def _saved_bytes_of_attention(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, int]:
@@ -226,7 +227,7 @@ def _saved_bytes_of_attention(config: Any, layers: nn.ModuleList, work: Work) ->
     models that cannot use `packed_attention`; on a GPU, their fused attention saves a mask value for each pair, in the
     type of the activations, because nearly every micro-batch has padding.
     """
-    dropout, heads = has_dropout(layers), config.num_attention_heads
+    dropout, heads = has_dropout(layers), getattr(config, "num_attention_heads", 0)  # FNet has none
     match config.model_type:
         case "deberta":  # its attention is computed in fp32
             return 73 if work.is_half else 80, heads * (28 if dropout else 20)

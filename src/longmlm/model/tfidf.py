@@ -124,7 +124,7 @@ def _fitted(
     from sklearn.linear_model import LogisticRegression
 
     def regression() -> LogisticRegression:
-        return LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, random_state=seed)
+        return LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, random_state=seed % 2**32)
 
     numbers = {label: number for number, label in enumerate(corpus.labels)}
     has_label = np.zeros((len(train), len(numbers)))

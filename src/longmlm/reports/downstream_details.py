@@ -20,11 +20,11 @@ def position_sections(comparison: DownstreamComparison) -> list[Section]:
     length, starts = comparison.length, position_starts(comparison.length)
     into = _binned(comparison, "tokens into the document", bin_names(starts), lambda arm: arm.by_position)
     border = _binned(comparison, "tokens from a border", bin_names(BORDER_STARTS), lambda arm: arm.by_border)
-    sections = [
-        Section("By distance into the document", f"F1 of the entities that begin there, in percent.{more}", into[0]),
-        Section("F1 by distance into the document", "With 95 % intervals.", into[1]),
-    ]
-    if border[0].lines[0][1:]:
+    text = f"F1 of the entities that begin there, in percent.{more}"
+    sections = [Section("By distance into the document", text, into[0])]
+    if into[1].series:
+        sections.append(Section("F1 by distance into the document", "With 95 % intervals.", into[1]))
+    if border[1].series:
         text = (
             f"Distance from the nearest border between chunks of {length:,} tokens, the shortest input of an arm, "
             "whether or not it reads chunks; documents of one chunk have no border. F1 in percent."
@@ -39,7 +39,7 @@ def beyond_table(comparison: DownstreamComparison) -> Table:
     name = beyond(comparison.length)
     by_arm = [(arm.arm, next(score for score in arm.scores if score.metric == name)) for arm in comparison.arms]
     lines = [[name, *(percent(value, 1) for value in (score.mean, score.low, score.high))] for name, score in by_arm]
-    return Table(["arm", "found (%)", "from", "to"], lines)
+    return Table(["arm", "found (%)", "95 % low", "95 % high"], lines)
 
 
 def label_table(comparison: DownstreamComparison) -> Table:
@@ -142,7 +142,8 @@ def _binned(
         scores = [(float(x), by_arm[arm.arm][name]) for x, name in enumerate(kept)]
         known = [(x, score) for x, score in scores if score.mean is not None]
         values, intervals = [s.mean or 0.0 for _, s in known], [s.interval for _, s in known]
-        series.append(Series(arm.arm, colour, [x for x, _ in known], values, intervals=intervals))
+        if known:
+            series.append(Series(arm.arm, colour, [x for x, _ in known], values, intervals=intervals))
     return Table(["arm", *kept], lines), Chart("F1 of entities", (title, "F1 (%)"), series, "points", kept)
 
 

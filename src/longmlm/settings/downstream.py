@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from longmlm.settings.prepare import check_delimiter
-from longmlm.settings.pretrain import Precision, PretrainRuntime
+from longmlm.settings.pretrain import Precision, PretrainRuntime, check_regularisation
 
 TaskKind = Literal["classification", "labelling", "similarity"]
 Reading = Literal["first", "middle", "last", "head-tail", "chunks"]
@@ -170,6 +170,7 @@ class FinetuneRecipe:
         for name in ("learning_rate", "num_epochs", "frozen_learning_rate", "frozen_num_epochs"):
             if repeated := [value for value, count in Counter(getattr(self, name)).items() if count > 1]:
                 raise ValueError(f"{name} must be different numbers: {repeated[0]} is repeated")
+        check_regularisation(self.weight_decay, self.dropout)
         if self.documents_per_step < 1 or self.patience < 1:
             raise ValueError("documents_per_step and patience must be at least 1")
         if not 0 <= self.warmup_fraction < 1:
@@ -225,6 +226,8 @@ class DownstreamConfig:
     def __post_init__(self) -> None:
         if not self.arms:
             raise ValueError("set arms under [arms.NAME]")
+        if self.num_explained < 0:
+            raise ValueError("num_explained must not be negative")
         for name in self.arms:
             if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
                 raise ValueError(f"arm {name!r}: a name may contain only letters, digits, -, _, + and .")

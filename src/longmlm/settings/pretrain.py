@@ -84,16 +84,23 @@ class PretrainRecipe:
             raise ValueError(f"batch_tokens must be at most {MAX_BATCH_TOKENS:,}: a global batch is masked in memory")
         if not (0 <= self.adam_beta1 < 1 and 0 <= self.adam_beta2 < 1 and 0 < self.adam_epsilon < math.inf):
             raise ValueError("adam_beta1 and adam_beta2 must be at least 0 and below 1, adam_epsilon positive")
-        if not (0 <= self.weight_decay < math.inf and self.max_gradient_norm > 0):
-            raise ValueError("weight_decay must not be negative, max_gradient_norm must be positive")
+        if not self.max_gradient_norm > 0:
+            raise ValueError("max_gradient_norm must be positive")
+        check_regularisation(self.weight_decay, self.dropout)
         if not 0 <= self.seed < 2**63:
             raise ValueError("seed must be at least 0 and below 2 ** 63")
         if min(self.warmup_steps, self.decay_steps) < 0 or self.warmup_steps + self.decay_steps > self.num_steps:
             raise ValueError("warmup_steps and decay_steps must not be negative nor exceed num_steps together")
         if self.schedule == "constant-then-decay" and not self.decay_steps:
             raise ValueError("constant-then-decay needs decay_steps")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ValueError("dropout must be at least 0 and below 1")
+
+
+def check_regularisation(weight_decay: float, dropout: float | None) -> None:
+    """Raises ValueError for values that no training can use."""
+    if not 0 <= weight_decay < math.inf:
+        raise ValueError("weight_decay must not be negative")
+    if dropout is not None and not 0 <= dropout < 1:
+        raise ValueError("dropout must be at least 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from longmlm.data.folds import Fold, folds_of, units_of
 from longmlm.data.labelled import LabelledCorpus, read_labelled
 from longmlm.errors import DataError, counted
 from longmlm.evaluation.occlusion import longest_documents
+from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.task_explanations import explanations_of
 from longmlm.evaluation.task_outputs import outputs_of
 from longmlm.evaluation.task_predictions import predictions_of
@@ -123,7 +124,8 @@ def train_trial(trial: Trial) -> RunSummary | None:
     if run.accelerator.is_main_process:
         write_vectors(trial.config.vectors, run.backend.objective)
     write_summary(run, state)
-    if state.step < task.recipe.num_steps and not task.evaluation.is_over(state):
+    is_over = state.step >= task.recipe.num_steps or task.evaluation.is_over(state)
+    if not is_over or state.accuracy_here is None:  # a signal in the last step leaves that step without a score
         print(f"stopped by {stop.signal_name} after step {state.step}: the same command resumes from there")
         return None
     return artifact.read(RunSummary, run.folder / RunSummary.FILE)
@@ -132,7 +134,7 @@ def train_trial(trial: Trial) -> RunSummary | None:
 def evaluate_and_save(trial: Trial, summary: RunSummary | None) -> DownstreamTrial:
     """Returns what the model of the best epoch, or one that is not trained, predicts for the test documents."""
     config, corpus, accelerator = trial.config, trial.corpus, trial.accelerator
-    checkpoint = best_checkpoint(trial.folder) if summary else None
+    checkpoint = best_checkpoint(trial.folder, first_step=1) if summary else None
     precision = read_state(checkpoint).precision if checkpoint else None
     loaded = load_task_model(config, corpus, str(checkpoint) if checkpoint else None)
     objective = task_objective(config, loaded, precision or resolved_precision(config.recipe.precision))
@@ -140,6 +142,8 @@ def evaluate_and_save(trial: Trial, summary: RunSummary | None) -> DownstreamTri
     examples, pad = trial.examples(loaded, corpus), padding_token(config, loaded.tokenizer)
     if summary is None:
         check_longest_input(config, objective, examples, pad)
+    for note in check_packed_examples(objective, examples, pad):
+        accelerator.print(note)
     rows = evaluation_rows(accelerator, config.runtime, cost_of_trial(config, loaded, examples, objective.precision))
 
     def examples_of_texts(texts: Sequence[str]) -> tuple[Example, ...]:
@@ -173,7 +177,7 @@ def evaluate_and_save(trial: Trial, summary: RunSummary | None) -> DownstreamTri
     if checkpoint:
         save_best(loaded, trial.folder / MODEL)
     scores = dev_scores(trial.folder) if summary else ()
-    length = input_length(config, loaded.model, loaded.tokenizer)
+    length = input_length(config, loaded.model, loaded.tokenizer) - loaded.tokenizer.num_special_tokens_to_add()
     return trial_result(config, with_units(predictions, corpus), explanations, scores, cost, length)
 
 

@@ -199,7 +199,7 @@ def is_trained(stage: PretrainConfig) -> bool:
 
 def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
     """Runs a stage to its end; exits with its code if it fails, and with 128 + the signal that stopped it."""
-    command = [sys.executable, "-m", "longmlm", name]
+    command = [sys.executable, "-P", "-m", "longmlm", name]  # -P: no module comes from the current folder
     if name == "pretrain" and config.launch:
         command = [*shlex.split(config.launch), "-m", "longmlm.stages.pretrain"]
     environment = {**os.environ, "PATH": search_path()}

@@ -18,9 +18,9 @@ from longmlm.batches.examples import Example, examples_of
 from longmlm.batches.tasks import TaskBatches, collate_examples
 from longmlm.data.folds import Fold
 from longmlm.data.labelled import LabelledCorpus
-from longmlm.errors import ModelError, TrainingError
+from longmlm.errors import ModelError
 from longmlm.evaluation.measure import inference
-from longmlm.evaluation.packing import NUM_ROWS, check_packed_batch
+from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.task_evaluation import TaskEvaluation
 from longmlm.model.architecture import position_offset
 from longmlm.model.cost import Cost, Work, finetuning_cost
@@ -74,9 +74,7 @@ def open_run(trial: Trial) -> tuple[Task, Run, Path | None]:
     check_longest_input(config, objective, examples, pad)
     read_vectors(config.vectors, objective)
     train_examples = training_examples(config, [examples[number] for number in trial.fold.train])
-    if objective.reads_packed_batches and accelerator.device.type != "cpu":
-        padded, packed = (collate_examples(train_examples[:NUM_ROWS], one) for one in (pad, None))
-        notes += check_packed_batch(objective, padded, packed)
+    notes += check_packed_examples(objective, train_examples, pad)
     num_documents = max(accelerator.num_processes, min(len(train_examples), config.recipe.documents_per_step))
     batches = TaskBatches(
         examples=train_examples,
@@ -85,6 +83,7 @@ def open_run(trial: Trial) -> tuple[Task, Run, Path | None]:
         pad=None if objective.reads_packed_batches else pad,
         rank=accelerator.process_index,
         num_processes=accelerator.num_processes,
+        min_in_micro_batch=2 if config.task.kind == "similarity" else 1,
     )
     recipe = recipe_of(config, batches.steps_per_epoch)
     run = Run(
@@ -128,19 +127,9 @@ def check_longest_input(
 
 
 def documents_per_micro_batch(trial: Trial, run: Run, batches: TaskBatches, saved: MicroBatch | None) -> int:
-    """Returns what rows_per_micro_batch does; for similarity, the number of pairs that fit, on a CPU too.
-
-    A pair's negatives are the other pairs of its micro-batch: raises TrainingError if it is alone.
-    """
-    is_similarity = trial.config.task.kind == "similarity"
-    longest = 1 if is_similarity else max(map(len, batches.examples))
-    num_documents = rows_per_micro_batch(run, batches.rows_per_step, longest, saved)
-    if is_similarity and min(num_documents, batches.rows_per_step // batches.num_processes) < 2:  # noqa: PLR2004
-        raise TrainingError(
-            "contrastive tuning needs at least 2 pairs in a micro-batch: raise recipe.documents_per_step, which is "
-            f"{trial.config.recipe.documents_per_step}, or runtime.rows_per_micro_batch, or lower the arm's length"
-        )
-    return num_documents
+    """Returns what rows_per_micro_batch does; for similarity, the number of pairs that fit, on a CPU too."""
+    longest = 1 if trial.config.task.kind == "similarity" else max(map(len, batches.examples))
+    return rows_per_micro_batch(run, batches.rows_per_step, longest, saved)
 
 
 def record_of(

@@ -118,26 +118,29 @@ def read_state(folder: Path) -> CheckpointState:
     return saved
 
 
-def evaluated_checkpoints(run: Path) -> Iterator[tuple[float, Path]]:
-    """Yields held-out accuracy and folder of each checkpoint that was saved at an evaluated step."""
+def evaluated_checkpoints(run: Path, first_step: int = 0) -> Iterator[tuple[float, Path]]:
+    """Yields held-out accuracy and folder of each checkpoint that was saved at an evaluated step from `first_step` on.
+
+    A checkpoint whose state cannot be read is damaged: it is left out.
+    """
     for folder in list_checkpoints(run):
         try:
-            accuracy = read_state(folder).state.accuracy_here
+            state = read_state(folder).state
         except (ArtifactError, OSError):
             continue
-        if accuracy is not None:
-            yield accuracy, folder
+        if state.accuracy_here is not None and state.step >= first_step:
+            yield state.accuracy_here, folder
 
 
-def best_checkpoint(run: Path) -> Path:
+def best_checkpoint(run: Path, first_step: int = 0) -> Path:
     """Returns the intact checkpoint with the highest held-out accuracy, the newest where none was evaluated.
 
-    Raises CheckpointError for a run without an intact checkpoint.
+    A checkpoint before `first_step` counts as not evaluated. Raises CheckpointError for a run without an intact one.
     """
     newest = newest_verified(run).folder
     if newest is None:
         raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
-    evaluated = (folder for _, folder in sorted(evaluated_checkpoints(run), reverse=True))
+    evaluated = (folder for _, folder in sorted(evaluated_checkpoints(run, first_step), reverse=True))
     return next((folder for folder in evaluated if not damage_of(folder)), newest)
 
 

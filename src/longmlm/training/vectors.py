@@ -16,19 +16,26 @@ from longmlm.training.objective import Objective
 def read_vectors(file: str | None, objective: Objective) -> None:
     """Makes a frozen encoder keep the vectors of each document; it starts with those in the file, if there is one."""
     if isinstance(objective, ClassificationObjective) and objective.is_frozen:
-        objective.cached = _content(Path(file), objective.model.device) if file else {}
+        objective.cached = _content(_of_precision(file, objective), objective.model.device) if file else {}
 
 
 def write_vectors(file: str | None, objective: Objective) -> None:
     """Replaces the file by all vectors that a frozen encoder has; raises OSError when the disk is full."""
     if file and isinstance(objective, ClassificationObjective) and objective.cached:
-        if objective.cached.keys() <= _content(Path(file), torch.device("cpu")).keys():
+        path = _of_precision(file, objective)
+        if objective.cached.keys() <= _content(path, torch.device("cpu")).keys():
             return
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
-        partial = partial_of(Path(file))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = partial_of(path)
         with full_disk_as_os_error(partial):
             save_file({key: vectors.cpu() for key, vectors in objective.cached.items()}, partial)
-        partial.replace(file)
+        partial.replace(path)
+
+
+def _of_precision(file: str, objective: ClassificationObjective) -> Path:
+    """Returns the file for vectors in the objective's precision, which `auto` resolves on each machine."""
+    path = Path(file)
+    return path.with_name(f"{path.stem}-{objective.precision}{path.suffix}")
 
 
 def _content(file: Path, device: torch.device) -> dict[str, Tensor]:

@@ -182,7 +182,8 @@ def run_module(module: str, arguments: Sequence[str], log: Path, label: str) -> 
     Its output is added to the log.
     """
     start = log.stat().st_size if log.is_file() else 0
-    code, stopped_by = run_child([sys.executable, "-m", module, *arguments], os.environ, log=log)
+    command = [sys.executable, "-P", "-m", module, *arguments]  # -P: no module comes from the current folder
+    code, stopped_by = run_child(command, os.environ, log=log)
     if stopped_by:
         print(f"{label} stopped by {stopped_by}: run the same command again to resume", file=sys.stderr)
         sys.exit(128 + signal.Signals[stopped_by])
