@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,15 @@ def test_two_workers_write_the_rows_of_one_and_a_killed_worker_is_noticed(tmp_pa
     assert made(output) == undisturbed(tmp_path / "undisturbed")
 
 
+@pytest.fixture
+def sigint_is_not_ignored() -> Iterator[None]:
+    """Lets processes of a test receive SIGINT, which a shell ignores for a job in the background, such as pytest."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint_is_not_ignored")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_signal_ends_prepare_at_once_with_its_workers(tmp_path: Path, number: signal.Signals) -> None:
     output = tmp_path / "rows"
