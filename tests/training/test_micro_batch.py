@@ -108,7 +108,10 @@ def test_the_micro_batch_of_another_number_of_processes_or_device_is_chosen_anew
 
 @pytest.mark.parametrize(
     ("is_recomputed", "remedy"),
-    [(False, "set activation_checkpointing = true"), (True, "prepare shorter rows, or use a machine with more memory")],
+    [
+        (False, "set activation_checkpointing = true"),
+        (True, "read shorter rows or documents, or use a machine with more memory"),
+    ],
 )
 def test_too_little_memory_for_one_row_is_refused_before_training(by_memory, chosen, tmp_path, is_recomputed, remedy):
     config = with_runtime(by_memory, activation_checkpointing=is_recomputed)

@@ -123,7 +123,10 @@ def test_a_number_that_the_user_set_is_not_changed(settings, train, limit):
 
 @pytest.mark.parametrize(
     ("is_recomputed", "remedy"),
-    [(False, "set activation_checkpointing = true"), (True, "prepare shorter rows, or use a machine with more memory")],
+    [
+        (False, "set activation_checkpointing = true"),
+        (True, "read shorter rows or documents, or use a machine with more memory"),
+    ],
 )
 @pytest.mark.parametrize("rows", [None, 1])
 def test_one_row_that_does_not_fit_is_an_error_with_the_remedy(automatic, train, limit, rows, is_recomputed, remedy):

@@ -64,7 +64,9 @@ def remedy_for_one_row(run: Run) -> str:
     """Returns what a user can do when not even one row fits into memory."""
     is_kept = not run.runtime.activation_checkpointing
     return (
-        "set activation_checkpointing = true" if is_kept else "prepare shorter rows, or use a machine with more memory"
+        "set activation_checkpointing = true"
+        if is_kept
+        else "read shorter rows or documents, or use a machine with more memory"
     )
 
 
