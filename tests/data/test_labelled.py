@@ -208,6 +208,63 @@ def test_a_missing_group_is_no_group(tmp_path: Path) -> None:
 
 
 def test_the_first_of_two_columns_of_one_name_counts(tmp_path: Path) -> None:
-    (tmp_path / "twice.csv").write_text("text,label,text\nfirst,a,second\nthird,b,fourth\n", encoding="utf-8")
+    (tmp_path / "twice.csv").write_text("text,label,text\nfirst,a,x\nthird,b,x\nfifth,a,x\nseventh,b,x\n", encoding="utf-8")
     corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(f"{tmp_path}/twice.csv",))))
-    assert {document.text for document in corpus.documents} <= {"first", "third"} and corpus.documents
+    assert {document.text for document in corpus.documents} == {"first", "third", "fifth", "seventh"}
+
+
+TAGGED = {"tokens": ["Anna", "Karenina", "in", "Bern", "Rome"], "tags": ["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]}
+TAGGED_SPANS = (LabelledSpan(0, 13, "PER"), LabelledSpan(17, 21, "LOC"), LabelledSpan(22, 26, "LOC"))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_tagged_words_are_a_text_with_spans(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"tagged.{ending}"
+    path.write_bytes(FORMATS[ending]([TAGGED]))
+    data = LabelledData(files=(str(path),), text_field="tokens", tags_field="tags")
+    [document] = read_labelled(LabelledTask(kind="labelling", data=data)).documents
+    assert document.text == "Anna Karenina in Bern Rome"
+    assert document.spans == TAGGED_SPANS
+
+
+def test_numbered_tags_of_a_dataset_have_names(tmp_path: Path) -> None:
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    features = Features({"tokens": Sequence(Value("string")), "tags": Sequence(ClassLabel(names=names))})
+    columns = {"tokens": [TAGGED["tokens"]], "tags": [[names.index(tag) for tag in TAGGED["tags"]]]}
+    DatasetDict({"train": Dataset.from_dict(columns, features)}).save_to_disk(tmp_path / "saved")
+    data = LabelledData(dataset=str(tmp_path / "saved"), text_field="tokens", tags_field="tags")
+    [document] = read_labelled(LabelledTask(kind="labelling", data=data)).documents
+    assert document.spans == TAGGED_SPANS
+
+
+@pytest.mark.parametrize(
+    ("tags", "spans"),
+    [
+        (["S-A", "B-A", "E-A", "U-A", "O"], ["a", "b c", "d"]),
+        (["I-A", "I-A", "I-B", None, "L-B"], ["a b", "c", "e"]),
+        (["O", "O", "O", "O", "B-first-name"], ["e"]),
+    ],
+)
+def test_other_schemes_of_tags_are_read(tmp_path: Path, tags: list[str | None], spans: list[str]) -> None:
+    more = {"tokens": [*"ab"], "tags": ["B-A", "B-B"]}
+    corpus = read(
+        tmp_path, [{"tokens": [*"abcde"], "tags": tags}, more], "labelling", text_field="tokens", tags_field="tags"
+    )
+    document = corpus.documents[0]
+    assert [document.text[span.start : span.end] for span in document.spans] == spans
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"tokens": ["a", "b"], "tags": ["O"]}, "not as many tags as words"),
+        ({"tokens": ["a"], "tags": ["PER"]}, "the tag 'PER' is neither O nor B- or I- and a label"),
+        ({"tokens": ["a"], "tags": [3]}, "the tag 3 is neither O nor B- or I- and a label"),
+        ({"tokens": ["a", " "], "tags": ["O", "O"]}, "a word that is no text"),
+        ({"tokens": "a b", "tags": "O O"}, "words or tags are not a list"),
+        ({"tokens": ["a"]}, "no field 'tags'"),
+    ],
+)
+def test_faulty_tags_are_set_aside(tmp_path: Path, record: dict[str, Any], reason: str) -> None:
+    corpus = read(tmp_path, [TAGGED, record], "labelling", text_field="tokens", tags_field="tags")
+    assert reasons(corpus) == [reason] and len(corpus.documents) == 1

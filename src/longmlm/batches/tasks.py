@@ -124,7 +124,7 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
         Raises TrainingError if one of them would have fewer than `min_in_micro_batch`.
         """
         share = self.rows_per_step // self.num_processes
-        parts = micro_batches(np.zeros(share), self.rows_per_step, self.num_processes, num_rows)
+        parts = micro_batches(np.zeros(share, np.int64), self.rows_per_step, self.num_processes, num_rows)
         if len(parts[-1]) < self.min_in_micro_batch:
             raise TrainingError(
                 f"contrastive tuning needs at least {self.min_in_micro_batch} pairs in every micro-batch: raise "

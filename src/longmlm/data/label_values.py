@@ -13,6 +13,7 @@ from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.settings.downstream import SpanUnit
 
 SPAN_KEYS = ("start", "end", "label")
+PREFIXES, STARTING, ENDING = (*"BIESLU",), (*"BSU",), (*"ESLU",)  # of tags: BIO, BIOES and BILOU
 WORD = re.compile(r"\S+")
 # NumPy writes a list of strings without commas, and Python would join these strings.
 WITHOUT_COMMA = re.compile(r"""\[\s*(['"])[^'"]*\1\s+\1""")
@@ -61,6 +62,41 @@ def parse_spans(value: Any, text: str, unit: SpanUnit) -> tuple[LabelledSpan, ..
     if any(following.start < span.end for span, following in pairwise(spans)):
         raise ValueError("overlapping spans")
     return tuple(spans)
+
+
+def parse_tags(words: Any, tags: Any) -> tuple[str, tuple[LabelledSpan, ...]]:
+    """Returns the words as a text, and the spans of their tags.
+
+    Example: Anna Karenina in Bern, tagged B-PER I-PER O B-LOC, has PER from character 0 to 13 and LOC from 17 to 21. As
+    in conlleval, an I- tag that does not continue a span of its label starts one. E-, S-, L- and U- tags count too.
+    """
+    words, tags = _parsed(words), _parsed(tags)
+    if not all(isinstance(values, list | tuple) for values in (words, tags)):
+        raise ValueError("words or tags are not a list")
+    if len(words) != len(tags):
+        raise ValueError("not as many tags as words")
+    if not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError("a word that is no text")
+    spans, begin, is_open = list[LabelledSpan](), 0, False
+    for word, tag in zip(words, tags, strict=True):
+        prefix, label = _tag_of(tag)
+        if prefix != "O" and is_open and prefix not in STARTING and spans[-1].label == label:
+            spans[-1] = LabelledSpan(spans[-1].start, begin + len(word), label)
+        elif prefix != "O":
+            spans.append(LabelledSpan(begin, begin + len(word), label))
+        is_open = prefix != "O" and prefix not in ENDING
+        begin += len(word) + 1
+    return " ".join(words), tuple(spans)
+
+
+def _tag_of(value: Any) -> tuple[str, str]:
+    """Returns the prefix of a tag and its label; a missing tag is O."""
+    if is_missing(value) or value == "O":
+        return "O", ""
+    prefix, dash, label = value.partition("-") if isinstance(value, str) else ("", "", "")
+    if prefix not in PREFIXES or not dash or not label:
+        raise ValueError(f"the tag {value!r} is neither O nor B- or I- and a label")
+    return prefix, label
 
 
 def _span_of(item: Any, text: str, words: Sequence[tuple[int, int]] | None) -> LabelledSpan:

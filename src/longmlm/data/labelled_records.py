@@ -9,7 +9,7 @@ from typing import Any, Literal, assert_never
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
-from longmlm.data.label_values import is_missing, parse_labels, parse_score, parse_spans
+from longmlm.data.label_values import is_missing, parse_labels, parse_score, parse_spans, parse_tags
 from longmlm.data.records import Fields, fields_of
 from longmlm.data.texts import Unreadable
 from longmlm.errors import DataError
@@ -113,7 +113,10 @@ def _sources(data: LabelledData) -> list[tuple[Source, GivenSplit | None]]:
 def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> tuple[LabelledDocument, bool]:
     """Returns the document, and whether its label is a list; raises ValueError with the reason if it is none."""
     data = task.data
-    name, text = fields.get(data.id_field), _text(fields, data.text_field)
+    name, tagged = fields.get(data.id_field), None
+    if data.tags_field:
+        tagged = parse_tags(_field(fields, data.text_field), _field(fields, data.tags_field))
+    text = tagged[0] if tagged else _text(fields, data.text_field)
     if data.split_field:
         given = str(_field(fields, data.split_field)).strip().lower()
         split = next((split for split, names in SPLIT_NAMES.items() if given in names), None)
@@ -131,7 +134,7 @@ def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> t
             labels, has_list = parse_labels(_field(fields, data.label_field))
             return replace(document, labels=labels), has_list
         case "labelling":
-            spans = parse_spans(_field(fields, data.spans_field), text, data.span_unit)
+            spans = tagged[1] if tagged else parse_spans(_field(fields, data.spans_field), text, data.span_unit)
             return replace(document, spans=spans), False
         case "similarity":
             second, score = _text(fields, data.second_text_field), parse_score(_field(fields, data.label_field))

@@ -76,27 +76,32 @@ def records_of(span: Span, source: Source) -> Iterator[Record]:
 def fields_of(path: Path, source: Source) -> Iterator[tuple[int, Fields | Unreadable]]:
     """Yields the offset and all fields of every record of a file that is not .txt; blank lines are not records.
 
-    The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text.
+    The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text or of
+    lists of words.
     """
-    span = Span(str(path), 0, extent_of(path, source).length, 0, 0)
     match kind_of(path):
         case ".parquet":
             with pq.ParquetFile(path) as file:
+                _check_text_column(path, source.text_field, file.schema_arrow, has_words=True)
                 yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow)
         case ".arrow":
-            table = _arrow_table(path, source.text_field)
+            table = _arrow_table(path, source.text_field, has_words=True)
             yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema)
         case ".csv":
             names = _header(path, source)
-            for begin, fields in _csv_fields(span, source, len(names)):
+            for begin, fields in _csv_fields(_whole(path), source, len(names)):
                 values = [text_or_reason(field.encode(errors="surrogateescape")) for field in fields or ()]
                 unreadable = next((value for value in values if isinstance(value, Unreadable)), None)
                 broken = unreadable or (None if fields else Unreadable("broken CSV"))
                 yield begin, broken or {name: _in_memory(values[names.index(name)]) for name in names}
         case _:
-            for begin, value in _json_values(span, _json_object):
+            for begin, value in _json_values(_whole(path), _json_object):
                 is_readable = isinstance(value, dict)
                 yield begin, {name: _in_memory(item) for name, item in value.items()} if is_readable else value
+
+
+def _whole(path: Path) -> Span:
+    return Span(str(path), 0, count_bytes(path), 0, 0)
 
 
 def _in_memory(value: Any) -> Any:
@@ -208,9 +213,9 @@ def _parquet_records(span: Span, field: str) -> Iterator[Record]:
             begin = following
 
 
-def _arrow_table(path: Path, field: str) -> pa.Table:
+def _arrow_table(path: Path, field: str, has_words: bool = False) -> pa.Table:
     table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-    _check_text_column(path, field, table.schema)
+    _check_text_column(path, field, table.schema, has_words)
     return table
 
 
@@ -268,9 +273,12 @@ def _column_records(arrays: Iterable[pa.Array], start: int) -> Iterator[Record]:
             start += 1
 
 
-def _check_text_column(path: Path, field: str, schema: pa.Schema) -> None:
+def _check_text_column(path: Path, field: str, schema: pa.Schema, has_words: bool = False) -> None:
+    """Raises DataError if there is no column of text or, with `has_words`, of lists of words."""
     _check_column(path, field, schema.names)
     kind = schema.field(field).type
+    if has_words and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        kind = kind.value_type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise DataError(f"{path}: column {field!r} holds {kind}, not text: set text_field to a column of text")

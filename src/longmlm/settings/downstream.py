@@ -55,6 +55,8 @@ class LabelledData:
     """Field with the label, or a list of labels; for similarity, a number: the more similar, the higher."""
     spans_field: str = "spans"
     """Field with the labelled spans, for labelling: a list of {start, end, label}; `end` is one past the last."""
+    tags_field: str | None = None
+    """Field with a BIO tag for each word, such as B-PER, instead of spans; the text field then holds the words."""
     span_unit: SpanUnit = "characters"
     """What start and end of a span count: characters, or words between white space; both from 0."""
     split_field: str | None = None
@@ -90,6 +92,8 @@ class LabelledTask:
     """Share of the documents to test on, unless the data say which, or `num_folds` is set."""
 
     def __post_init__(self) -> None:
+        if self.data.tags_field and self.kind != "labelling":
+            raise ValueError("data.tags_field needs kind = labelling")
         if self.num_folds is not None and self.num_folds < 2:
             raise ValueError("num_folds must be at least 2")
         data = self.data
