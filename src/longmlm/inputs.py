@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.evaluation import evaluation_in
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.data.files import files_of
@@ -128,9 +129,11 @@ def _check_evaluate(config: EvaluateConfig) -> None:
 def _check_release(config: ReleaseConfig) -> None:
     if config.publish:
         check_can_publish(config.target())
-    if not config.follow and not _is_run(config.model):
+    is_trial = (Path(config.model) / DownstreamTrial.FILE).is_file()
+    if not config.follow and not is_trial and not _is_run(config.model):
         local_weights(config.model)
-    _check_rows(config.rows)
+    if config.rows:
+        _check_rows(config.rows)
     if config.evaluation and not config.follow:
         evaluation_in(Path(config.evaluation))
 

@@ -208,7 +208,9 @@ def test_a_missing_group_is_no_group(tmp_path: Path) -> None:
 
 
 def test_the_first_of_two_columns_of_one_name_counts(tmp_path: Path) -> None:
-    (tmp_path / "twice.csv").write_text("text,label,text\nfirst,a,x\nthird,b,x\nfifth,a,x\nseventh,b,x\n", encoding="utf-8")
+    (tmp_path / "twice.csv").write_text(
+        "text,label,text\nfirst,a,x\nthird,b,x\nfifth,a,x\nseventh,b,x\n", encoding="utf-8"
+    )
     corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(f"{tmp_path}/twice.csv",))))
     assert {document.text for document in corpus.documents} == {"first", "third", "fifth", "seventh"}
 

@@ -14,31 +14,12 @@ from longmlm.artifacts.scores import main_score
 from longmlm.data.folds import folds_of
 from longmlm.data.labelled import read_labelled
 from longmlm.errors import DataError, TrainingError
-from longmlm.settings.downstream import DownstreamTrialConfig, LabelledData, LabelledTask
-from tests.support.documents import labelled_file, pairs_file
-from tests.support.finetuning import RUNTIME, elsewhere, model, result_of, run, settings
+from longmlm.settings.downstream import DownstreamTrialConfig
+from tests.support.finetuning import LENGTH, elsewhere, labelling, model, result_of, run, settings, similarity
 
-__all__ = ["model", "run", "settings"]
+__all__ = ["labelling", "model", "run", "settings", "similarity"]
 
 Run = Callable[[DownstreamTrialConfig], Path]
-LENGTH = 24  # of a window, special tokens included
-
-
-@pytest.fixture
-def labelling(settings: DownstreamTrialConfig, tmp_path: Path) -> DownstreamTrialConfig:
-    data = LabelledData(files=(str(labelled_file(tmp_path / "spans.jsonl")),))
-    task = LabelledTask(kind="labelling", data=data, dev_fraction=0.2, test_fraction=0.25)
-    arm = replace(settings.arm, reads="chunks", length=LENGTH)
-    recipe = replace(settings.recipe, documents_per_step=2)
-    return replace(settings, task=task, arm=arm, recipe=recipe, num_epochs=8)
-
-
-@pytest.fixture
-def similarity(settings: DownstreamTrialConfig, tmp_path: Path) -> DownstreamTrialConfig:
-    data = LabelledData(files=(str(pairs_file(tmp_path / "pairs.jsonl")),))
-    task = LabelledTask(kind="similarity", data=data, dev_fraction=0.2, test_fraction=0.25)
-    runtime, recipe = replace(RUNTIME, rows_per_micro_batch=None), replace(settings.recipe, patience=10)
-    return replace(settings, task=task, recipe=recipe, runtime=runtime, learning_rate=1e-2, num_epochs=10)
 
 
 def score_of(config: DownstreamTrialConfig, trial: DownstreamTrial) -> float:
@@ -50,7 +31,7 @@ def test_spans_are_learnt_in_windows_and_the_model_loads_in_transformers(
 ) -> None:
     folder = run(labelling)
     trial = result_of(folder)
-    assert score_of(labelling, trial) > 95 and max(trial.dev_scores) > 95 and trial.length == LENGTH
+    assert score_of(labelling, trial) > 95 and max(trial.dev_scores) > 95 and trial.length == LENGTH - 2
     assert min(one.num_tokens for one in trial.predictions) < LENGTH < max(one.num_tokens for one in trial.predictions)
     documents = {document.id: document for document in read_labelled(labelling.task).documents}
     assert all(one.spans == documents[one.document].spans for one in trial.predictions)

@@ -15,13 +15,14 @@ from longmlm.settings.pretrain import PretrainRuntime
 from longmlm.stages.finetune import finetune
 from longmlm.trials.downstream_planned import documents_sha256
 from longmlm.trials.planned import TRIAL
-from tests.support.documents import separable_file
+from tests.support.documents import labelled_file, pairs_file, separable_file
 from tests.support.tiny import tiny_folder, with_fresh_process_state
 
 RECIPE = FinetuneRecipe(
     learning_rate=(5e-3,), num_epochs=(6,), documents_per_step=4, patience=6, precision="no", seeds=(1,)
 )
 RUNTIME = PretrainRuntime(rows_per_micro_batch=4, num_threads=1)
+LENGTH = 24  # of a chunk, special tokens included
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +51,23 @@ def settings(model: Path, tmp_path: Path) -> DownstreamTrialConfig:
         recipe=RECIPE,
         runtime=RUNTIME,
     )
+
+
+@pytest.fixture
+def labelling(settings: DownstreamTrialConfig, tmp_path: Path) -> DownstreamTrialConfig:
+    data = LabelledData(files=(str(labelled_file(tmp_path / "spans.jsonl")),))
+    task = LabelledTask(kind="labelling", data=data, dev_fraction=0.2, test_fraction=0.25)
+    arm = replace(settings.arm, reads="chunks", length=LENGTH)
+    recipe = replace(settings.recipe, documents_per_step=2)
+    return replace(settings, task=task, arm=arm, recipe=recipe, num_epochs=8)
+
+
+@pytest.fixture
+def similarity(settings: DownstreamTrialConfig, tmp_path: Path) -> DownstreamTrialConfig:
+    data = LabelledData(files=(str(pairs_file(tmp_path / "pairs.jsonl")),))
+    task = LabelledTask(kind="similarity", data=data, dev_fraction=0.2, test_fraction=0.25)
+    runtime, recipe = replace(RUNTIME, rows_per_micro_batch=None), replace(settings.recipe, patience=10)
+    return replace(settings, task=task, recipe=recipe, runtime=runtime, learning_rate=1e-2, num_epochs=10)
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def metrics_of(
         case "similarity":
             truth = np.array([row.score if row else 0.0 for row in rows], np.float64)
             predicted = np.array([row.predicted_score if row else 0.0 for row in rows], np.float64)
-            return RankCorrelation(truth, predicted, np.array([row is not None for row in rows]))
+            return RankCorrelation(truth, predicted, np.array([row is not None for row in rows], bool))
         case _:
             assert_never(kind)
 
@@ -129,6 +129,11 @@ def predicted_labels(
     """Returns the likeliest label or, where documents have several, those with a probability of at least a half."""
     chosen = np.flatnonzero(probabilities >= THRESHOLD) if is_multilabel else [probabilities.argmax()]
     return tuple(labels[int(number)] for number in chosen)
+
+
+def main_metric(kind: TaskKind, is_multilabel: bool) -> str:
+    """Returns the name of the main metric of a task."""
+    return metrics_of({}, (), (), kind, is_multilabel).metrics[0].name
 
 
 def main_score(predictions: Sequence[Prediction], kind: TaskKind, is_multilabel: bool) -> float:

@@ -1,6 +1,7 @@
 """Script that loads a released folder with plain transformers, without longmlm, and compares it with a reference.
 
-python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object.
+python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object about a masked language model, and
+python reload.py FOLDER REFERENCE.safetensors "" AUTO_CLASS one about the fine-tuned model that this class loads.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
@@ -58,6 +60,30 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
         "knows_longmlm": "longmlm" in sys.modules,
         "onnx": onnx,
     }
+
+
+@torch.no_grad()
+def compare_task(folder: str, reference: Path, auto_class: str) -> dict[str, object]:
+    """Returns the largest difference of a fine-tuned model's outputs, and missing and unexpected weights."""
+    loader = getattr(transformers, auto_class)
+    model, info = loader.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    tensors, differences = load_file(reference), []
+    for name in [key.removesuffix(".output") for key in tensors if key.endswith(".output")]:
+        output = task_output(model.eval(), tensors[f"{name}.input_ids"], tensors[f"{name}.attention_mask"])
+        differences.append((output - tensors[f"{name}.output"]).abs().max())
+    return {
+        "largest_difference": float(torch.stack(differences).max()),
+        "missing": sorted(key for key in info["missing_keys"] if "pooler" not in key or auto_class != "AutoModel"),
+        "unexpected": sorted(info["unexpected_keys"]),
+        "knows_longmlm": "longmlm" in sys.modules,
+    }
+
+
+def task_output(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Returns the logits of each text, or the logits or hidden states of all tokens that are not padding."""
+    found = model(input_ids=input_ids, attention_mask=attention_mask)
+    output = found.logits if hasattr(found, "logits") else found.last_hidden_state
+    return output if output.ndim == 2 else output[attention_mask == 1]  # noqa: PLR2004
 
 
 def global_mask(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -168,7 +194,10 @@ def run_card(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    folder, reference, text = sys.argv[1:]
-    report = compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
+    folder, reference, text, *auto_class = sys.argv[1:]
+    if auto_class:
+        report = compare_task(folder, Path(reference), *auto_class)
+    else:
+        report = compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
     run_card(Path(folder))
     print(json.dumps(report))

@@ -22,6 +22,8 @@ from longmlm.settings.pretrain import number_format
 from longmlm.settings.release import ReleaseCard
 from longmlm.training.run_folder import read_state
 
+ANY_CODE = r"```python\n.*?```\n"
+
 
 @dataclass(frozen=True, slots=True)
 class Licence:
@@ -93,13 +95,18 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
 
 def addressed(card: str, hub: str, name: str, revision: str | None = None) -> str:
     """Returns the card with code that loads the model from the hub, "hf" or "ms", or else from a folder."""
-    loading = "load_longformer.md" if "global_attention_mask" in card else "load_model.md"
+    task = re.search(r'pipeline\("([\w-]+)"', card)
     target = {"hub": hub, "name": name, "revision_argument": f', revision="{revision}"' if revision else ""}
-    for template, code in (
-        ("load_onnx.md", r"```python\nimport onnx.*?```\n"),
-        ("load_sentences.md", r"```python\n(from modelscope_hub import HubApi\n)?from sentence_transformers.*?```\n"),
-        (loading, r"```python\n.*?```\n"),
-    ):
+    codes = {
+        "load_onnx.md": r"```python\nimport onnx.*?```\n",
+        "load_sentences.md": r"```python\n(from modelscope_hub import HubApi\n)?from sentence_transformers.*?```\n",
+    }
+    if "global_attention_mask" in card:
+        codes["load_longformer.md"] = ANY_CODE
+    elif task:
+        codes["load_model.md" if task[1] == "fill-mask" else "load_task.md"] = ANY_CODE
+        target["pipeline_task"] = task[1]
+    for template, code in codes.items():
         text = render(template, **target)
         card = re.sub(code, lambda _, text=text: text, card, count=1, flags=re.DOTALL)
     return card

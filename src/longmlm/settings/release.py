@@ -59,9 +59,10 @@ class ReleaseConfig(Publishing):
     """Exports a trained model, with a model card, to a folder that plain transformers loads, and verifies it."""
 
     model: str
-    """Run folder, whose best checkpoint is used, or one of its checkpoints."""
-    rows: str
-    """Folder of packed rows, or hf:OWNER/NAME[@REVISION], used to compare logits and for the card."""
+    """Run folder, whose best checkpoint is used, or one of its checkpoints; or the folder of a downstream trial."""
+    rows: str | None = None
+    """Folder of packed rows, or hf:OWNER/NAME[@REVISION], used to compare logits and for the card; required for a
+    masked language model."""
     output: str
     """Folder for the release."""
     card: ReleaseCard

@@ -3,13 +3,21 @@
 from dataclasses import replace
 from pathlib import Path
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
+from longmlm.config import read
+from longmlm.errors import ReleaseError, UserError
 from longmlm.hubs.publish import check_can_publish
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
 from longmlm.release.onnx_graph import check_onnx_installed
 from longmlm.release.publishing import publish_checkpoint, publish_checkpoints, publish_release
+from longmlm.release.task import MODEL, TaskSource, check_task_recipe, trial_folder, write_task_release
+from longmlm.settings.downstream import DownstreamTrialConfig
+from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseConfig
 from longmlm.training.run_folder import list_checkpoints, model_folder
+from longmlm.trials.planned import TRIAL
 
 
 def release(config: ReleaseConfig) -> None:
@@ -20,10 +28,15 @@ def release(config: ReleaseConfig) -> None:
         check_onnx_installed()
     if target:
         check_can_publish(target)
-    if config.follow and target:
+    if config.follow and target and config.rows:
         rows, run, allow_unrecovered = held_out_rows(config.rows), Path(config.follow), config.recipe.allow_unrecovered
         follow(run, allow_unrecovered, lambda best: publish_checkpoint(best, rows, settings, target))
         return
+    if trial := trial_folder(config.model):
+        release_task_model(config, trial, settings, target)
+        return
+    if config.rows is None:
+        raise ReleaseError("rows is missing: name the folder of rows that the model was trained on")
     model = Path(model_folder(config.model))
     source = open_source(model, config.rows, config.evaluation, config.recipe.allow_unrecovered)
     proof = write_release(source, settings)
@@ -35,3 +48,28 @@ def release(config: ReleaseConfig) -> None:
         publish_checkpoints(list_checkpoints(Path(config.model)), source.rows, settings, target)
     if target:
         publish_release(settings.output, f"Release of {config.card.title}", target)
+
+
+def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSettings, target: Target | None) -> None:
+    """Releases the model of a downstream trial, and publishes it."""
+    check_task_recipe(settings.recipe)
+    for name in ("rows", "evaluation", "checkpoints", "follow"):
+        if getattr(config, name):
+            raise ReleaseError(f"{name} is for masked language models: remove it to release a fine-tuned model")
+    trial, trial_config = artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE), folder / TRIAL
+    source = TaskSource(folder / MODEL, read(DownstreamTrialConfig, [trial_config]), trial, comparison_of(folder))
+    lines = write_task_release(source, settings)
+    if lines:
+        print(*lines, f"released: {settings.output}", sep="\n")
+    elif not target:
+        print(f"{settings.output} already holds this release")
+    if target:
+        publish_release(settings.output, f"Release of {config.card.title}", target)
+
+
+def comparison_of(trial: Path) -> DownstreamComparison | None:
+    """Returns the comparison in downstream/, of which this is a trial: None if it has not been written yet."""
+    try:
+        return artifact.read(DownstreamComparison, trial.parents[3] / DownstreamComparison.FILE)
+    except (OSError, UserError, IndexError):
+        return None

@@ -1,0 +1,194 @@
+"""Release of a model that the downstream command has fine-tuned: a stock folder with a card, verified by reloading."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.constants import REPOCARD_NAME
+from safetensors.torch import save_file
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
+from longmlm.artifacts.provenance import Provenance
+from longmlm.errors import FolderError, ReleaseError
+from longmlm.folders import new_folder, verify
+from longmlm.hubs.models import weights_sha256
+from longmlm.model.architecture import position_offset
+from longmlm.model.carried import Carried
+from longmlm.model.classification import MULTI_LABEL
+from longmlm.model.loading import LoadedModel
+from longmlm.model.saving import full_disk_as_os_error, save_model
+from longmlm.model.similarity import load_embedder
+from longmlm.model.task_loading import load_for_task
+from longmlm.release import reload
+from longmlm.release.build import ReleaseSettings
+from longmlm.release.export import TYPES
+from longmlm.release.proof import TOLERANCE
+from longmlm.reports.model_card import licence_of
+from longmlm.reports.task_card import TaskFacts, task_card
+from longmlm.settings.downstream import Arm, DownstreamTrialConfig, TaskKind
+from longmlm.settings.release import ReleaseRecipe
+
+MODEL = "model"  # in the folder of a trial
+AUTO_CLASSES: Mapping[TaskKind, str] = {
+    "classification": "AutoModelForSequenceClassification",
+    "labelling": "AutoModelForTokenClassification",
+    "similarity": "AutoModel",
+}
+SEED, SHORT = 0, 8
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """A fine-tuned model: its folder, the trial that made it, and the comparison that the trial is part of, if any."""
+
+    model: Path
+    config: DownstreamTrialConfig
+    trial: DownstreamTrial
+    comparison: DownstreamComparison | None
+
+
+def trial_folder(name: str) -> Path | None:
+    """Returns the trial that a name means, its folder or its model's; None for anything else."""
+    candidates = (Path(name), Path(name).parent)
+    return next((folder for folder in candidates if (folder / DownstreamTrial.FILE).is_file()), None)
+
+
+def check_task_recipe(recipe: ReleaseRecipe) -> None:
+    """Raises ReleaseError for a setting that is for masked language models only."""
+    allowed = ReleaseRecipe(weights=recipe.weights, max_shard_size=recipe.max_shard_size)
+    changed = [name for name, value in asdict(recipe).items() if value != asdict(allowed)[name]]
+    if changed:
+        raise ReleaseError(
+            f"recipe.{changed[0]} is for masked language models: remove it to release a fine-tuned model"
+        )
+
+
+def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[str]:
+    """Writes the output folder and returns what was verified; nothing if the folder already holds this very release.
+
+    Raises ReleaseError for a model that transformers cannot load without code, or whose export differs, and FolderError
+    if the folder holds a different release.
+    """
+    _check_is_stock(source)
+    content = [
+        asdict(settings.recipe),
+        asdict(settings.card),
+        weights_sha256(source.model),
+        source.trial.settings_sha256,
+    ]
+    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    if settings.output.exists():
+        if verify(settings.output).get("released_from") == released_from:
+            return []
+        raise FolderError(
+            f"{settings.output} already holds a release of a different model or with other settings: remove it or "
+            "name another folder"
+        )
+    with new_folder(settings.output, {"released_from": released_from}) as partial:
+        return _build(source, settings, partial)
+
+
+def _check_is_stock(source: TaskSource) -> None:
+    arm = source.config.arm
+    if not source.model.is_dir():
+        raise ReleaseError(
+            f"{source.model.parent} has no model: release the trial of its arm that keeps one, or set keep_weights"
+        )
+    if source.config.task.kind == "classification" and arm.reads == "chunks":
+        raise ReleaseError("no class of transformers pools chunks: release an arm that reads one input")
+
+
+def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[str]:
+    recipe, kind = settings.recipe, source.config.task.kind
+    loaded = _loaded(source)
+    if loaded.provenance.extension and loaded.provenance.extension.attention:
+        raise ReleaseError("a fine-tuned model with a window cannot be released: transformers has full attention only")
+    licence = licence_of(settings.card.license, loaded.provenance)
+    num_special = loaded.tokenizer.num_special_tokens_to_add()
+    num_tokens = (source.trial.length or 0) + num_special
+    loaded.tokenizer.model_max_length = num_tokens
+    carried = Carried()
+    if kind == "similarity":
+        carried = carried.with_pooling("mean", loaded.model.config.hidden_size, num_tokens)
+    model: Any = loaded.model
+    model.to(TYPES[recipe.weights])
+    model.config.dtype = TYPES[recipe.weights]
+    save_model(model, loaded.tokenizer, carried, folder, max_shard_size=recipe.max_shard_size)
+    facts = TaskFacts(
+        name=settings.output.name,
+        provenance=loaded.provenance,
+        config=source.config,
+        trial=source.trial,
+        comparison=source.comparison,
+        licence=licence,
+        num_tokens=num_tokens,
+        labels=tuple(map(str, (model.config.id2label or {}).values())) if kind != "similarity" else (),
+        is_multilabel=model.config.problem_type == MULTI_LABEL,
+    )
+    (folder / REPOCARD_NAME).write_text(task_card(settings.card, facts), encoding="utf-8")
+    difference = _prove(loaded, kind, folder)
+    artifact.write(folder / Provenance.FILE, loaded.provenance.published())
+    result = f"differ by at most {difference:.1e}" if difference else "are identical"
+    return [f"reloaded with plain transformers as {AUTO_CLASSES[kind]}: outputs {result}"]
+
+
+def _loaded(source: TaskSource) -> LoadedModel:
+    if source.config.task.kind == "similarity":
+        return load_embedder(Arm(model=str(source.model)))
+    return load_for_task(getattr(transformers, AUTO_CLASSES[source.config.task.kind]), str(source.model))
+
+
+def _prove(loaded: LoadedModel, kind: TaskKind, folder: Path) -> float:
+    """Returns by how much the outputs of the folder, loaded in a process without longmlm, differ from the model's.
+
+    Inputs are random tokens: a few, as many as the encoder has positions, and a padded batch. The code in the card is
+    run too. Raises ReleaseError when anything differs, is missing or cannot be read.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        reference = Path(scratch) / "reference.safetensors"
+        with full_disk_as_os_error(reference):
+            save_file(_reference(loaded), reference)
+        command = [sys.executable, "-P", str(reload.__file__), str(folder), str(reference), "", AUTO_CLASSES[kind]]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = process.stderr.strip() or f"exit code {process.returncode}"
+        raise ReleaseError(f"transformers cannot read the exported folder: {reason.splitlines()[-1]}")
+    report = json.loads(process.stdout.splitlines()[-1])
+    problems = [f"{name} weights {report[name][:2]}" for name in ("missing", "unexpected") if report[name]]
+    if not report["largest_difference"] <= TOLERANCE:
+        problems.append(f"outputs differ by {report['largest_difference']:.2e}")
+    if report["knows_longmlm"]:
+        problems.append("the process that checks it has loaded longmlm")
+    if problems:
+        raise ReleaseError(f"the model was not released, since its export is not faithful: {'; '.join(problems)}")
+    return report["largest_difference"]
+
+
+@torch.no_grad()
+def _reference(loaded: LoadedModel) -> dict[str, torch.Tensor]:
+    model: Any = loaded.model
+    model.to(torch.float32).eval()  # rounded to the stored type before
+    positions = getattr(model.config, "max_position_embeddings", None)
+    longest = positions - position_offset(model.base_model) if positions else loaded.tokenizer.model_max_length
+    generator = torch.Generator().manual_seed(SEED)
+    ordinary = [token for token in range(len(loaded.tokenizer)) if token not in loaded.tokenizer.all_special_ids]
+    input_ids = torch.tensor(ordinary)[torch.randint(len(ordinary), (2, longest), generator=generator)]
+    mask = torch.ones_like(input_ids)
+    input_ids[1, longest // 2 :], mask[1, longest // 2 :] = loaded.tokenizer.pad_token_id or 0, 0
+    num_short = min(SHORT, longest)
+    inputs = {"short": (input_ids[:1, :num_short], mask[:1, :num_short]), "padded": (input_ids, mask)}
+    tensors = {}
+    for name, (ids, attention_mask) in inputs.items():
+        output = reload.task_output(model, ids, attention_mask)
+        parts = {"input_ids": ids, "attention_mask": attention_mask, "output": output}
+        tensors |= {f"{name}.{part}": value.contiguous().clone() for part, value in parts.items()}
+    return tensors

@@ -1,0 +1,124 @@
+"""The model card of a released fine-tuned model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
+from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.scores import main_metric, main_score
+from longmlm.errors import counted
+from longmlm.reports.downstream import arms_table
+from longmlm.reports.model_card import Licence
+from longmlm.reports.pages import render
+from longmlm.reports.tables import Table, markdown_table
+from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamTrialConfig, TaskKind, noun_of
+from longmlm.settings.release import ReleaseCard
+
+PIPELINE_TASKS: Mapping[TaskKind, str] = {
+    "classification": "text-classification",
+    "labelling": "token-classification",
+    "similarity": "sentence-similarity",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """What the card states beyond its author's text; `num_tokens` is the longest input, special tokens included."""
+
+    name: str
+    provenance: Provenance
+    config: DownstreamTrialConfig
+    trial: DownstreamTrial
+    comparison: DownstreamComparison | None
+    licence: Licence
+    num_tokens: int
+    labels: tuple[str, ...]
+    is_multilabel: bool
+
+
+def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
+    """Returns README.md."""
+    kind, trial, comparison = facts.config.task.kind, facts.trial, facts.comparison
+    score, metric = main_score(trial.predictions, kind, facts.is_multilabel), main_metric(kind, facts.is_multilabel)
+    settings = [*facts.trial.values.items(), ("seed", trial.seed), *_settings(facts.config)]
+    return render(
+        "task_card.md",
+        metadata=_metadata(card, facts, metric, score),
+        card=card,
+        facts=facts,
+        hub="",
+        name=facts.name,
+        revision_argument="",
+        base=_base(facts),
+        pipeline_task=PIPELINE_TASKS[kind],
+        task_name={"classification": "document classification", "labelling": "sequence labelling"}.get(kind, kind),
+        reading=reading(facts.config.arm, facts.num_tokens),
+        metric=metric[0].upper() + metric[1:],
+        score=score,
+        num_tested=counted(len(trial.predictions), f"test {noun_of(kind)}"),
+        arms_table=comparison and markdown_table(arms_table(comparison)),
+        baseline=comparison and comparison.task.baseline,
+        settings_table=markdown_table(Table(["setting", "value"], [[name, str(value)] for name, value in settings])),
+        data=card.data or _data(facts),
+    )
+
+
+def reading(arm: Arm, num_tokens: int) -> str:
+    """Returns in words what the model read of a document in training and in tests."""
+    other = "Cut longer texts in the same way: a pipeline reads the first tokens."
+    match arm.reads:
+        case "first":
+            return f"It reads the first {num_tokens:,} tokens of a text, special tokens included."
+        case "head-tail":
+            last = num_tokens - 2 - HEAD_TOKENS
+            return f"It was trained on the first {HEAD_TOKENS} and the last {last:,} tokens of each document. {other}"
+        case "chunks":
+            return f"It reads longer texts in overlapping chunks of {num_tokens:,} tokens (stride: half of that)."
+        case _:
+            return f"It was trained on the {arm.reads} {num_tokens:,} tokens of each document. {other}"
+
+
+def _base(facts: TaskFacts) -> str:
+    source = facts.provenance.started_from
+    return source.public_name if source else str(facts.config.arm.model)
+
+
+def _settings(config: DownstreamTrialConfig) -> list[tuple[str, object]]:
+    recipe = config.recipe
+    names = ("documents_per_step", "warmup_fraction", "weight_decay", "dropout", "precision")
+    found = [(name, getattr(recipe, name)) for name in names if getattr(recipe, name) is not None]
+    return [*found, *([("frozen", True)] if config.arm.frozen else [])]
+
+
+def _data(facts: TaskFacts) -> list[str]:
+    data = facts.config.task.data
+    names = [data.dataset] if data.dataset else [name.rpartition("/")[2] for name in data.files]
+    return [f"{name} (licence not stated)" for name in names]
+
+
+def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) -> str:
+    """Returns the YAML that hubs read."""
+    task, source = PIPELINE_TASKS[facts.config.task.kind], facts.provenance.source
+    result = EvalResult(
+        task_type=task,
+        dataset_type="test-documents",
+        dataset_name=f"test documents of {', '.join(card.data) or 'the data'}",
+        metric_type=metric.replace(" ", "_").lower(),
+        metric_name=f"{metric} (%)",
+        metric_value=round(score, 2),
+    )
+    data = ModelCardData(
+        language=list(card.languages),
+        license=facts.licence.identifier,
+        license_name=facts.licence.name,
+        license_link=facts.licence.link,
+        library_name="sentence-transformers" if task == "sentence-similarity" else "transformers",
+        pipeline_tag=task,
+        base_model=source.name if source and source.revision else None,
+        tags=["long-context"] if facts.provenance.extension else [],
+        model_name=card.title,
+        eval_results=[result],
+    )
+    return data.to_yaml()

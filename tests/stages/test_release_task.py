@@ -1,0 +1,123 @@
+"""The release stage on fine-tuned models: what it writes, verifies, prints and refuses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification, pipeline
+
+from longmlm.errors import FolderError, ReleaseError
+from longmlm.folders import verify
+from longmlm.release import task
+from longmlm.reports.model_card import addressed
+from longmlm.settings.downstream import Arm, DownstreamTrialConfig
+from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
+from longmlm.stages.release import release
+from tests.support.finetuning import labelling, model, result_of, run, settings, similarity
+
+__all__ = ["labelling", "model", "run", "settings", "similarity"]
+
+Run = Callable[[DownstreamTrialConfig], Path]
+CARD = ReleaseCard(title="News", license="apache-2.0", data=("made-up sentences, CC0",))
+
+
+def released(trial: Path, **changes: object) -> Path:
+    """Releases the model of a trial, and returns the folder."""
+    output = trial.with_name("release")
+    release(ReleaseConfig(**{"model": str(trial), "output": str(output), "card": CARD, **changes}))
+    return output
+
+
+def test_a_classifier_is_released_with_a_card(
+    settings: DownstreamTrialConfig, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = run(replace(settings, num_epochs=2))
+    output = released(trial)
+    assert "reloaded with plain transformers as AutoModelForSequenceClassification: outputs" in capsys.readouterr().out
+    verify(output)
+    stock = AutoModelForSequenceClassification.from_pretrained(output)
+    labels = {*stock.config.id2label.values()}
+    assert labels == {label for one in result_of(trial).predictions for label in one.labels}
+    assert pipeline("text-classification", model=str(output))("A short text.")[0]["label"] in labels
+    card = ModelCard.load(output / "README.md")
+    assert (card.data.pipeline_tag, card.data.license) == ("text-classification", "apache-2.0")
+    assert card.data.eval_results and card.data.eval_results[0].metric_name == "accuracy (%)"
+    assert (
+        "fine-tuned with longmlm for document classification" in card.text and "- made-up sentences, CC0" in card.text
+    )
+    assert "It reads the first 32 tokens of a text" in card.text and "| learning_rate | 0.005 |" in card.text
+    on_hub = addressed((output / "README.md").read_text(encoding="utf-8"), "hf", "owner/news", "v1")
+    assert 'pipeline("text-classification", model="owner/news", revision="v1")' in on_hub
+    assert "fill" not in on_hub
+    released(trial)
+    assert "already holds this release" in capsys.readouterr().out
+    with pytest.raises(FolderError, match="already holds a release of a different model or with other settings"):
+        released(trial, recipe=ReleaseRecipe(weights="bf16"))
+
+
+def test_a_labeller_and_an_embedder_are_released(
+    labelling: DownstreamTrialConfig, similarity: DownstreamTrialConfig, run: Run
+) -> None:
+    trial = run(replace(labelling, num_epochs=1))
+    output = released(trial / "model", recipe=ReleaseRecipe(weights="bf16"))
+    stock = AutoModelForTokenClassification.from_pretrained(output)
+    assert stock.dtype == torch.bfloat16 and "B-red" in stock.config.id2label.values()
+    text = (output / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: token-classification" in text and "overlapping chunks of 24 tokens" in text
+    trial = run(replace(similarity, folder=f"{similarity.folder}-pairs", num_epochs=1))
+    output = released(trial, output=f"{trial}-release")
+    text = (output.with_name(f"{trial.name}-release") / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: sentence-similarity" in text and "SentenceTransformer(" in text
+    assert "SentenceTransformer(" in addressed(text, "hf", "owner/news") and "pipeline(" not in addressed(
+        text, "hf", "o/n"
+    )
+    assert AutoModel.from_pretrained(trial.with_name(f"{trial.name}-release")).config.hidden_size
+    assert (trial.with_name(f"{trial.name}-release") / "modules.json").is_file()
+
+
+def test_an_altered_export_is_not_released(
+    settings: DownstreamTrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, save = run(replace(settings, num_epochs=1)), task.save_model
+
+    def altered(model: object, tokenizer: object, carried: object, folder: Path, **options: object) -> None:
+        save(model, tokenizer, carried, folder, **options)
+        weights = load_file(folder / "model.safetensors")
+        save_file(
+            {**weights, "classifier.bias": weights["classifier.bias"] + 1},
+            folder / "model.safetensors",
+            {"format": "pt"},
+        )
+
+    monkeypatch.setattr(task, "save_model", altered)
+    with pytest.raises(ReleaseError, match=r"its export is not faithful: outputs differ by 1\.00e\+00"):
+        released(trial)
+    assert not trial.with_name("release").exists()
+
+
+def test_what_cannot_be_released_is_refused(settings: DownstreamTrialConfig, run: Run, tmp_path: Path) -> None:
+    trial = run(replace(settings, num_epochs=1, arm=replace(settings.arm, reads="chunks", length=24)))
+    with pytest.raises(ReleaseError, match="no class of transformers pools chunks"):
+        released(trial)
+    for changes, message in (
+        ({"recipe": ReleaseRecipe(onnx=True)}, "recipe.onnx is for masked language models"),
+        ({"rows": "rows"}, "rows is for masked language models"),
+    ):
+        with pytest.raises(ReleaseError, match=message):
+            released(trial, **changes)
+    (trial / "model").rename(trial / "elsewhere")
+    with pytest.raises(ReleaseError, match="has no model: release the trial of its arm that keeps one"):
+        released(trial)
+    with pytest.raises(ReleaseError, match="rows is missing: name the folder of rows"):
+        released(tmp_path / "no-trial")
+
+
+def test_the_card_says_what_was_read() -> None:
+    from longmlm.reports.task_card import reading
+
+    assert "the last 510 tokens of each document. Cut" in reading(Arm(model="m", reads="head-tail"), 640)
+    assert "the middle 512 tokens" in reading(Arm(model="m", reads="middle"), 512)
