@@ -62,8 +62,8 @@ TEXTS = {
     "planned speed": "The speed that `longmlm plan` measures in a few seconds, compared with that of training steps; "
     "the aim is a factor of 1.5 in either direction.",
     "pause of a save": "How long training waits for a checkpoint. longmlm copies weights and moments in memory and "
-    "writes them in the background; `save_state` writes them while training waits, without hashes and without waiting "
-    "for the disk.",
+    "writes them in the background; Accelerate's save_state writes them while training waits, without hashes and "
+    "without waiting for the disk.",
     "packing": "Text to rows, one worker each. The peer, `datasets.map` as in run_mlm.py, cuts across sentences.",
     "memory of prepare": "The same work as packing, on a large corpus and on single huge documents.",
     "masking": "Dynamic masks; longmlm's depend only on seed, epoch and row.",

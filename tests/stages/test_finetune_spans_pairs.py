@@ -15,7 +15,7 @@ from longmlm.data.folds import folds_of
 from longmlm.data.labelled import read_labelled
 from longmlm.errors import DataError, TrainingError
 from longmlm.settings.downstream import DownstreamTrialConfig
-from tests.support.finetuning import LENGTH, elsewhere, labelling, model, result_of, run, settings, similarity
+from tests.support.finetuning import LENGTH, RUNTIME, elsewhere, labelling, model, result_of, run, settings, similarity
 
 __all__ = ["labelling", "model", "run", "settings", "similarity"]
 
@@ -82,7 +82,7 @@ def test_similarity_is_learnt_and_the_model_loads_in_transformers(similarity: Do
 
 
 def test_a_pair_needs_another_one_in_its_micro_batch(similarity: DownstreamTrialConfig, run: Run) -> None:
-    with pytest.raises(TrainingError, match="at least 2 pairs in a micro-batch"):
+    with pytest.raises(TrainingError, match="at least 2 pairs in every micro-batch"):
         run(replace(similarity, runtime=replace(RUNTIME, rows_per_micro_batch=1)))
     with pytest.raises(TrainingError, match="raise recipe.documents_per_step, which is 1"):
         run(replace(similarity, recipe=replace(similarity.recipe, documents_per_step=1)))

@@ -1,7 +1,10 @@
 """A trial that a signal stops ends early at the same epoch as one that was not stopped."""
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.evaluation import task_evaluation
 from longmlm.settings.downstream import DownstreamTrialConfig
-from longmlm.training.run_folder import best_checkpoint, evaluated_checkpoints, list_checkpoints, read_state
+from longmlm.training import loop
+from longmlm.training.run_folder import list_checkpoints
 from tests.support.finetuning import elsewhere, model, result_of, run, settings
 from tests.support.training import signal_at
 
@@ -41,7 +45,7 @@ def test_a_signal_in_the_last_step_leaves_no_epoch_without_a_score(
     last_step = MetricsFile(undisturbed).evaluations()[-1].step
     stopped = elsewhere(settings, "stopped")
     with monkeypatch.context() as patched:
-        signal_at(last_step, patched)
+        signal_at(last_step - 1, patched)
         folder = run(stopped)
     assert not (folder / DownstreamTrial.FILE).exists()
     assert result_of(run(stopped)).dev_scores == result_of(undisturbed).dev_scores
@@ -51,12 +55,18 @@ def test_a_stop_before_the_first_step_does_not_make_the_untrained_model_the_best
     settings: DownstreamTrialConfig, run: Callable[[DownstreamTrialConfig], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(settings, num_epochs=2)
+    scores, evaluate = cycle((90.0, 50.0, 60.0)), loop.evaluate  # before training, after each epoch
+    monkeypatch.setattr(task_evaluation, "main_score", lambda *_: next(scores))
+    undisturbed = run(settings)
     stopped = elsewhere(settings, "stopped")
+
+    def evaluated(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*arguments)
+
     with monkeypatch.context() as patched:
-        signal_at(0, patched)
+        patched.setattr(loop, "evaluate", evaluated)
         folder = run(stopped)
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000000"]
-    run(stopped)
-    steps = {read_state(path).state.step for _, path in evaluated_checkpoints(folder, first_step=1)}
-    assert steps and 0 not in steps
-    assert read_state(best_checkpoint(folder, first_step=1)).state.step in steps
+    assert result_of(run(stopped)).dev_scores == result_of(undisturbed).dev_scores == (50.0, 60.0)
+    assert result_of(folder).predictions == result_of(undisturbed).predictions

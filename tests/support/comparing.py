@@ -64,7 +64,7 @@ class FakeRuns:
         return [pipeline.output.partition("/trials/")[2] for pipeline in self.started]
 
     def run_child(self, command: Sequence[str], _environment: Mapping[str, str], log: Path) -> tuple[int, str]:
-        pipeline = parse(ResolvedPipeline, command[4:])
+        pipeline = parse(ResolvedPipeline, command[5:])
         try:
             run.check_results(pipeline)
         except FolderError as error:

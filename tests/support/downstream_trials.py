@@ -60,8 +60,8 @@ class FakeFinetunes:
         artifact.write(folder / DownstreamComparison.FILE, comparison)
 
     def run_child(self, command: Sequence[str], _environment: Mapping[str, str], log: Path) -> tuple[int, str]:
-        assert command[1:3] == ["-m", "longmlm.stages.finetune"]
-        folder = Path(command[3])
+        assert command[1:4] == ["-P", "-m", "longmlm.stages.finetune"]
+        folder = Path(command[4])
         trial = read(DownstreamTrialConfig, [folder / TRIAL])
         assert trial.folder == str(folder)
         if (folder / CHECKPOINTS).is_dir():

@@ -37,7 +37,7 @@ def test_trials_share_the_vectors_of_a_frozen_encoder(
         encoded.clear()
         run(one)
         counts[one.folder] = len(encoded)
-    Path(str(damaged.vectors)).write_bytes(b"damaged")
+    (tmp_path / "vectors-no.safetensors").write_bytes(b"damaged")
     run(damaged)
     num_tested = len(result_of(Path(second.folder)).predictions)
     assert counts[second.folder] <= num_tested + 2 < counts[first.folder]
@@ -54,6 +54,7 @@ def test_a_full_disk_is_an_error_of_the_disk_and_leaves_the_earlier_file(
     objective.cached = {"a": torch.ones(1, 2)}
     file = tmp_path / "vectors" / "one.safetensors"
     write_vectors(str(file), objective)
+    file = file.with_name("one-no.safetensors")
     before = file.read_bytes()
 
     def fail(*_: object) -> None:

@@ -212,7 +212,7 @@ def _bytes_per_token(config: Any, layers: nn.ModuleList, work: Work) -> tuple[in
     unit of width for embeddings and head, and the logits.
     """
     widths = (part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
-    feed_forward = max(widths, default=config.intermediate_size)  # some families have layers of their own
+    feed_forward = max(widths, default=0) or config.intermediate_size  # some families have layers of their own
     if config.model_type in GATED:
         feed_forward *= 2
     per_width, per_pair = _saved_bytes_of_attention(config, layers, work)
