@@ -88,7 +88,7 @@ def parse(
         if paths:
             raise ConfigError(str(error) if _is_valid(kind, content) else f"{_names_of(paths)}: {error}") from None
         options_missing = re.sub(r"[\w.]+(?= is missing)", lambda name: f"--{name[0].replace('_', '-')}", str(error))
-        hint = "; a TOML file that sets them may come first" if " is missing" in options_missing else ""
+        hint = "; a TOML file with these settings may come first" if " is missing" in options_missing else ""
         raise ConfigError(options_missing + hint) from None
 
 

@@ -260,8 +260,14 @@ def test_other_schemes_of_tags_are_read(tmp_path: Path, tags: list[str | None], 
     ("record", "reason"),
     [
         ({"tokens": ["a", "b"], "tags": ["O"]}, "not as many tags as words"),
-        ({"tokens": ["a"], "tags": ["PER"]}, "the tag 'PER' is neither O nor B- or I- and a label"),
-        ({"tokens": ["a"], "tags": [3]}, "the tag 3 is neither O nor B- or I- and a label"),
+        (
+            {"tokens": ["a"], "tags": ["PER"]},
+            "the tag 'PER' is neither O nor a prefix (B, I, E, S, L or U), a dash and a label",
+        ),
+        (
+            {"tokens": ["a"], "tags": [3]},
+            "the tag 3 is neither O nor a prefix (B, I, E, S, L or U), a dash and a label",
+        ),
         ({"tokens": ["a", " "], "tags": ["O", "O"]}, "a word that is no text"),
         ({"tokens": "a b", "tags": "O O"}, "words or tags are not a list"),
         ({"tokens": ["a"]}, "no field 'tags'"),

@@ -42,7 +42,8 @@ def test_a_classifier_is_released_with_a_card(
     stock = AutoModelForSequenceClassification.from_pretrained(output)
     labels = {*stock.config.id2label.values()}
     assert labels == {label for one in result_of(trial).predictions for label in one.labels}
-    assert pipeline("text-classification", model=str(output))("A short text.")[0]["label"] in labels
+    predict = pipeline("text-classification", model=str(output), truncation=True)
+    assert predict("A long text. " * 100)[0]["label"] in labels
     card = ModelCard.load(output / "README.md")
     assert (card.data.pipeline_tag, card.data.license) == ("text-classification", "apache-2.0")
     assert card.data.eval_results and card.data.eval_results[0].metric_name == "accuracy (%)"
@@ -51,7 +52,7 @@ def test_a_classifier_is_released_with_a_card(
     )
     assert "It reads the first 32 tokens of a text" in card.text and "| learning_rate | 0.005 |" in card.text
     on_hub = addressed((output / "README.md").read_text(encoding="utf-8"), "hf", "owner/news", "v1")
-    assert 'pipeline("text-classification", model="owner/news", revision="v1")' in on_hub
+    assert 'pipeline("text-classification", model="owner/news", revision="v1", truncation=True)' in on_hub
     assert "fill" not in on_hub
     released(trial)
     assert "already holds this release" in capsys.readouterr().out
@@ -68,6 +69,7 @@ def test_a_labeller_and_an_embedder_are_released(
     assert stock.dtype == torch.bfloat16 and "B-red" in stock.config.id2label.values()
     text = (output / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: token-classification" in text and "overlapping chunks of 24 tokens" in text
+    assert "for sequence labelling: blue, red." in text and 'aggregation_strategy="simple")' in text
     trial = run(replace(similarity, folder=f"{similarity.folder}-pairs", num_epochs=1))
     output = released(trial, output=f"{trial}-release")
     text = (output.with_name(f"{trial.name}-release") / "README.md").read_text(encoding="utf-8")

@@ -95,7 +95,7 @@ def _tag_of(value: Any) -> tuple[str, str]:
         return "O", ""
     prefix, dash, label = value.partition("-") if isinstance(value, str) else ("", "", "")
     if prefix not in PREFIXES or not dash or not label:
-        raise ValueError(f"the tag {value!r} is neither O nor B- or I- and a label")
+        raise ValueError(f"the tag {value!r} is neither O nor a prefix (B, I, E, S, L or U), a dash and a label")
     return prefix, label
 
 

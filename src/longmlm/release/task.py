@@ -99,6 +99,8 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
 
 def _check_is_stock(source: TaskSource) -> None:
     arm = source.config.arm
+    if arm.model is None:
+        raise ReleaseError("this trial is of TF-IDF, which is no model of transformers: release another arm")
     if not source.model.is_dir():
         raise ReleaseError(
             f"{source.model.parent} has no model: release the trial of its arm that keeps one, or set keep_weights"
@@ -116,6 +118,8 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
     num_special = loaded.tokenizer.num_special_tokens_to_add()
     num_tokens = (source.trial.length or 0) + num_special
     loaded.tokenizer.model_max_length = num_tokens
+    if source.config.arm.reads == "last":
+        loaded.tokenizer.truncation_side = "left"
     carried = Carried()
     if kind == "similarity":
         carried = carried.with_pooling("mean", loaded.model.config.hidden_size, num_tokens)
@@ -131,7 +135,7 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
         comparison=source.comparison,
         licence=licence,
         num_tokens=num_tokens,
-        labels=tuple(map(str, (model.config.id2label or {}).values())) if kind != "similarity" else (),
+        labels=_labels(model.config.id2label or {}, kind),
         is_multilabel=model.config.problem_type == MULTI_LABEL,
     )
     (folder / REPOCARD_NAME).write_text(task_card(settings.card, facts), encoding="utf-8")
@@ -139,6 +143,17 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
     artifact.write(folder / Provenance.FILE, loaded.provenance.published())
     result = f"differ by at most {difference:.1e}" if difference else "are identical"
     return [f"reloaded with plain transformers as {AUTO_CLASSES[kind]}: outputs {result}"]
+
+
+def _labels(names: Mapping[int, str], kind: TaskKind) -> tuple[str, ...]:
+    """Returns the labels of a task; those of spans without the prefixes of their BIO classes."""
+    match kind:
+        case "classification":
+            return tuple(map(str, names.values()))
+        case "labelling":
+            return tuple(dict.fromkeys(name.partition("-")[2] for name in names.values() if name != "O"))
+        case "similarity":
+            return ()
 
 
 def _loaded(source: TaskSource) -> LoadedModel:

@@ -23,6 +23,10 @@ from longmlm.settings.release import ReleaseCard
 from longmlm.training.run_folder import read_state
 
 ANY_CODE = r"```python\n.*?```\n"
+PIPELINE_OPTIONS = {  # of pipelines for fine-tuned models
+    "text-classification": ", truncation=True",
+    "token-classification": ', aggregation_strategy="simple"',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def addressed(card: str, hub: str, name: str, revision: str | None = None) -> st
         codes["load_longformer.md"] = ANY_CODE
     elif task:
         codes["load_model.md" if task[1] == "fill-mask" else "load_task.md"] = ANY_CODE
-        target["pipeline_task"] = task[1]
+        target |= {"pipeline_task": task[1], "option": PIPELINE_OPTIONS.get(task[1], "")}
     for template, code in codes.items():
         text = render(template, **target)
         card = re.sub(code, lambda _, text=text: text, card, count=1, flags=re.DOTALL)

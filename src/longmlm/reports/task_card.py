@@ -10,7 +10,7 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.scores import main_metric, main_score
 from longmlm.errors import counted
 from longmlm.reports.downstream import arms_table
-from longmlm.reports.model_card import Licence
+from longmlm.reports.model_card import PIPELINE_OPTIONS, Licence
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamTrialConfig, TaskKind, noun_of
@@ -53,6 +53,7 @@ def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
         revision_argument="",
         base=_base(facts),
         pipeline_task=PIPELINE_TASKS[kind],
+        option=PIPELINE_OPTIONS.get(PIPELINE_TASKS[kind], ""),
         task_name={"classification": "document classification", "labelling": "sequence labelling"}.get(kind, kind),
         reading=reading(facts.config.arm, facts.num_tokens),
         metric=metric[0].upper() + metric[1:],
@@ -67,10 +68,10 @@ def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
 
 def reading(arm: Arm, num_tokens: int) -> str:
     """Returns in words what the model read of a document in training and in tests."""
-    other = "Cut longer texts in the same way: a pipeline reads the first tokens."
+    other = "Cut longer texts in the same way before prediction."
     match arm.reads:
-        case "first":
-            return f"It reads the first {num_tokens:,} tokens of a text, special tokens included."
+        case "first" | "last":
+            return f"It reads the {arm.reads} {num_tokens:,} tokens of a text, special tokens included."
         case "head-tail":
             last = num_tokens - 2 - HEAD_TOKENS
             return f"It was trained on the first {HEAD_TOKENS} and the last {last:,} tokens of each document. {other}"
@@ -87,15 +88,18 @@ def _base(facts: TaskFacts) -> str:
 
 def _settings(config: DownstreamTrialConfig) -> list[tuple[str, object]]:
     recipe = config.recipe
-    names = ("documents_per_step", "warmup_fraction", "weight_decay", "dropout", "precision")
+    names = ("documents_per_step", "warmup_fraction", "patience", "weight_decay", "dropout", "precision")
     found = [(name, getattr(recipe, name)) for name in names if getattr(recipe, name) is not None]
-    return [*found, *([("frozen", True)] if config.arm.frozen else [])]
+    return [*found, *([("encoder", "frozen")] if config.arm.frozen else [])]
 
 
 def _data(facts: TaskFacts) -> list[str]:
+    return [f"{name} (licence not stated)" for name in _names(facts)]
+
+
+def _names(facts: TaskFacts) -> list[str]:
     data = facts.config.task.data
-    names = [data.dataset] if data.dataset else [name.rpartition("/")[2] for name in data.files]
-    return [f"{name} (licence not stated)" for name in names]
+    return [data.dataset] if data.dataset else [name.rpartition("/")[2] for name in data.files]
 
 
 def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) -> str:
@@ -104,7 +108,7 @@ def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) ->
     result = EvalResult(
         task_type=task,
         dataset_type="test-documents",
-        dataset_name=f"test documents of {', '.join(card.data) or 'the data'}",
+        dataset_name=f"test documents of {', '.join(card.data) or ', '.join(_names(facts))}",
         metric_type=metric.replace(" ", "_").lower(),
         metric_name=f"{metric} (%)",
         metric_value=round(score, 2),
@@ -117,7 +121,7 @@ def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) ->
         library_name="sentence-transformers" if task == "sentence-similarity" else "transformers",
         pipeline_tag=task,
         base_model=source.name if source and source.revision else None,
-        tags=["long-context"] if facts.provenance.extension else [],
+        tags=["long-context"] if facts.provenance.extension else None,
         model_name=card.title,
         eval_results=[result],
     )

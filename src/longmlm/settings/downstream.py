@@ -56,7 +56,8 @@ class LabelledData:
     spans_field: str = "spans"
     """Field with the labelled spans, for labelling: a list of {start, end, label}; `end` is one past the last."""
     tags_field: str | None = None
-    """Field with a BIO tag for each word, such as B-PER, instead of spans; the text field then holds the words."""
+    """Field with a tag for each word, such as B-PER (BIO, BIOES or BILOU), instead of spans; the text field then holds
+    the words."""
     span_unit: SpanUnit = "characters"
     """What start and end of a span count: characters, or words between white space; both from 0."""
     split_field: str | None = None

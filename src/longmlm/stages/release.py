@@ -57,7 +57,11 @@ def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSet
         if getattr(config, name):
             raise ReleaseError(f"{name} is for masked language models: remove it to release a fine-tuned model")
     trial, trial_config = artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE), folder / TRIAL
-    source = TaskSource(folder / MODEL, read(DownstreamTrialConfig, [trial_config]), trial, comparison_of(folder))
+    comparison = comparison_of(folder)
+    results = comparison.arms if comparison else ()
+    if not any((arm.arm, arm.values) == (trial.arm, trial.values) and trial.seed in arm.seeds for arm in results):
+        comparison = None  # it is about other trials
+    source = TaskSource(folder / MODEL, read(DownstreamTrialConfig, [trial_config]), trial, comparison)
     lines = write_task_release(source, settings)
     if lines:
         print(*lines, f"released: {settings.output}", sep="\n")
