@@ -69,6 +69,28 @@ def recovery_picture() -> str:
     return picture(f"{recovery.description} {by_block.description}", panels)
 
 
+def alpha_picture() -> str:
+    """Returns the accuracy of hierarchical positions by alpha, before and after training, with 95 % intervals."""
+    header, *lines = _table(EXPERIMENT.read_text(encoding="utf-8"), "| alpha | before training |")
+    alphas, panels, words = [line[0] for line in lines], [], []
+    for column in (1, 2):
+        cells = [[float(part) for part in line[column].split(" ± ")] for line in lines]
+        values, errors = ([cell[part] for cell in cells] for part in (0, 1))
+        series = [
+            Series(
+                "hierarchical positions",
+                "blue",
+                [*map(float, range(len(lines)))],
+                values,
+                [2 * error for error in errors],
+            )
+        ]
+        chart = Chart(header[column].capitalize(), ("alpha", "held-out accuracy (%)"), series, "points", alphas)
+        panels.append((chart.title, svg(chart, NARROW)))
+        words.append(chart.description)
+    return picture(" ".join(words), panels)
+
+
 def positions_picture() -> str:
     """Returns the cosine similarities and norms of the bundled model's position table, before and after extension."""
     base = load_model(str(MODEL))
@@ -201,7 +223,12 @@ def _svg(description: str, width: int, height: int, elements: Sequence[str]) -> 
     )
 
 
-DRAWN = {"minilm-1536.svg": recovery_picture, "positions.svg": positions_picture, "attention.svg": attention_picture}
+DRAWN = {
+    "minilm-1536.svg": recovery_picture,
+    "alpha.svg": alpha_picture,
+    "positions.svg": positions_picture,
+    "attention.svg": attention_picture,
+}
 
 if __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
