@@ -64,8 +64,8 @@ TEXTS = {
     "pause of a save": "How long training waits for a checkpoint. longmlm copies weights and moments in memory and "
     "writes them in the background; Accelerate's save_state writes them while training waits, without hashes and "
     "without waiting for the disk.",
-    "packing": "Text to rows, one worker each, whose tokenizer uses all cores. The peer, `datasets.map` as in run_mlm.py, "
-    "cuts across sentences.",
+    "packing": "Text to rows, one worker each, whose tokenizer uses all cores. The peer, `datasets.map` as in "
+    "run_mlm.py, cuts across sentences.",
     "memory of prepare": "The same work as packing, on a large corpus and on single huge documents.",
     "masking": "Dynamic masks; longmlm's depend only on seed, epoch and row.",
 }
