@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -83,17 +84,27 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
     later = {"sentence_transformer"} if settings.recipe.sentence_transformer is None else {}  # than the first version
     recipe = {name: value for name, value in asdict(settings.recipe).items() if name not in later}
-    content = [recipe, asdict(settings.card), identity, evaluation_sha256]
-    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    if settings.output.exists():
-        if verify(settings.output).get("released_from") == released_from:
-            return None
-        raise FolderError(
-            f"{settings.output} already holds a release of a different model or with other settings: remove it or "
-            "name another folder"
-        )
+    released_from = new_release_id(settings.output, [recipe, asdict(settings.card), identity, evaluation_sha256])
+    if released_from is None:
+        return None
     with new_folder(settings.output, {"released_from": released_from}) as partial:
         return build(source, settings, partial)
+
+
+def new_release_id(output: Path, content: Sequence[object]) -> str | None:
+    """Returns the hash of what a release is made from; None if the folder already holds that release.
+
+    Raises FolderError if the folder holds a different one.
+    """
+    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    if not output.exists():
+        return released_from
+    if verify(output).get("released_from") == released_from:
+        return None
+    raise FolderError(
+        f"{output} already holds a release of a different model or with other settings: remove it or name another "
+        "folder"
+    )
 
 
 def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Proof:

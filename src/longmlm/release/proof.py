@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
@@ -143,16 +143,24 @@ def prove(
         with full_disk_as_os_error(reference):
             save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, reference)
         text.write_text(masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions)), encoding="utf-8")
-        command = [sys.executable, "-P", str(reload.__file__), str(folder), str(reference), str(text)]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-    if process.returncode:
-        reason = process.stderr.strip() or f"exit code {process.returncode}"
-        raise ReleaseError(f"transformers cannot read the exported folder: {reason.splitlines()[-1]}")
-    report = json.loads(process.stdout.splitlines()[-1])
+        report = reloaded(folder, reference, text)
     onnx = report.pop("onnx")
     proof = Proof(**report, onnx=onnx and OnnxProof(**onnx))
     _check(proof, num_positions, reload.is_tied(stored))
     return proof
+
+
+def reloaded(folder: Path, *arguments: object) -> dict[str, Any]:
+    """Returns what the script reload.py reports about a folder, in a process without longmlm.
+
+    Raises ReleaseError if the script fails.
+    """
+    command = [sys.executable, "-P", str(reload.__file__), str(folder), *map(str, arguments)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = process.stderr.strip() or f"exit code {process.returncode}"
+        raise ReleaseError(f"transformers cannot read the exported folder: {reason.splitlines()[-1]}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) -> str:

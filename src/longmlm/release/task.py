@@ -1,9 +1,5 @@
 """Release of a model that the downstream command has fine-tuned: a stock folder with a card, verified by reloading."""
 
-import hashlib
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,8 +14,8 @@ from safetensors.torch import save_file
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import new_folder, verify
+from longmlm.errors import ReleaseError
+from longmlm.folders import new_folder
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import position_offset
 from longmlm.model.carried import Carried
@@ -29,9 +25,9 @@ from longmlm.model.saving import full_disk_as_os_error, save_model
 from longmlm.model.similarity import load_embedder
 from longmlm.model.task_loading import load_for_task
 from longmlm.release import reload
-from longmlm.release.build import ReleaseSettings
+from longmlm.release.build import ReleaseSettings, new_release_id
 from longmlm.release.export import TYPES
-from longmlm.release.proof import TOLERANCE
+from longmlm.release.proof import TOLERANCE, reloaded
 from longmlm.reports.model_card import licence_of
 from longmlm.reports.task_card import TaskFacts, task_card
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, TaskKind
@@ -85,14 +81,9 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
         weights_sha256(source.model),
         source.trial.settings_sha256,
     ]
-    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    if settings.output.exists():
-        if verify(settings.output).get("released_from") == released_from:
-            return []
-        raise FolderError(
-            f"{settings.output} already holds a release of a different model or with other settings: remove it or "
-            "name another folder"
-        )
+    released_from = new_release_id(settings.output, content)
+    if released_from is None:
+        return []
     with new_folder(settings.output, {"released_from": released_from}) as partial:
         return _build(source, settings, partial)
 
@@ -172,12 +163,7 @@ def _prove(loaded: LoadedModel, kind: TaskKind, folder: Path) -> float:
         reference = Path(scratch) / "reference.safetensors"
         with full_disk_as_os_error(reference):
             save_file(_reference(loaded), reference)
-        command = [sys.executable, "-P", str(reload.__file__), str(folder), str(reference), "", AUTO_CLASSES[kind]]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-    if process.returncode:
-        reason = process.stderr.strip() or f"exit code {process.returncode}"
-        raise ReleaseError(f"transformers cannot read the exported folder: {reason.splitlines()[-1]}")
-    report = json.loads(process.stdout.splitlines()[-1])
+        report = reloaded(folder, reference, "", AUTO_CLASSES[kind])
     problems = [f"{name} weights {report[name][:2]}" for name in ("missing", "unexpected") if report[name]]
     if not report["largest_difference"] <= TOLERANCE:
         problems.append(f"outputs differ by {report['largest_difference']:.2e}")
