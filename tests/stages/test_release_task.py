@@ -14,6 +14,7 @@ from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import verify
 from longmlm.release import task
 from longmlm.reports.model_card import addressed
+from longmlm.reports.task_card import name_in_words, reading
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
@@ -119,7 +120,6 @@ def test_what_cannot_be_released_is_refused(settings: DownstreamTrialConfig, run
 
 
 def test_the_card_says_what_was_read() -> None:
-    from longmlm.reports.task_card import reading
-
+    assert (name_in_words("a/news/*.jsonl"), name_in_words("a/news.jsonl")) == ("news/*.jsonl", "news.jsonl")
     assert "the last 510 tokens of each document. Cut" in reading(Arm(model="m", reads="head-tail"), 640)
     assert "the middle 512 tokens" in reading(Arm(model="m", reads="middle"), 512)

@@ -219,7 +219,7 @@ def _scores_text(comparison: DownstreamComparison) -> str:
     several, noun = len(_seeds(comparison)) > 1, noun_of(comparison.task.kind)
     return (
         f"Ranked by {metric_of(comparison)}: computed over all test {noun}s of a seed"
-        f"{', averaged over seeds' if several else ''}. From and to: 95 % interval of 2,000 bootstrap resamples of "
+        f"{', averaged over seeds' if several else ''}. Low and high: 95 % interval of 2,000 bootstrap resamples of "
         f"the {noun}s{' and of the seeds' if several else '; one seed says nothing about how much training varies'}. "
         f"The difference is that from the baseline, {comparison.task.baseline}."
     )

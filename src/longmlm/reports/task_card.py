@@ -89,8 +89,7 @@ def _base(facts: TaskFacts) -> str:
 def _settings(config: DownstreamTrialConfig) -> list[tuple[str, object]]:
     recipe = config.recipe
     names = ("documents_per_step", "warmup_fraction", "patience", "weight_decay", "dropout", "precision")
-    found = [(name, getattr(recipe, name)) for name in names if getattr(recipe, name) is not None]
-    return [*found, *([("encoder", "frozen")] if config.arm.frozen else [])]
+    return [(name, getattr(recipe, name)) for name in names if getattr(recipe, name) is not None]
 
 
 def _data(facts: TaskFacts) -> list[str]:
@@ -99,7 +98,13 @@ def _data(facts: TaskFacts) -> list[str]:
 
 def _names(facts: TaskFacts) -> list[str]:
     data = facts.config.task.data
-    return [data.dataset] if data.dataset else [name.rpartition("/")[2] for name in data.files]
+    return [data.dataset] if data.dataset else [name_in_words(name) for name in data.files]
+
+
+def name_in_words(path: str) -> str:
+    """Returns the name of a file; of a pattern such as news/*.jsonl, also that of its folder."""
+    *folders, name = path.split("/")
+    return "/".join([*folders[-1:], name]) if "*" in name else name
 
 
 def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) -> str:
