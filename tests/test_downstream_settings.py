@@ -81,7 +81,7 @@ def test_settings_are_written_and_read_back(task: str, tmp_path: Path) -> None:
         ("runtime.log_every_steps = 0", r"runtime: .*every \*_every_steps must be at least 1"),
         ("baseline = '2048'", "baseline = 2048: there is no such arm, only 512, 1024"),
         ("arms.'a b'.length = 64", "arm 'a b': a name may contain only letters, digits"),
-        ("task.data.dataset = 'owner/name'", r"task\.data: data needs either"),
+        ("task.data.dataset = 'owner/name'", r"task\.data: set either `files`"),
         ("task.kind = 'similarity'", "similarity needs a model in every arm"),
     ],
 )
@@ -93,7 +93,7 @@ def test_mistakes_are_named_with_file_and_key(task: str, tmp_path: Path, text: s
 def test_required_settings_of_nested_tables_are_named() -> None:
     with pytest.raises(ConfigError) as raised:
         parsed("--output", "out")
-    assert "--task.kind is missing; task.data: data needs either" in str(raised.value)
+    assert "--task.kind is missing; task.data: set either `files`" in str(raised.value)
 
 
 def test_inputs_are_checked_before_anything_runs(task: str, tmp_path: Path) -> None:

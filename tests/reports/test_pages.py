@@ -11,6 +11,7 @@ from longmlm.reports import pages
 from longmlm.reports.charts import COLOURS, Chart, Series
 from longmlm.reports.pages import Head, Section, Tile, page, without_paths, write_page
 from longmlm.reports.tables import Table, text_table
+from longmlm.settings.pipeline import PACKAGE
 
 STYLE = (Path(pages.__file__).parent / "templates" / "page.css").read_text(encoding="utf-8")
 VOID = {"meta", "img", "br", "link", "wbr"}
@@ -198,10 +199,12 @@ def test_settings_are_shown_without_absolute_paths_and_passwords() -> None:
         "publish": "folder:/deep/rows",
         "stages": [{"files": ("/deep/*.txt", "near/b.txt"), "delimiter": "/", "steps": 3}],
         "release": {"publish": "ftp://me:secret@host/rows"},
+        "model": str(PACKAGE / "bundled/roberta-mini"),
     }
     assert without_paths(given) == {
         "output": "out",
         "publish": "folder:rows",
         "stages": [{"files": ["*.txt", "near/b.txt"], "delimiter": "/", "steps": 3}],
         "release": {"publish": "ftp://host/rows"},
+        "model": "bundled:roberta-mini",
     }

@@ -73,11 +73,14 @@ def test_the_best_arm_becomes_a_pipeline_file(mine: str, runs: FakeRuns, capsys:
     assert "longmlm run out/compare/pipeline.toml" in output
 
 
-def test_finished_trials_are_not_repeated(mine: str, runs: FakeRuns) -> None:
+def test_finished_trials_are_not_repeated(mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
     compared(mine)
     assert runs.names == FIRST
+    assert "finished before" not in capsys.readouterr().out
     compared(mine)
     assert len(runs.started) == 2
+    output = capsys.readouterr().out
+    assert (output.count("finished before\n"), output.count(" starts\n")) == (2, 0)
 
 
 def test_an_old_result_is_never_taken_for_one_of_new_settings(
@@ -94,6 +97,7 @@ def test_an_old_result_is_never_taken_for_one_of_new_settings(
     assert "[1/2] hierarchical, seed 42 stopped by SIGTERM: run the same command again to resume" in captured.err
     runs.stopped_at = None
     comparison = compared(mine, *faster)
+    assert "[1/2] hierarchical, seed 42 resumes\n" in capsys.readouterr().out
     assert [trial.after.whole.accuracy for trial in comparison.trials] == [30.0, 34.0]
     assert len(runs.started) == 4
 

@@ -52,6 +52,8 @@ def test_a_classifier_is_released_with_a_card(
         "fine-tuned with longmlm for document classification" in card.text and "- made-up sentences, CC0" in card.text
     )
     assert "It reads the first 32 tokens of a text" in card.text and "| learning_rate | 0.005 |" in card.text
+    assert "| precision | no |" in card.text, "what auto was resolved to"
+    assert card.data.language is None and "language" not in card.text, "nothing says which language the documents have"
     on_hub = addressed((output / "README.md").read_text(encoding="utf-8"), "hf", "owner/news", "v1")
     assert 'pipeline("text-classification", model="owner/news", revision="v1", truncation=True)' in on_hub
     assert "fill" not in on_hub

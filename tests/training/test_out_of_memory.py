@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from longmlm.errors import TrainingError
+from longmlm.runtime.memory import is_out_of_memory
 from longmlm.stages.pretrain import pretrain
 from longmlm.training import micro_batch
 from longmlm.training.backend import PlainBackend
-from longmlm.training.out_of_memory import is_out_of_memory
 from tests.support.faulty import limit_rows
 from tests.support.tiny import with_fresh_process_state
 from tests.support.training import (

@@ -194,7 +194,10 @@ def test_a_stopped_command_says_how_to_resume_and_the_trial_goes_on(
     run(task)
     assert runs.resumed == [f"out/downstream/trials/{FAST}/seed-2-fold-0"]
     assert len(runs.started) == len(set(runs.names)) == 9
-    assert "anew" not in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "anew" not in output
+    assert output.count(": finished before") == 4
+    assert (output.count(" resumes\n"), output.count(" starts\n")) == (1, 4)
 
 
 def test_a_folder_without_settings_is_made_anew(

@@ -13,6 +13,7 @@ are equally likely up to rounding. The sums do not depend on it otherwise: a row
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,6 +31,7 @@ from longmlm.model.encoding import EncoderObjective
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import attention_name, use_packed_attention
 from longmlm.progress import Progress
+from longmlm.runtime.memory import results_of_batches
 from longmlm.runtime.watchdog import heartbeat
 
 BATCHES_PER_CHUNK = 32
@@ -83,7 +85,8 @@ def tallies(
     rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
     num_indices = math.ceil(len(row_ids) / num_processes) * num_processes
     found = {key: Tally.empty(num_indices, base_positions, row_length) for key in subjects}
-    share, chunk_size = range(rank, num_indices, num_processes), frozen.rows_per_batch * BATCHES_PER_CHUNK
+    share, batch_size = range(rank, num_indices, num_processes), frozen.rows_per_batch
+    chunk_size = batch_size * BATCHES_PER_CHUNK
     progress = Progress(name, len(share) * len(subjects), "row", is_shown=bool(name) and rank == 0)
     with progress, ExitStack() as stack:
         for objective in {subject.objective for subject in subjects.values()}:
@@ -95,24 +98,16 @@ def tallies(
                 inputs = [Input(index, row, *shown) for index, row in chunk for shown in view(row)]
                 inputs.sort(key=lambda one: -len(one.view.row))
                 values, num_rows = [], 0
-                for end, batch in _batches(inputs, frozen.rows_per_batch):
-                    for _ in batch:
-                        before_row()
-                    device = accelerator.device if accelerator else objective.model.device
-                    values.append(_predicted(objective, batch, frozen.special.pad, device))
+                device = accelerator.device if accelerator else objective.model.device
+                predict = partial(_predicted, objective, pad=frozen.special.pad, device=device)
+                for end, result in results_of_batches(predict, inputs, batch_size, before_row, accelerator):
+                    values.append(result)
                     progress.advance(len(chunk) * end // len(inputs) - num_rows)
                     num_rows = len(chunk) * end // len(inputs)
                 found[key].add(_tokens(inputs), torch.cat(values, dim=1).double().cpu().numpy())
     if not accelerator:
         return found
     return {key: sums.over_ranks(accelerator, len(row_ids)) for key, sums in found.items()}
-
-
-def _batches(inputs: Sequence[Input], size: int) -> Iterator[tuple[int, Sequence[Input]]]:
-    """Yields the inputs `size` at a time, each time with the number of inputs so far."""
-    for begin in range(0, len(inputs), size):
-        batch = inputs[begin : begin + size]
-        yield begin + len(batch), batch
 
 
 def _predicted(

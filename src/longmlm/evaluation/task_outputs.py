@@ -10,6 +10,7 @@ from longmlm.batches.examples import Example
 from longmlm.batches.tasks import collate_examples
 from longmlm.evaluation.measure import inference
 from longmlm.model.encoding import TaskObjective
+from longmlm.runtime.memory import results_of_batches
 from longmlm.runtime.watchdog import heartbeat
 
 
@@ -31,16 +32,15 @@ def outputs_of(
     order = sorted(range(len(examples)), key=lambda number: -len(examples[number]))
     num_shared = -(-len(order) // num_processes) * num_processes
     share = [order[index % len(order)] for index in range(rank, num_shared, num_processes)]
-    outputs: list[tuple[int, np.ndarray]] = []
+    device = accelerator.device if accelerator else objective.model.device
+
+    def predict(numbers: Sequence[int]) -> list[tuple[int, np.ndarray]]:
+        chosen = [examples[number] for number in numbers]
+        batch = collate_examples(chosen, None if objective.reads_packed_batches else pad)
+        return list(zip(numbers, objective.outputs(batch.to(device)), strict=True))
+
     with inference(objective):
-        device = accelerator.device if accelerator else objective.model.device
-        for begin in range(0, len(share), rows_per_batch):
-            numbers = share[begin : begin + rows_per_batch]
-            for _ in numbers:
-                before_row()
-            batch = collate_examples(
-                [examples[number] for number in numbers], None if objective.reads_packed_batches else pad
-            )
-            outputs += zip(numbers, objective.outputs(batch.to(device)), strict=True)
+        results = results_of_batches(predict, share, rows_per_batch, before_row, accelerator)
+        outputs = [output for _, batch in results for output in batch]
     by_number = dict(gather_object(outputs) if num_processes > 1 else outputs)
     return [by_number[number] for number in range(len(examples))]

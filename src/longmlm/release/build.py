@@ -27,7 +27,7 @@ from longmlm.release.longformer import carried_by, check_exportable, longformer_
 from longmlm.release.onnx_graph import write_graphs
 from longmlm.release.proof import Proof, prove
 from longmlm.reports.evaluation import PICTURES
-from longmlm.reports.model_card import CardFacts, licence_of, model_card, training_of
+from longmlm.reports.model_card import CardFacts, languages, licence_of, model_card, training_of
 from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
 
 
@@ -84,7 +84,8 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
     later = {"sentence_transformer"} if settings.recipe.sentence_transformer is None else {}  # than the first version
     recipe = {name: value for name, value in asdict(settings.recipe).items() if name not in later}
-    released_from = new_release_id(settings.output, [recipe, asdict(settings.card), identity, evaluation_sha256])
+    card = asdict(settings.card) | {"languages": languages(settings.card, source.rows.manifest)}
+    released_from = new_release_id(settings.output, [recipe, card, identity, evaluation_sha256])
     if released_from is None:
         return None
     with new_folder(settings.output, {"released_from": released_from}) as partial:

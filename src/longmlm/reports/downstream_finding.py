@@ -59,7 +59,8 @@ def _best_text(comparison: DownstreamComparison) -> str:
     baseline, metric = comparison.task.baseline, metric_of(comparison)
     score = best.scores[0]
     interval = f"{percent(score.low)} to {percent(score.high)}"
-    first = f"{best.arm} ranks first: {metric} {percent(score.mean)} %, 95 % interval {interval}"
+    result = f"{metric} {percent(score.mean)} %, 95 % interval {interval}"
+    first = f"{best.arm} ranks first: {result}" if others else f"{best.arm}: {result}"
     if best.arm == baseline:
         rival = next((arm for arm in others if arm.differences), None)
         if rival is None:

@@ -80,6 +80,7 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         "model_card.md",
         metadata=_metadata(card, facts, accuracy),
         card=card,
+        languages=languages(card, facts.rows),
         facts=facts,
         hub="",
         name=facts.name,
@@ -133,7 +134,7 @@ def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> st
         metric_value=round(accuracy, 2),
     )
     data = ModelCardData(
-        language=list(card.languages),
+        language=languages(card, facts.rows),
         license=facts.licence.identifier,
         license_name=facts.licence.name,
         license_link=facts.licence.link,
@@ -197,6 +198,11 @@ def datasets(rows: RowsManifest) -> list[str]:
     """Returns the datasets on the hub that the rows were made from, each once."""
     named = (source.dataset for source in rows.plan.sources if source.dataset and source.commit)
     return list(dict.fromkeys(named))
+
+
+def languages(card: ReleaseCard, rows: RowsManifest) -> list[str]:
+    """Returns the languages that the card names, or else those of the rows' sources."""
+    return list(card.languages) or list(dict.fromkeys(source.language for source in rows.plan.sources))
 
 
 def corpora(rows: RowsManifest) -> list[str]:

@@ -16,6 +16,7 @@ from longmlm.folders import partial_of
 from longmlm.hubs.errors import redact
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
 from longmlm.reports.tables import Table, signed
+from longmlm.settings.pipeline import bundled_name
 
 PAGE_FILE = "index.html"
 FOLDER_SCHEME = "folder:"
@@ -75,9 +76,13 @@ def page(head: Head, sections: Sequence[Section], made_by: str) -> str:
 
 
 def public_path(path: str) -> str:
-    """Returns the last part of an absolute path, and other paths and names as they are, for a page that others read."""
+    """Returns the last part of an absolute path, and other paths and names as they are, for a page that others read.
+
+    A file in this package is named bundled:NAME.
+    """
     if path.startswith(FOLDER_SCHEME):
         return FOLDER_SCHEME + public_path(path.removeprefix(FOLDER_SCHEME))
+    path = bundled_name(path)
     return Path(path).name or path if Path(path).is_absolute() else path
 
 

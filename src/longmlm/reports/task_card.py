@@ -42,7 +42,7 @@ def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
     """Returns README.md."""
     kind, trial, comparison = facts.config.task.kind, facts.trial, facts.comparison
     score, metric = main_score(trial.predictions, kind, facts.is_multilabel), main_metric(kind, facts.is_multilabel)
-    settings = [*facts.trial.values.items(), ("seed", trial.seed), *_settings(facts.config)]
+    settings = [*facts.trial.values.items(), ("seed", trial.seed), *_settings(facts)]
     return render(
         "task_card.md",
         metadata=_metadata(card, facts, metric, score),
@@ -86,10 +86,12 @@ def _base(facts: TaskFacts) -> str:
     return source.public_name if source else str(facts.config.arm.model)
 
 
-def _settings(config: DownstreamTrialConfig) -> list[tuple[str, object]]:
-    recipe = config.recipe
-    names = ("documents_per_step", "warmup_fraction", "patience", "weight_decay", "dropout", "precision")
-    return [(name, getattr(recipe, name)) for name in names if getattr(recipe, name) is not None]
+def _settings(facts: TaskFacts) -> list[tuple[str, object]]:
+    recipe, trained = facts.config.recipe, facts.provenance.trained if facts.trial.values else None
+    names = ("documents_per_step", "warmup_fraction", "patience", "weight_decay", "dropout")
+    precision = trained.precision if trained and trained.precision else recipe.precision
+    settings = [*((name, getattr(recipe, name)) for name in names), ("precision", precision)]
+    return [(name, value) for name, value in settings if value is not None]
 
 
 def _data(facts: TaskFacts) -> list[str]:
@@ -119,7 +121,7 @@ def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) ->
         metric_value=round(score, 2),
     )
     data = ModelCardData(
-        language=list(card.languages),
+        language=list(card.languages) or None,
         license=facts.licence.identifier,
         license_name=facts.licence.name,
         license_link=facts.licence.link,

@@ -67,7 +67,7 @@ class LabelledData:
 
     def __post_init__(self) -> None:
         if bool(self.files) == bool(self.dataset):
-            raise ValueError("data needs either at least one path in `files` or a `dataset`")
+            raise ValueError("set either `files`, with at least one path, or `dataset`")
         if self.dataset and (self.dev_files or self.test_files or self.delimiter):
             raise ValueError("dev_files, test_files and delimiter need `files`, but data has a `dataset`")
         given = (*self.dev_files, *self.test_files, self.dev_split, self.test_split)

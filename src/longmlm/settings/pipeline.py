@@ -188,6 +188,12 @@ def _path_or(default: str, value: object) -> str:
     return value if isinstance(value, str) else default  # validation reports a value of another type
 
 
+def bundled_name(path: str) -> str:
+    """Returns the path of a file in this package as bundled:NAME, and any other path or name as it is."""
+    folder = f"{PACKAGE / 'bundled'}/"
+    return f"{BUNDLED}{path.removeprefix(folder)}" if path.startswith(folder) else path
+
+
 def bundled_resolved(value: Any) -> Any:
     """Returns a value of a TOML file with each bundled:NAME replaced by the path of that file in this package."""
     match value:

@@ -46,8 +46,8 @@ class ReleaseCard:
     """Licence of the weights, as an identifier known to hubs, such as apache-2.0; by default the base model's."""
     description: str = ""
     """A paragraph about the model."""
-    languages: tuple[str, ...] = ("en",)
-    """ISO 639-1 codes of the languages of the text."""
+    languages: tuple[str, ...] = ()
+    """ISO 639-1 codes of the languages of the text; by default those of the rows, and none for a fine-tuned model."""
     data: tuple[str, ...] = ()
     """One line per corpus, with its licence; by default the names of the sources of the rows."""
     hardware: str = ""

@@ -22,16 +22,11 @@ from longmlm.errors import TrainingError
 from longmlm.progress import dated_line
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import generator_states, restore_generators
+from longmlm.runtime.memory import is_out_of_memory
 from longmlm.training.micro_batch import remedy_for_one_row
 from longmlm.training.run import Run, Task
 
-MESSAGES = ("DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of RuntimeErrors
 RESUME = "the same command resumes from the last checkpoint"
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Returns whether a GPU or the CPU ran out of memory."""
-    return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in MESSAGES)
 
 
 @contextmanager

@@ -94,9 +94,9 @@ class DownstreamTrials:
             trial = FinishedTrial(planned, artifact.read(DownstreamTrial, log.with_name(DownstreamTrial.FILE)))
             self.finished.setdefault(arm, []).append(trial)
             self.remove_weights(arm)
-            has_score = bool(trial.trial.dev_scores)
-            score = f"{trial.trial.dev_score:.2f} % on the development documents" if has_score else "finished"
-            print(f"{label}: {score}", flush=True)
+            score = f"{trial.trial.dev_score:.2f} % on the development documents"
+            results = [*(["finished before"] if was_finished else []), *([score] if trial.trial.dev_scores else [])]
+            print(f"{label}: {', '.join(results) or 'finished'}", flush=True)
         if self.finished and not was_finished:
             self.write()
 
@@ -155,7 +155,7 @@ def prepare_folder(planned: DownstreamTrialConfig, label: str, needs_model: bool
 def attempt(planned: DownstreamTrialConfig, label: str) -> str:
     """Runs a trial to its end; returns the error if it fails, else an empty text; exits if a signal stops it."""
     folder = Path(planned.folder)
-    print(f"{label} starts", flush=True)
+    print(f"{label} {'resumes' if (folder / CHECKPOINTS).is_dir() else 'starts'}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / TRIAL, to_toml(planned))
     if reason := run_module(FINETUNE, [str(folder)], folder / LOG, label):

@@ -116,7 +116,9 @@ def run_trial(planned: PlannedTrial, keep_weights: bool, label: str) -> Trial | 
     What the folder holds of a trial with other settings is removed first.
     """
     record = resumable(planned, label)
-    if not record.is_finished and (reason := attempt(planned, record, label)):
+    if record.is_finished:
+        print(f"{label} finished before", flush=True)
+    elif reason := attempt(planned, record, label):
         seconds = artifact.read(TrialRecord, planned.folder / TrialRecord.FILE).seconds
         return FailedTrial(arm=planned.arm, seed=planned.seed, values=planned.values, reason=reason, seconds=seconds)
     for name in () if keep_weights else WEIGHTS:
@@ -155,7 +157,7 @@ def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
     Rows that do not exist yet are packed first; that time is not the trial's.
     """
     folder = planned.folder
-    print(f"{label} starts", flush=True)
+    print(f"{label} {'resumes' if record.seconds else 'starts'}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     artifact.write(folder / TrialRecord.FILE, record)
     (folder / TRIAL).write_text(tomli_w.dumps(planned.tables), encoding="utf-8")

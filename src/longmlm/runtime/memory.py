@@ -1,0 +1,56 @@
+"""Running out of memory: which errors say so, and forward passes of evaluation in smaller batches when it happens."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from accelerate import Accelerator
+
+from longmlm.errors import TrainingError, counted
+from longmlm.progress import dated_line
+
+MESSAGES = ("DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of RuntimeErrors
+Item, Result = TypeVar("Item"), TypeVar("Result")
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Returns whether a GPU or the CPU ran out of memory."""
+    return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in MESSAGES)
+
+
+def results_of_batches(
+    predict: Callable[[Sequence[Item]], Result],
+    items: Sequence[Item],
+    size: int,
+    before_item: Callable[[], None],
+    accelerator: Accelerator | None,
+) -> Iterator[tuple[int, Result]]:
+    """Yields the number of items so far and the result for each batch of `size` items, halved when memory runs out.
+
+    Calls `before_item` once for each item, before its forward pass. DeepSpeed may communicate in every pass, so there
+    the error is raised instead. Raises TrainingError if not even one item fits.
+    """
+    end, num_announced = 0, 0
+    while end < len(items):
+        batch = items[end : end + size]
+        for _ in range(end + len(batch) - num_announced):
+            before_item()
+        num_announced = max(num_announced, end + len(batch))
+        try:
+            result = predict(batch)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or (accelerator and accelerator.deepspeed_plugin is not None):
+                raise
+            if len(batch) == 1:
+                raise TrainingError(
+                    "out of memory in an evaluation with one row at a time: free some memory, or read shorter rows or "
+                    "documents"
+                ) from error
+            size = len(batch) // 2
+        else:
+            end += len(batch)
+            yield end, result
+            continue
+        dated_line(f"out of memory in an evaluation: batches of {counted(size, 'row')} from now on, not {len(batch)}")
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # outside the except block: the error keeps the activations alive

@@ -1,0 +1,58 @@
+"""Batches of an evaluation that are halved when memory runs out."""
+
+from collections.abc import Sequence
+from unittest.mock import create_autospec
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from longmlm.errors import TrainingError
+from longmlm.runtime.memory import results_of_batches
+
+ITEMS = list(range(11))
+
+
+def limited(most: int, tried: list[int], error: RuntimeError | None = None):
+    """Returns a prediction, the sum of the items, which runs out of memory with more items than this."""
+
+    def predict(batch: Sequence[int]) -> int:
+        tried.append(len(batch))
+        if len(batch) > most:
+            raise error or torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return sum(batch)
+
+    return predict
+
+
+def test_batches_that_do_not_fit_are_halved_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
+    tried, announced = [], []
+    results = list(results_of_batches(limited(3, tried), ITEMS, 8, lambda: announced.append(len(tried)), None))
+    assert tried == [8, 4, 2, 2, 2, 2, 2, 1]
+    assert [end for end, _ in results] == [2, 4, 6, 8, 10, 11]
+    assert sum(value for _, value in results) == sum(ITEMS)
+    assert announced == [0] * 8 + [6] * 2 + [7], "once for each item, before its first forward pass"
+    lines = [line[20:] for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        "out of memory in an evaluation: batches of 4 rows from now on, not 8",
+        "out of memory in an evaluation: batches of 2 rows from now on, not 4",
+    ]
+
+
+def test_batches_that_fit_are_left_as_they_are() -> None:
+    tried = []
+    assert len(list(results_of_batches(limited(99, tried), ITEMS, 4, lambda: None, None))) == 3
+    assert tried == [4, 4, 3]
+
+
+def test_an_item_that_does_not_fit_and_other_errors_are_raised() -> None:
+    with pytest.raises(TrainingError, match="out of memory in an evaluation with one row at a time: free some memory"):
+        list(results_of_batches(limited(0, []), ITEMS, 4, lambda: None, None))
+    with pytest.raises(RuntimeError, match="shape"):
+        list(results_of_batches(limited(3, [], RuntimeError("shape")), ITEMS, 4, lambda: None, None))
+
+
+def test_a_batch_is_not_repeated_where_forward_passes_communicate() -> None:
+    deepspeed = create_autospec(Accelerator, instance=True, deepspeed_plugin=object())
+    with pytest.raises(torch.OutOfMemoryError):
+        list(results_of_batches(limited(3, []), ITEMS, 4, lambda: None, deepspeed))
