@@ -91,6 +91,13 @@ def test_the_finding_states_both_numbers_where_they_disagree(comparison: Compari
     assert "after training 38.00 %, plain 66.00 %, −28.00 ± 0.00 points (standard error" in text
 
 
+def test_the_finding_says_if_the_arms_were_trained_on_different_numbers_of_tokens(comparison: Comparison) -> None:
+    longer = trial("better", 1, 5, 8, 8, 9)
+    text = finding(replace(comparison, trials=(comparison.trials[0], longer)))
+    assert "; after training on 1.50 M tokens 42.00 %, plain on 1.00 M tokens 34.00 %, +8.00" in text
+    assert " on " not in finding(comparison)
+
+
 def test_arms_with_other_rows_and_failed_trials_are_named(comparison: Comparison) -> None:
     same = comparison_page(comparison, "")
     assert "All arms have the same rows and, on held-out rows, the same masks." in same

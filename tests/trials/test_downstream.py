@@ -73,9 +73,21 @@ def test_finished_trials_are_not_repeated(task: str, runs: FakeFinetunes) -> Non
     assert len(runs.started) == 9
     assert len(runs.compared[-1]) == 9
     arm = written(Path(), "more.toml", '[arms.last]\nmodel = "owner/base"\n')
+
     run(task, arm, "--recipe.learning-rate", "1e-5", "2e-5", "3e-5")
     assert len(runs.started) == 9 + 1 + 3 + 3
     assert not any("tfidf" in name for name in runs.names[9:])
+
+
+def test_trials_of_earlier_settings_are_known(task: str, runs: FakeFinetunes) -> None:
+    run(task)
+    config = settings(task, "--recipe.num-epochs", "4")
+    trials = trials_of(config, inputs(config, "documents", "weights"))
+    trials.run_all()
+    assert [str(folder.relative_to(TRIALS)) for folder in trials.left_out()] == [
+        f"{SLOW}/seed-1-fold-0",
+        *(f"{FAST}/{one}" for one in ["seed-1-fold-0", *OTHERS]),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,11 @@ class Arm:
         """Mean accuracy after training over the seeds."""
         return statistics.fmean(accuracy_of(trial.after) for trial in self.trials)
 
+    @property
+    def tokens(self) -> float:
+        """Mean number of tokens trained on over the seeds."""
+        return statistics.fmean(trial.curve[-1].tokens for trial in self.trials)
+
     def tokens_to_recovery(self, control: Sequence[Trial] = ()) -> float | None:
         """Returns the mean over the seeds; None unless every seed recovered."""
         tokens = [trial.tokens_to_recovery(control) for trial in self.trials]

@@ -18,6 +18,7 @@ from longmlm.reports.tables import Table, signed
 
 MAX_PROBABILITY = 0.99  # that a few seeds can show
 RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
+SAME_TOKENS = 0.02  # arms whose numbers of tokens differ by less are trained on as many
 CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")
 COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
 
@@ -75,7 +76,9 @@ def finding(comparison: Comparison) -> str:
     parts = [f"{label} ranks first by {'tokens to recovery' if by_recovery else 'accuracy after training'}: "]
     if tokens is not None:
         parts.append(f"{_recovery(tokens)}, {name} {_recovery(recovered)}; ")
-    parts.append(f"after training {best.after:.2f} %, {name} {rival.after:.2f} %")
+    is_same = math.isclose(best.tokens, rival.tokens, rel_tol=SAME_TOKENS)
+    mine, its = ("" if is_same else f" on {_tokens(arm.tokens)} M tokens" for arm in (best, rival))
+    parts.append(f"after training{mine} {best.after:.2f} %, {name}{its} {rival.after:.2f} %")
     if gain := best.gain_over(rival):
         parts.append(f", {_points(gain)} points")
         if len(best.pairs_with(rival)) == 1:

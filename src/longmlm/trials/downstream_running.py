@@ -36,7 +36,7 @@ from longmlm.trials.downstream_planned import (
     planned_trial,
     seeds_and_folds,
 )
-from longmlm.trials.planned import LOG, TRIAL
+from longmlm.trials.planned import LOG, TRIAL, TRIALS
 from longmlm.trials.running import run_module
 
 FINETUNE = "longmlm.stages.finetune"
@@ -107,6 +107,12 @@ class DownstreamTrials:
             shutil.rmtree(Path(one.planned.folder) / CHECKPOINTS, ignore_errors=True)
             if one is not best(finished) and not self.config.keep_weights:
                 shutil.rmtree(Path(one.planned.folder) / MODEL, ignore_errors=True)
+
+    def left_out(self) -> list[Path]:
+        """Returns the folders of finished trials that an earlier command ran and that are not compared now."""
+        compared_now = {Path(one.planned.folder) for finished in self.finished.values() for one in finished}
+        results = Path(self.config.output, FOLDER, TRIALS).glob(f"*/*/*/{DownstreamTrial.FILE}")
+        return sorted(file.parent for file in results if file.parent not in compared_now)
 
     def write(self) -> DownstreamComparison:
         """Writes downstream.json, the charts and the page; returns the comparison."""
