@@ -95,6 +95,7 @@ def _check_extend(config: ExtendConfig) -> None:
 def _check_downstream(config: DownstreamConfig) -> None:
     if Path(config.output).is_file():
         raise FolderError(f"{config.output} is a file: remove it or name another output")
+    check_installed(config.tracking.tracker)
     data = config.task.data
     files_of([*data.files, *data.dev_files, *data.test_files])
     for arm in config.arms.values():

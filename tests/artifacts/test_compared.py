@@ -10,7 +10,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.compared import chosen_values, compared, mean_cost
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial, Prediction
 from longmlm.errors import ArtifactError
-from tests.support.compared_arms import comparison_of, cost, explanation, labelling, task, trial
+from tests.support.compared_arms import comparison_of, cost, explanation, labelled_prediction, labelling, task, trial
 
 
 def shares(*percents: int, count: int = 100) -> list[list[int]]:
@@ -122,21 +122,41 @@ def test_entities_are_measured_by_where_they_begin() -> None:
     assert beyond == 0
 
 
-def test_the_shortest_input_says_where_positions_and_borders_are() -> None:
-    comparison = labelling(1024, 384)
+def test_the_input_of_the_baseline_says_where_positions_are() -> None:
+    comparison = labelling(384, 128)
     assert comparison.length == 384
-    whole = comparison.arms[0]
+    whole, truncate = comparison.arms
     assert [score.metric for score in whole.by_position][:2] == ["0–383", "384–767"]
     assert {score.metric: score.mean for score in whole.scores}["recall beyond token 384"] == pytest.approx(200 / 3)
-    assert {score.metric: score.mean for score in whole.by_border if score.mean is not None} == {
-        "64–127": 0,
-        "128+": 100,
-    }
+    cuts = {score.metric: score.mean for score in truncate.by_cut if score.mean is not None}
+    assert cuts == {"0–15": 100, "128+": 100}, "entities that are not read are left out"
+    assert all(score.mean is None for score in whole.by_cut), "its input is not cut"
+
+
+def test_entities_beyond_a_token_are_the_same_for_every_tokenizer() -> None:
+    base, other = (labelled_prediction(0, (0, 1, 2, 3)) for _ in range(2))
+    finer = replace(other, token_starts=tuple(2 * token for token in other.token_starts), num_tokens=2000)
+    trials = [
+        replace(trial(arm, [1]), predictions=(one,), length=510) for arm, one in (("base", base), ("finer", finer))
+    ]
+    facts = task(["base", "finer"], kind="labelling", labels=("PER",))
+    arms = compared(facts, trials, {}).arms
+    measured = [{score.metric: score.mean for score in arm.scores}["recall beyond token 510"] for arm in arms]
+    assert measured == [100, 100]
+    starts = (*finer.token_starts[:4], 200, 1000)
+    missed = replace(finer, predicted_spans=finer.spans[:2], token_starts=starts, cut_distances=())
+    arms = compared(facts, [trials[0], replace(trials[1], predictions=(missed,))], {}).arms
+    by_arm = {arm.arm: {score.metric: score.mean for score in arm.scores} for arm in arms}
+    assert by_arm["finer"]["recall beyond token 510"] == 0, (
+        "the entity at token 1,000 of its own is at 500 of the first"
+    )
 
 
 def test_costs_are_averaged_and_memory_is_the_highest() -> None:
     mean = mean_cost([cost(1000.0, 5), cost(3000.0, 9), cost(None, 7)])
-    assert (mean.train_tokens_per_second, mean.peak_memory_bytes) == (2000, 9)
+    assert (mean.train_tokens_per_second, mean.peak_memory_bytes, mean.inference_memory_bytes) == (2000, 9, None)
+    on_gpu = mean_cost([replace(cost(), inference_memory_bytes=size) for size in (3, 4)])
+    assert on_gpu.inference_memory_bytes == 4
     assert mean_cost([cost(None)]).train_tokens_per_second is None
 
 

@@ -1,13 +1,14 @@
 """Metrics equal scikit-learn's, entity F1 is right on cases made by hand, and weights mean repeated documents."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 from longmlm.artifacts.downstream import LabelledSpan, Prediction
-from longmlm.artifacts.scores import Metric, beyond, border_distance, main_score, metrics_of
+from longmlm.artifacts.scores import Metric, beyond, main_score, metrics_of
 
 LABELS = tuple("abcdef")
 
@@ -128,26 +129,14 @@ def test_spans_are_counted_where_they_begin() -> None:
     assert list(positions)[:2] == ["0–511", "512–1023"] and list(positions)[-1] == "4096+"
     assert (positions["0–511"], positions["512–1023"], positions["4096+"]) == (100, pytest.approx(100 * 2 / 3), 0)
     assert values[Metric("score", beyond(512))] == pytest.approx(100 / 3)
-    borders = {metric.name: value for metric, value in values.items() if metric.group == "border"}
-    assert borders == {
-        "0–15": pytest.approx(200 / 3),
-        "16–63": pytest.approx(np.nan, nan_ok=True),
-        "64–127": 100,
-        "128+": 0,
-    }
+    cuts = {metric.name: value for metric, value in values.items() if metric.group == "cut"}
+    assert np.isnan([*cuts.values()]).all(), "a prediction of an earlier version has no distances"
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "token", "distance"),
-    [
-        (512, 0, None),
-        (512, 500, None),
-        (513, 0, 512),
-        (513, 500, 12),
-        (2000, 700, 188),
-        (1024, 999, 487),
-        (1025, 999, 25),
-    ],
-)
-def test_the_end_of_a_document_is_no_border(token: int, num_tokens: int, distance: int | None) -> None:
-    assert border_distance(token, num_tokens, 512) == distance
+def test_spans_are_counted_by_their_distance_from_a_cut() -> None:
+    one = labelled("aaaa", "a a ", (511, 512, 600, 9000), 9100)  # the first and the third are found
+    values = values_of(replace(one, cut_distances=(1, 0, 88, -1, 1, 88)))
+    cuts = {metric.name: value for metric, value in values.items() if metric.group == "cut"}
+    assert list(cuts) == ["0–15", "16–63", "64–127", "128+"]
+    assert (cuts["0–15"], cuts["64–127"]) == (pytest.approx(200 / 3), 100)
+    assert np.isnan(cuts["16–63"]) and np.isnan(cuts["128+"])

@@ -1,5 +1,6 @@
 """Documents as inputs: what each reading reads, and the classes of tokens in labelled spans."""
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import get_args
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.downstream import LabelledSpan
-from longmlm.batches.examples import IGNORED, Example, bio_labels, examples_of
+from longmlm.batches.examples import IGNORED, Example, bio_labels, characters_read, examples_of
 from longmlm.data.labelled import LabelledCorpus
 from longmlm.data.labelled_records import LabelledDocument
 from longmlm.errors import DataError
@@ -146,6 +147,21 @@ def test_each_reading_reads_its_part_between_special_tokens(tokenizer: PreTraine
             (example,) = examples_of(corpus_of([text]), kind, tokenizer, reads, length)
             assert [part.tolist() for part in example.inputs] == [[first, *content, last]]
             assert example.num_tokens == len(ids)
+        read = characters_read(text, tokenizer, reads, length)
+        assert len(read) == len(content)
+        parts = [text[start:end].strip() for start, end in read.tolist()]
+        starts = {"first": 0, "middle": middle, "last": len(ids) - room, "head-tail": 0}
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        begin, end = encoding["offset_mapping"][starts[reads]]
+        assert parts[0] == text[begin:end].strip()
+    assert len(characters_read(text, tokenizer, "chunks", length)) == len(ids)
+
+
+def test_a_tokenizer_that_puts_its_first_token_last_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
+    turned = copy.deepcopy(tokenizer)
+    turned.cls_token, turned.sep_token = tokenizer.sep_token, tokenizer.cls_token
+    with pytest.raises(DataError, match="puts the token that its head reads at the end: take a model that puts it"):
+        examples_of(corpus_of(["A text."]), "classification", turned, "first", 20)
 
 
 @pytest.mark.parametrize("num_words", [0, 1, 20])

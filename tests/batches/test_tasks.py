@@ -144,6 +144,21 @@ def test_micro_batches_hold_documents_of_similar_length() -> None:
         assert len(batches) == 4 and lengths == sorted(lengths, reverse=True)
 
 
+def test_micro_batches_have_as_many_tokens_as_the_longest_documents() -> None:
+    examples = random_examples([[30], *([length] for length in (9, 8, 7, 6, 5, 4, 3, 2, 1))])
+    batches = TaskBatches(examples, 3, 10, PAD).in_micro_batches_of(1)[0]
+    assert [[len(examples[row_id]) for row_id in batch.row_ids] for batch in batches] == [
+        [30],
+        [9, 8, 7],
+        [6, 5, 4, 3, 2],
+        [1],
+    ]
+    for num_rows in (2, 3, 10):
+        parts = TaskBatches(examples, 3, 10, PAD).in_micro_batches_of(num_rows)[0]
+        assert max(batch.input_ids.numel() for batch in parts) <= num_rows * 30
+    assert len(TaskBatches(examples, 3, 10, PAD).in_micro_batches_of(10)[0]) == 1
+
+
 def test_no_pair_of_contrastive_tuning_is_alone_in_a_micro_batch() -> None:
     examples = random_examples([[5]] * 15)
     batches = TaskBatches(examples, 3, 15, PAD, min_in_micro_batch=2)

@@ -115,7 +115,7 @@ def test_test_documents_with_a_label_that_is_not_trained_are_set_aside_or_refuse
     assert corpus.labels == ("a", "b")
     del records[4]
     with pytest.raises(
-        DataError, match=r"no test document can be used.*no training document has its label \(2, .*byte "
+        DataError, match=r"no test document can be used.*no training document has its label \(2, the first at line "
     ):
         read(tmp_path, records, split_field="split")
 
@@ -136,23 +136,23 @@ def test_a_class_that_cannot_be_both_trained_and_tested_is_set_aside(tmp_path: P
         (
             "classification",
             [{"body": "x", "topic": "a"}] * 3,
-            ["no field 'text' (3, the first at", "the first at byte 0 of", "body, topic"],
+            ["no field 'text' (3, the first at", "the first at line 1 of", "body, topic"],
         ),
-        ("classification", labelled(None, "", None), ["no label (3, the first at", "the first at byte 0 of"]),
+        ("classification", labelled(None, "", None), ["no label (3, the first at", "the first at line 1 of"]),
         (
             "classification",
             labelled("a", "a", "a", None),
-            ["'a'", "only class of 3", "the first at byte 0 of", "no label (1, "],
+            ["'a'", "only class of 3", "the first at line 1 of", "no label (1, "],
         ),
         (
             "classification",
             labelled("a", "b", "c"),
-            ["3 classes in 3 training documents", "the first at byte 0 of", "label_field"],
+            ["3 classes in 3 training documents", "the first at line 1 of", "label_field"],
         ),
         (
             "classification",
             labelled(["a", "b", "c"], ["d"]),
-            ["4 classes in 2 training documents", "the first at byte 0 of"],
+            ["4 classes in 2 training documents", "the first at line 1 of"],
         ),
         ("classification", labelled([], []), ["no label is the only class of 2"]),
         ("classification", labelled(["a"], ["a"]), ["'a' is the only class of 2", "add documents of another class"]),
@@ -197,5 +197,5 @@ def test_a_file_without_objects_is_named(tmp_path: Path, content: str) -> None:
 def test_fields_are_listed_only_where_one_is_missing(tmp_path: Path) -> None:
     pairs = [{"text": "x", "text2": "y", "label": "yes"}] * 2
     for records, kind in (([{"text": "x", "spans": [[0, 2, "A"]]}] * 2, "labelling"), (pairs, "similarity")):
-        with pytest.raises(DataError, match=r"the first at byte 0 of .*jsonl\)$"):
+        with pytest.raises(DataError, match=r"the first at line 1 of .*jsonl\)$"):
             read(tmp_path, records, kind)

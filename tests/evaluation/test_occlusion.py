@@ -19,10 +19,15 @@ def probabilities(texts: Sequence[str]) -> np.ndarray:
     return np.stack([1 - sport, sport], axis=1)
 
 
+def first(text: str, num_characters: int | None = None) -> np.ndarray:
+    """Returns what an arm reads that reads the first characters, or all of them."""
+    return np.array([[0, len(text) if num_characters is None else num_characters]])
+
+
 def test_the_paragraph_that_decides_has_the_effect() -> None:
     document = LabelledDocument(id="a", text=TEXT, labels=("law",))
     prediction = Prediction(document="a", num_tokens=9, labels=("law",), predicted=("sport",))
-    explained = occlusion(document, prediction, ("law", "sport"), probabilities, str.split)
+    explained = occlusion(document, prediction, ("law", "sport"), probabilities, first(TEXT))
     assert (explained.document, explained.labels, explained.predicted) == ("a", ("law",), ("sport",))
     assert explained.probability == pytest.approx(90)
     assert [part.excerpt for part in explained.parts] == ["Rain in the town.", "The goal came late.", "Nothing else."]
@@ -30,7 +35,7 @@ def test_the_paragraph_that_decides_has_the_effect() -> None:
     assert [TEXT[part.start : part.end] for part in explained.parts] == [part.excerpt for part in explained.parts]
 
 
-def test_a_part_whose_removal_changes_nothing_that_is_read_was_not_read() -> None:
+def test_a_part_without_a_character_that_is_read_is_not_removed() -> None:
     document = LabelledDocument(id="a", text=TEXT, labels=("law",))
     prediction = Prediction(document="a", num_tokens=9, labels=("law",), predicted=("sport",))
     texts: list[str] = []
@@ -39,21 +44,23 @@ def test_a_part_whose_removal_changes_nothing_that_is_read_was_not_read() -> Non
         texts.extend(asked)
         return probabilities(asked)
 
-    explained = occlusion(document, prediction, ("law", "sport"), watched, lambda text: text.split()[:5])
+    explained = occlusion(document, prediction, ("law", "sport"), watched, first(TEXT, 22))
     assert [part.is_read for part in explained.parts] == [True, True, False]
     assert len(texts) == 3  # the whole text, and without each part that is read
 
 
 def test_without_a_predicted_label_the_likeliest_is_explained() -> None:
     document = LabelledDocument(id="a", text=TEXT)
-    explained = occlusion(document, Prediction(document="a", num_tokens=9), ("law", "sport"), probabilities, str.split)
+    explained = occlusion(
+        document, Prediction(document="a", num_tokens=9), ("law", "sport"), probabilities, first(TEXT)
+    )
     assert explained.predicted == ("sport",)
 
 
 def test_the_effect_on_several_labels_is_their_mean() -> None:
     document = LabelledDocument(id="a", text=TEXT)
     both = Prediction(document="a", num_tokens=9, predicted=("law", "sport"))
-    explained = occlusion(document, both, ("law", "sport"), probabilities, str.split)
+    explained = occlusion(document, both, ("law", "sport"), probabilities, first(TEXT))
     assert explained.probability == pytest.approx(50)
     assert [part.effect for part in explained.parts] == pytest.approx([0, 0, 0])
 
@@ -76,7 +83,9 @@ def test_many_paragraphs_are_merged_into_parts_of_similar_length() -> None:
 
 def test_a_document_of_one_part_is_not_occluded() -> None:
     document = LabelledDocument(id="a", text="goal")
-    explained = occlusion(document, Prediction(document="a", num_tokens=1), ("law", "sport"), probabilities, str.split)
+    explained = occlusion(
+        document, Prediction(document="a", num_tokens=1), ("law", "sport"), probabilities, first("goal")
+    )
     assert explained.parts == () and explained.probability == pytest.approx(90)
 
 

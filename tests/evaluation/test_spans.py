@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longmlm.artifacts.downstream import LabelledSpan, Prediction
 from longmlm.batches.examples import IGNORED, Example, bio_labels, examples_of
 from longmlm.data.labelled import LabelledCorpus, LabelledDocument
-from longmlm.evaluation.spans import deciding_tokens, decode_bio, labelled, token_starts
+from longmlm.evaluation.spans import cut_distances, deciding_tokens, decode_bio, labelled, token_starts
 from tests.support.families import demo_texts, tiny_tokenizer
 
 LABELS = ("LOC", "PER")
@@ -48,6 +48,17 @@ def test_three_windows_and_a_short_last_one():
     assert lengths == [6, 6, 6, 6, 5]
     by_window = np.repeat(np.arange(5), lengths)[deciding_tokens(lengths, indices, 11)]
     assert by_window.tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_distances_from_the_cuts_of_windows():
+    lengths, indices = windows_of(9, 6, 3)
+    assert cut_distances(lengths, indices, 9).tolist() == [-1, 6, 5, 4, 3, 2, 1, -1, -1, 0, 1, 2, 3, 4, 5, -1]
+    assert cut_distances([5], np.array([-1, 0, 1, 2, -1]), 3).tolist() == [-1] * 5, "the document is read whole"
+    head_and_tail = np.array([-1, 0, 1, 5, 6, -1])
+    assert cut_distances([6], head_and_tail, 7).tolist() == [-1, 2, 1, 0, 1, -1]
+    middle = np.array([-1, 2, 3, 4, -1])
+    assert cut_distances([5], middle, 9).tolist() == [-1, 0, 1, 1, -1]
+    assert cut_distances([2], np.array([-1, -1]), 0).tolist() == [-1, -1]
 
 
 def test_tokens_that_are_not_read():
@@ -157,7 +168,12 @@ def test_prediction_of_a_document():
     document = LabelledDocument(id="one", text=text, spans=true)
     corpus = LabelledCorpus((document,), LABELS, is_multilabel=False, set_aside=())
     assert labelled(corpus, example, classes) == Prediction(
-        document="one", num_tokens=5, spans=true, predicted_spans=true, token_starts=(0, 3, 0, 3)
+        document="one",
+        num_tokens=5,
+        spans=true,
+        predicted_spans=true,
+        token_starts=(0, 3, 0, 3),
+        cut_distances=(3, 1, 3, 1),
     )
 
 

@@ -62,6 +62,22 @@ def test_logits_equal_those_of_the_stock_model_on_padded_inputs(any_kind, encode
     torch.testing.assert_close(logits_of(loaded, SINGLE), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_trained_head_is_replaced_unless_the_trial_has_trained_it(encoder: Path, tmp_path: Path) -> None:
+    trained = classifier(encoder, Arm(reads="first"), seed=5)
+    assert not any("head" in note for note in trained.notes)
+    save_model(trained.model, trained.tokenizer, Carried(), tmp_path)
+    kept = classifier(tmp_path, Arm(reads="first"), seed=7, has_head=True)
+    torch.testing.assert_close(kept.model.state_dict(), trained.model.state_dict(), rtol=0, atol=0)
+    renewed, again = (classifier(tmp_path, Arm(reads="first"), seed=7) for _ in range(2))
+    assert renewed.notes[-1] == f"{tmp_path} has a trained head: it is replaced by a new one"
+    torch.testing.assert_close(renewed.model.state_dict(), again.model.state_dict(), rtol=0, atol=0)
+    before, after = trained.model.state_dict(), renewed.model.state_dict()
+    outputs = [name for name, value in before.items() if value.ndim == 2 and len(value) == len(LABELS)]
+    assert len(outputs) == 1 and not torch.equal(before[outputs[0]], after[outputs[0]])
+    encoder_before, encoder_after = trained.model.base_model.state_dict(), renewed.model.base_model.state_dict()
+    torch.testing.assert_close(encoder_after, encoder_before, rtol=0, atol=0)
+
+
 def test_gradients_equal_those_of_the_stock_model(any_kind, encoder: Path) -> None:
     loaded = classifier(encoder, Arm(reads="first"))
     set_dropout(loaded.model, 0.0)

@@ -16,6 +16,7 @@ from longmlm.reports.downstream import (
     DIFFERENCES_PICTURE,
     SCORES_PICTURE,
     arms_table,
+    cost_table,
     differences_chart,
     differences_table,
     downstream_page,
@@ -34,7 +35,7 @@ from longmlm.reports.downstream_details import (
 from longmlm.reports.downstream_finding import finding
 from longmlm.reports.tables import markdown_table, percent, signed
 from longmlm.settings.downstream import Arm
-from tests.support.compared_arms import comparison_of, explanation, labelling, task, trial
+from tests.support.compared_arms import comparison_of, cost, explanation, labelling, task, trial
 
 CLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 80 + [0] * 20}
 UNCLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 57 + [0] * 3 + [1] * 5 + [0] * 35}
@@ -200,10 +201,33 @@ def test_the_page_holds_finding_tables_settings_and_failures() -> None:
     assert "Which paragraphs" not in text and "By distance" not in text and "<script" not in text
 
 
+def test_documents_that_are_not_tested_are_counted() -> None:
+    trials = [trial(arm, correct, seed) for arm, correct in CLEAR.items() for seed in (1, 2)]
+    text = downstream_page(compared(task([*CLEAR], num_untested=3), trials, {}), "")
+    counted = "3 documents with some seed, since no training document has all of the labels"
+    assert f"2 seeds. Not tested: {counted}." in text and f"<dd>{counted}</dd>" in text
+    assert "ot tested" not in downstream_page(comparison_of(CLEAR), "")
+
+
+def test_memory_of_prediction_is_shown_where_it_is_known() -> None:
+    assert "in prediction (GB)" not in cost_table(comparison_of(CLEAR)).header
+    trials = [trial(arm, correct) for arm, correct in CLEAR.items()]
+    on_gpu = replace(trials[0], cost=replace(cost(), inference_memory_bytes=2_500_000_000))
+    table = cost_table(compared(task([*CLEAR]), [on_gpu, trials[1]], {}))
+    column = table.header.index("in prediction (GB)")
+    assert {line[0]: line[column] for line in table.lines} == {"base": "2.50", "long": "–"}
+
+
+def test_several_comparisons_are_mentioned_in_the_finding() -> None:
+    assert "not corrected" not in finding(comparison_of(CLEAR))
+    text = finding(comparison_of({**CLEAR, "third": UNCLEAR["long"]}))
+    assert text.startswith("long is better than base: ") and text.endswith(" (not corrected for 2 comparisons)")
+
+
 def test_the_page_of_labelling_shows_where_entities_are_found() -> None:
     comparison = labelling()
     text = downstream_page(comparison, "")
-    assert "By distance into the document" in text and "By distance from a chunk border" in text
+    assert "By distance into the document" in text and "By distance from a cut" in text
     assert beyond_table(comparison).lines == [["whole", *["100.0"] * 3], ["truncate", *["0.0"] * 3]]
     assert explained_spans_table(comparison).lines == [
         ["Ms C", "PER", "600", "novel-0", "found", "not read"],

@@ -1,13 +1,17 @@
 """The downstream command around its trials: what it reads and prints before the first one, and after the last."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from longmlm.data.folds import folds_of
+from longmlm.data.labelled import read_labelled
 from longmlm.errors import DataError, FolderError, TrainingError
 from longmlm.processes import exclusive_lock
-from longmlm.stages.downstream import downstream
+from longmlm.settings.downstream import LabelledData, LabelledTask
+from longmlm.stages.downstream import downstream, num_sharing_a_text
 from tests.support.downstream_trials import FakeFinetunes, settings
 from tests.support.prepare_settings import written
 from tests.support.two_classes import labelled_records, write_records
@@ -45,12 +49,30 @@ def test_documents_folds_and_trials_are_summarised_first(
     downstream(settings(task))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "20 documents: sea 10, land 10"
-    assert lines[1].startswith("records set aside: ") and lines[1].endswith("out/downstream/set_aside")
+    assert lines[1] == (
+        "records set aside: no field 'label' (2, the first at line 22 of docs.jsonl), field 'text' is empty (1, the first at line 21 "
+        "of docs.jsonl); see out/downstream/set_aside"
+    )
     assert lines[2] == "2 folds, the first with 9 training, 1 development, 10 test documents"
     assert lines[3] == "2 arms, 5 trials"
     assert lines[4] == "[1/5] mini, learning_rate 1e-05, num_epochs 4, seed 42, fold 0 starts"
     assert "page: out/downstream/index.html" in lines
     assert len(runs.started) == 5
+
+
+def test_pairs_that_share_a_text_with_training_are_counted(task: str) -> None:
+    pairs = [
+        {"id": str(number), "text": f"Text {number % 2}.", "text2": f"Other {number}.", "label": number / 9}
+        for number in range(10)
+    ]
+    write_records(Path("docs.jsonl"), pairs)
+    data = LabelledData(files=("docs.jsonl",))
+    config = LabelledTask(kind="similarity", data=data, num_folds=2)
+    corpus = read_labelled(config)
+    [fold, _] = folds_of(corpus, config, 42)
+    assert num_sharing_a_text(corpus, fold) == len(fold.test) == 5
+    apart = replace(corpus, documents=tuple(replace(one, text=one.id) for one in corpus.documents))
+    assert num_sharing_a_text(apart, fold) == 0
 
 
 def test_records_set_aside_are_listed_with_position_and_reason(task: str, runs: FakeFinetunes) -> None:

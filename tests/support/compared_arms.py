@@ -67,9 +67,13 @@ def comparison_of(arms: Mapping[str, Sequence[int]], failed: Mapping[str, str] |
     return compared(task([*arms]), [trial(arm, correct) for arm, correct in arms.items()], failed or {})
 
 
-def labelled_prediction(number: int, found: Sequence[int]) -> Prediction:
-    """Returns a document of 1,000 tokens with entities at tokens 100, 500, 600 and 900, of which some are found."""
+def labelled_prediction(number: int, found: Sequence[int], length: int | None = None) -> Prediction:
+    """Returns a document of 1,000 tokens with entities at tokens 100, 500, 600 and 900, of which some are found.
+
+    The arm reads its first `length` tokens, or all of them.
+    """
     tokens = (100, 500, 600, 900)
+    distances = [length - token if length and token < length else -1 for token in tokens]
     spans = tuple(LabelledSpan(4 * token, 4 * token + 3, "PER") for token in tokens)
     return Prediction(
         document=f"novel-{number}",
@@ -77,6 +81,7 @@ def labelled_prediction(number: int, found: Sequence[int]) -> Prediction:
         spans=spans,
         predicted_spans=tuple(spans[index] for index in found),
         token_starts=(*tokens, *(tokens[index] for index in found)),
+        cut_distances=(*distances, *(distances[index] for index in found)),
     )
 
 
@@ -87,7 +92,8 @@ def labelling(*lengths: int) -> DownstreamComparison:
     """
     trials = []
     for arm, found in (("truncate", (0, 1)), ("whole", (0, 2, 3))):
-        predictions = tuple(labelled_prediction(number, found) for number in range(20))
+        read = 510 if arm == "truncate" else None
+        predictions = tuple(labelled_prediction(number, found, read) for number in range(20))
         spans = tuple(
             SpanOutcome(
                 text=f"Ms {name}",
@@ -95,6 +101,7 @@ def labelling(*lengths: int) -> DownstreamComparison:
                 token=token,
                 is_read=arm == "whole" or token < 510,
                 is_found=index in found,
+                start=4 * token,
             )
             for index, (name, token) in enumerate(zip("ABCD", (100, 500, 600, 900), strict=True))
         )

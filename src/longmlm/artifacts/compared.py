@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from longmlm.artifacts.bootstrap import Values, averaged, resampled, scores
@@ -49,9 +49,10 @@ def compared(task: ComparedTask, trials: Sequence[DownstreamTrial], failed: Mapp
         arm: [trial for trial in of_arm if trial.values == chosen_values(of_arm)] for arm, of_arm in by_arm.items()
     }
     _check_truth([trial for chosen in final.values() for trial in chosen])
-    lengths = [trial.length for chosen in final.values() for trial in chosen if trial.length is not None]
-    length = min(lengths, default=DEFAULT_LENGTH)
-    measured = _Measured(task, length, {arm: _predictions(chosen) for arm, chosen in final.items()})
+    lengths = {arm: chosen[0].length for arm, chosen in final.items()}
+    shortest = min((length for length in lengths.values() if length is not None), default=DEFAULT_LENGTH)
+    length = lengths.get(task.baseline) or shortest
+    measured = _Measured(task, length, _with_common_tokens({arm: _predictions(final[arm]) for arm in final}))
     for arm in final:
         for other in {arm, measured.baseline or arm, measured.tfidf or arm}:
             measured.add(arm, other)
@@ -153,6 +154,24 @@ class _Measured:
         return tuple(scores([metrics[number].name for number in chosen], values[:, chosen]))
 
 
+def _with_common_tokens(predictions: dict[str, Predictions]) -> dict[str, Predictions]:
+    """Returns the predictions with the true spans where the tokenizer of the first arm that has the document puts them.
+
+    So the arms' entities beyond a token are the same ones, although a tokenizer may cut a text into more tokens.
+    """
+    starts: dict[str, tuple[int, ...]] = {}
+    for prediction in (one for arm in predictions.values() for seed in arm.values() for one in seed.values()):
+        starts.setdefault(prediction.document, prediction.token_starts[: len(prediction.spans)])
+
+    def moved(one: Prediction) -> Prediction:
+        return replace(one, token_starts=(*starts[one.document], *one.token_starts[len(one.spans) :]))
+
+    return {
+        arm: {seed: {name: moved(one) for name, one in of_seed.items()} for seed, of_seed in by_seed.items()}
+        for arm, by_seed in predictions.items()
+    }
+
+
 def _rank(result: ArmResult) -> float:
     mean = result.scores[0].mean
     return -math.inf if mean is None else round(mean, 9)  # equal but for rounding
@@ -200,7 +219,7 @@ def _result(
         by_seed=measured.by_seed(arm),
         by_label=measured.scores(arm, ("label",)),
         by_position=measured.scores(arm, ("position",)),
-        by_border=measured.scores(arm, ("border",)),
+        by_cut=measured.scores(arm, ("cut",)),
         differences=measured.differences(arm, measured.baseline),
         num_unpaired=measured.num_unpaired(arm, measured.baseline) if measured.baseline else 0,
         constant=_constant([one for of_seed in measured.predictions[arm].values() for one in of_seed.values()]),
@@ -214,10 +233,12 @@ def _result(
 def mean_cost(costs: Sequence[TrialCost]) -> TrialCost:
     """Returns the mean over trials; of memory, the most that one took."""
     speeds = [cost.train_tokens_per_second for cost in costs if cost.train_tokens_per_second is not None]
+    inference = [cost.inference_memory_bytes for cost in costs if cost.inference_memory_bytes is not None]
     return TrialCost(
         train_tokens_per_second=statistics.fmean(speeds) if speeds else None,
         train_seconds=statistics.fmean(cost.train_seconds for cost in costs),
         documents_per_second=statistics.fmean(cost.documents_per_second for cost in costs),
         peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
         num_parameters=costs[0].num_parameters,
+        inference_memory_bytes=max(inference, default=None),
     )

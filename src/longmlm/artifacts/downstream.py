@@ -36,6 +36,9 @@ class Prediction:
     predicted_spans: tuple[LabelledSpan, ...] = ()
     token_starts: tuple[int, ...] = ()
     """For labelling: the index in the document's tokens at which each true span, then each predicted span, begins."""
+    cut_distances: tuple[int, ...] = ()
+    """How far, in tokens, each of these is from where the input that decides for it is cut out of the document; -1
+    where that input is not cut, or the model did not read the token."""
     score: float | None = None
     predicted_score: float | None = None
 
@@ -57,13 +60,14 @@ class OccludedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanOutcome:
-    """A true span: its text, the document's token at which it begins, and whether the model read and found it."""
+    """A true span: its text, the document's token and character at which it begins; if the model read and found it."""
 
     text: str
     label: str
     token: int
     is_read: bool
     is_found: bool
+    start: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +87,17 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCost:
-    """What a trial took: training without evaluations, prediction without training, peak memory of the process."""
+    """What a trial took: training without evaluations, prediction without training, peak memory of the process.
+
+    Prediction includes tokenisation. `inference_memory_bytes` is the peak of prediction alone, known on a GPU only.
+    """
 
     train_tokens_per_second: float | None
     train_seconds: float
     documents_per_second: float
     peak_memory_bytes: int
     num_parameters: int
+    inference_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +162,8 @@ class ArmResult:
 
     The first score is the task's main metric; `by_seed` has it for each seed. Differences are those over the documents
     and seeds that both arms have: `num_unpaired` documents are left out. `over_tfidf` is the difference in the main
-    metric from the arm without a model. `by_position` and `by_border` are the F1 of entities by their distance, in
-    tokens, from the start of the document and from the nearest border of a chunk. `constant` are the labels of every
+    metric from the arm without a model. `by_position` and `by_cut` are the F1 of entities by their distance, in
+    tokens, from the start of the document and from the nearest cut of their input. `constant` are the labels of every
     prediction, if they are always the same although the true ones differ. `documents_per_seed` is the number of
     documents of the seed that has the most.
     """
@@ -169,7 +177,7 @@ class ArmResult:
     by_seed: tuple[float, ...]
     by_label: tuple[Score, ...] = ()
     by_position: tuple[Score, ...] = ()
-    by_border: tuple[Score, ...] = ()
+    by_cut: tuple[Score, ...] = ()
     differences: tuple[Score, ...] = ()
     num_unpaired: int = 0
     over_tfidf: Score | None = None
@@ -183,7 +191,8 @@ class ArmResult:
 class ComparedTask:
     """What was compared: the task, its documents, and the arms' settings; `num_folds` is None without cross-validation.
 
-    `num_documents` counts all documents, `num_set_aside` the records that are none.
+    `num_documents` counts all documents, `num_set_aside` the records that are none, and `num_untested` the documents
+    that are not tested with every seed, since no training document has all of their labels.
     """
 
     name: str
@@ -195,13 +204,15 @@ class ComparedTask:
     num_folds: int | None
     arms: dict[str, Arm]
     baseline: str
+    num_untested: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownstreamComparison(Artifact):
     """downstream.json: the arms of a task, the best first, and why trials failed, by their names.
 
-    `num_trials` counts finished and failed trials. `length` is the shortest input, in tokens, that an arm reads.
+    `num_trials` counts finished and failed trials. `length` is the length of an input of the baseline, in tokens; if it
+    has none, the shortest of an arm.
     """
 
     FILE: ClassVar[str] = "downstream.json"

@@ -18,11 +18,11 @@ from longmlm.artifacts.downstream import DEFAULT_LENGTH, Prediction
 from longmlm.settings.downstream import TaskKind
 
 NUM_POSITIONS = 9  # bins of distances into the document, the last of which is open
-BORDER_STARTS = (0, 16, 64, 128)
+CUT_STARTS = (0, 16, 64, 128)  # of bins of distances from a cut
 MACRO = "macro-F1"
 THRESHOLD = 0.5  # of a label's probability, where documents have several labels
 
-Group = Literal["score", "label", "position", "border"]
+Group = Literal["score", "label", "position", "cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def metrics_of(
 ) -> Measure:
     """Returns the metrics of a task, the main one first; documents without a prediction take no part.
 
-    Spans are counted by where they begin: in which `length` tokens of the document, and how far from a border of them.
+    Spans are counted by where they begin: in which `length` tokens of the document, and how far from a cut.
     """
     rows = [predictions.get(document) for document in documents]
     of_labels = tuple(Metric("label", label) for label in labels)
@@ -112,9 +112,9 @@ def metrics_of(
         case "labelling":
             names = ("entity F1", "precision", "recall", MACRO, beyond(length))
             positions = (Metric("position", name) for name in bin_names(position_starts(length)))
-            borders = (Metric("border", name) for name in bin_names(BORDER_STARTS))
+            cuts = (Metric("cut", name) for name in bin_names(CUT_STARTS))
             counts = [[*_span_counts(row, length)] if row else [] for row in rows]
-            return _ratios((*(Metric("score", name) for name in names), *of_labels, *positions, *borders), counts)
+            return _ratios((*(Metric("score", name) for name in names), *of_labels, *positions, *cuts), counts)
         case "similarity":
             truth = np.array([row.score if row else 0.0 for row in rows], np.float64)
             predicted = np.array([row.predicted_score if row else 0.0 for row in rows], np.float64)
@@ -170,10 +170,11 @@ def _class_counts(row: Prediction, labels: Sequence[str]) -> Iterator[Count]:
 
 def _span_counts(row: Prediction, length: int) -> Iterator[Count]:
     spans, predicted = (*row.spans, *row.predicted_spans), {*row.predicted_spans}
-    for number, (span, token) in enumerate(zip(spans, row.token_starts, strict=True)):
+    distances = row.cut_distances or (-1,) * len(spans)
+    for number, (span, token, distance) in enumerate(zip(spans, row.token_starts, distances, strict=True)):
         is_true = number < len(row.spans)
         is_found = is_true and span in predicted
-        for metric in _f1_metrics(span.label, token, row.num_tokens, length):
+        for metric in _f1_metrics(span.label, token, distance, length):
             yield metric, 2 * is_found, 1
         yield Metric("score", "precision"), is_found, not is_true
         yield Metric("score", "recall"), is_found, is_true
@@ -181,23 +182,13 @@ def _span_counts(row: Prediction, length: int) -> Iterator[Count]:
             yield Metric("score", beyond(length)), is_found, 1
 
 
-def _f1_metrics(label: str, token: int, num_tokens: int, length: int) -> Iterator[Metric]:
-    """Yields the F1 scores that count a span of this label, which begins at this token."""
+def _f1_metrics(label: str, token: int, distance: int, length: int) -> Iterator[Metric]:
+    """Yields the F1 scores that count a span of this label, which begins at this token, at a distance from a cut."""
     yield Metric("score", "entity F1")
     yield Metric("label", label)
     yield Metric("position", _bin_name(position_starts(length), token))
-    if (distance := border_distance(token, num_tokens, length)) is not None:
-        yield Metric("border", _bin_name(BORDER_STARTS, distance))
-
-
-def border_distance(token: int, num_tokens: int, length: int) -> int | None:
-    """Returns the distance of a token from the nearest border of chunks; None if the document is one chunk.
-
-    For a length of 512, a border lies before tokens 512, 1024 ...: the distance of 512 is 0, that of 511 is 1.
-    """
-    before = token // length * length
-    borders = [border for border in (before, before + length) if 0 < border < num_tokens]
-    return min((abs(token - border) for border in borders), default=None)
+    if distance >= 0:
+        yield Metric("cut", _bin_name(CUT_STARTS, distance))
 
 
 def beyond(length: int) -> str:

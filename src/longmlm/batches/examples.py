@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.labelled import LabelledCorpus, LabelledDocument
-from longmlm.data.vocabulary import SpecialTokens, vocabulary_of_pretrained
+from longmlm.data.vocabulary import SpecialTokens, cached_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import DataError
 from longmlm.settings.downstream import HEAD_TOKENS, Reading, TaskKind
 
@@ -65,12 +65,14 @@ def examples_of(
     """Returns every document of a corpus as inputs of at most `length` tokens; a shorter document is read whole.
 
     Chunks are consecutive, and the last one may be short; for labelling they overlap by half. Raises DataError for a
-    tokenizer without the usual special tokens, and for a length too short for `reads`.
+    tokenizer without the usual special tokens at their usual places, and for a length too short for `reads`.
     """
     if length <= (least := HEAD_TOKENS + 2 if reads == "head-tail" else 2):
         raise DataError(f"{reads} needs a length above {least} tokens, not {length}")
     name = tokenizer.name_or_path or type(tokenizer).__name__
     vocabulary = vocabulary_of_pretrained(tokenizer, name)
+    if tokenizer("a", verbose=False)["input_ids"][-1] == vocabulary.special.cls:  # as in XLNet
+        raise DataError(f"{name} puts the token that its head reads at the end: take a model that puts it first")
     reader = _Reader(vocabulary.special, reads, length - 2, overlaps=task_kind == "labelling")
     encodings = _encodings(vocabulary.tokenizer, [document.text for document in corpus.documents])
     numbered = enumerate(zip(corpus.documents, encodings, strict=True))
@@ -94,6 +96,16 @@ def examples_of(
             )
         case _:
             assert_never(task_kind)
+
+
+def characters_read(
+    text: str, tokenizer: PreTrainedTokenizerBase, reads: Reading, length: int
+) -> Int64[np.ndarray, "tokens 2"]:
+    """Returns start and end of each token of a document that `examples_of` reads to classify it."""
+    vocabulary, _ = cached_vocabulary(tokenizer)
+    [encoding] = _encodings(vocabulary.tokenizer, [text])
+    read = _Reader(vocabulary.special, reads, length - 2, overlaps=False).indices(len(encoding))
+    return np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[np.unique(np.concatenate(read))]
 
 
 @dataclass(frozen=True, slots=True)

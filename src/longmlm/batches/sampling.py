@@ -83,3 +83,18 @@ def micro_batches(
     largest_share = -(-num_rows // num_processes)
     count = min(-(-largest_share // rows_per_micro_batch), num_rows // num_processes)
     return np.array_split(np.argsort(-lengths, kind="stable"), count)
+
+
+def micro_batches_of_tokens(lengths: Int64[np.ndarray, " rows"], num_tokens: int) -> list[Int64[np.ndarray, " n"]]:
+    """Returns which rows form each micro-batch of at most `num_tokens` with padding, or of a single row.
+
+    Rows are sorted, the longest first. Example: lengths 9 2 4 3 and 9 tokens give the micro-batches 9 | 4 3 | 2, of
+    which the second has 8 tokens with padding.
+    """
+    parts: list[list[int]] = []
+    for row in np.argsort(-lengths, kind="stable").tolist():
+        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= num_tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return [np.array(part) for part in parts]

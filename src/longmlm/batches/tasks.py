@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from longmlm.batches.collate import InputBatch, joined_rows
 from longmlm.batches.examples import IGNORED, Example
-from longmlm.batches.sampling import global_batch, micro_batches, share_of_rank
+from longmlm.batches.sampling import global_batch, micro_batches, micro_batches_of_tokens, share_of_rank
 from longmlm.errors import TrainingError
 
 
@@ -90,8 +90,9 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
     """Map-style dataset of a rank's micro-batches, indexed by the cursor: the documents consumed before a step.
 
     Each step has `rows_per_step` documents, in an order that depends on the seed alone. Those of a rank are sorted by
-    length before they are cut into micro-batches. Without `pad`, micro-batches are packed. In contrastive tuning, the
-    negatives of a pair are the other pairs of its micro-batch: `min_in_micro_batch` is 2.
+    length before they are cut into micro-batches: of as many tokens as `rows_per_micro_batch` of the longest documents
+    have. Without `pad`, micro-batches are packed. In contrastive tuning, the negatives of a pair are the other pairs of
+    its micro-batch: `min_in_micro_batch` is 2, and each has `rows_per_micro_batch` pairs.
     """
 
     examples: Sequence[Example]
@@ -101,6 +102,7 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
     rank: int = 0
     num_processes: int = 1
     rows_per_micro_batch: int = 1
+    tokens_per_micro_batch: int | None = None
     min_in_micro_batch: int = 1
 
     @property
@@ -131,12 +133,18 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
                 f"recipe.documents_per_step, which is {self.rows_per_step}, or runtime.rows_per_micro_batch, or lower "
                 "the arm's length"
             )
-        return replace(self, rows_per_micro_batch=num_rows)
+        if self.min_in_micro_batch > 1 or self.num_processes > 1:  # ranks make the same number of passes
+            return replace(self, rows_per_micro_batch=num_rows)
+        num_tokens = num_rows * max(map(len, self.examples))
+        return replace(self, rows_per_micro_batch=num_rows, tokens_per_micro_batch=num_tokens)
 
     def __getitem__(self, index: int) -> tuple[TaskBatch, ...]:
         draw = global_batch(index, self.rows_per_step, len(self.examples), self.seed)
         share = share_of_rank(draw, self.rank, self.num_processes)
         drawn = [self.examples[number] for number in share.row_ids.tolist()]
         lengths = np.array([len(example) for example in drawn])
-        parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)
+        if self.tokens_per_micro_batch is None:
+            parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)
+        else:
+            parts = micro_batches_of_tokens(lengths, self.tokens_per_micro_batch)
         return tuple(collate_examples([drawn[index] for index in part], self.pad) for part in parts)

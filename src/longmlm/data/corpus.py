@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longmlm.artifacts.rows import Split
-from longmlm.data.files import Span, files_of, kind_of, readable
+from longmlm.data.files import Span, files_of, readable
 from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
 from longmlm.data.texts import Text, pieces_of
 from longmlm.hubs.datasets import arrow_files
@@ -91,12 +91,6 @@ def write_set_aside(path: Path, records: Sequence[SetAside]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records]
     path.write_text("".join(lines), encoding="utf-8")
-
-
-def origin_in_words(origin: str) -> str:
-    """Returns where a record is in words, such as "byte 3743 of few.jsonl"; bytes and records count from 0."""
-    path, _, offset = origin.rpartition(":")
-    return f"{'record' if kind_of(Path(path)) in ('.parquet', '.arrow') else 'byte'} {offset} of {path}"
 
 
 def text_hash(text: Text) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
-from longmlm.data.corpus import SetAside, origin_in_words
-from longmlm.data.files import files_of, kind_of
+from longmlm.data.corpus import SetAside
+from longmlm.data.files import files_of, kind_of, open_bytes
 from longmlm.data.labelled_records import (
     GivenSplit,
     LabelledDocument,
@@ -91,11 +91,25 @@ def _kept(items: Iterable[LabelledRecord | SetAside], aside: list[SetAside]) -> 
 
 
 def _summary(aside: Sequence[SetAside]) -> str:
-    """Returns how many records were set aside for each reason, and where the first of them is."""
+    return f"; set aside: {reasons_in_words(aside)}" if aside else ""
+
+
+def reasons_in_words(aside: Sequence[SetAside]) -> str:
+    """Returns how many records were set aside for each reason, and where the first of them is; empty without any."""
     counts = Counter(item.reason for item in aside)
-    first = {item.reason: origin_in_words(item.origin) for item in reversed(aside)}
-    parts = [f"{reason} ({count}, the first at {first[reason]})" for reason, count in counts.most_common()]
-    return f"; set aside: {', '.join(parts)}" if parts else ""
+    first = {item.reason: item.origin for item in reversed(aside)}
+    parts = [f"{reason} ({n}, the first at {place_in_words(first[reason])})" for reason, n in counts.most_common()]
+    return ", ".join(parts)
+
+
+def place_in_words(origin: str) -> str:
+    """Returns where a record is, such as "line 12 of few.jsonl"; without lines, its number, counted from 0."""
+    path, _, offset = origin.rpartition(":")
+    if kind_of(Path(path)) in (".parquet", ".arrow"):
+        return f"record {offset} of {path}"
+    with open_bytes(Path(path)) as file:
+        number = 1 + file.read(int(offset)).count(b"\n")
+    return f"line {number} of {path}"
 
 
 def _separated(records: Sequence[LabelledRecord]) -> Iterator[LabelledRecord | SetAside]:
@@ -147,7 +161,7 @@ def _check_targets(task: LabelledTask, records: Sequence[LabelledRecord], aside:
     trained = [record for record in records if record.is_trained]
     if not trained:
         raise DataError(f"none of {len(records)} documents is a training document{_summary(aside)}")
-    documents, first = [record.document for record in trained], origin_in_words(trained[0].origin)
+    documents, first = [record.document for record in trained], place_in_words(trained[0].origin)
     counts = Counter(label for document in documents for label in document.all_labels)
     about = f"{len(documents)} training documents, the first at {first}"
     match task.kind:

@@ -26,18 +26,22 @@ def occlusion(
     prediction: Prediction,
     labels: Sequence[str],
     probabilities: Callable[[Sequence[str]], Float[np.ndarray, "texts labels"]],
-    inputs_of: Callable[[str], Sequence[object]],
+    characters_read: Int64[np.ndarray, "spans 2"],
 ) -> Explanation:
     """Returns by how much the probability of the predicted labels falls when a part of the document is removed.
 
-    `probabilities` are those of all `labels` for each text; `inputs_of` returns what the arm reads of a text: a part
-    whose removal does not change that is not read. Without a predicted label, the likeliest one is explained.
+    `probabilities` are those of all `labels` for each text; `characters_read` has start and end of each span that the
+    arm reads of the document. Without a predicted label, the likeliest one is explained.
     """
     parts = parts_of(document.text)
-    without = [document.text[:start] + document.text[end:] for start, end in parts] if len(parts) > 1 else []
-    whole = inputs_of(document.text)
-    is_read = [inputs_of(text) != whole for text in without]
-    read = [text for text, is_part_read in zip(without, is_read, strict=True) if is_part_read]
+    parts = parts if len(parts) > 1 else []
+    begins, ends = characters_read.T
+    is_read = [bool(((begins < end) & (start < ends)).any()) for start, end in parts]
+    read = [
+        document.text[:start] + document.text[end:]
+        for (start, end), is_part_read in zip(parts, is_read, strict=True)
+        if is_part_read
+    ]
     table = np.asarray(probabilities([document.text, *read]), np.float64)
     explained = prediction.predicted or (labels[int(table[0].argmax())],)
     of_labels = 100 * table[:, [labels.index(label) for label in explained]].mean(axis=1)
@@ -55,7 +59,7 @@ def occlusion(
                 effect=next(effects) if is_part_read else 0.0,
                 is_read=is_part_read,
             )
-            for (start, end), is_part_read in zip(parts, is_read, strict=False)
+            for (start, end), is_part_read in zip(parts, is_read, strict=True)
         ),
     )
 
@@ -74,6 +78,7 @@ def span_outcomes(
             token=token,
             is_read=bool(((offsets[:, 0] <= span.start) & (span.start < offsets[:, 1])).any()),
             is_found=span in prediction.predicted_spans,
+            start=span.start,
         )
         for span, token in zip(prediction.spans, prediction.token_starts, strict=False)
     )

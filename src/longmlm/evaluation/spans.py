@@ -38,6 +38,23 @@ def deciding_tokens(
     return deciding
 
 
+def cut_distances(
+    lengths: Sequence[int], token_indices: Int64[np.ndarray, " tokens"], num_tokens: int
+) -> Int64[np.ndarray, " tokens"]:
+    """Returns how far each token of a document's windows is from the nearest cut of its window; -1 without a cut.
+
+    Arguments are as in deciding_tokens. In the example above, window 1 is cut before token 6, and window 2 before token
+    3: token 3 has distance 3 in window 1, and 0 in window 2. The ends of the document are no cuts.
+    """
+    distances = []
+    for window in np.split(token_indices, np.cumsum(lengths)[:-1]):
+        content = window[1:-1]  # without special tokens
+        cuts = np.flatnonzero(np.diff(content, prepend=-1, append=num_tokens) != 1)
+        nearest = np.abs(np.arange(len(content))[:, None] - cuts).min(axis=1, initial=num_tokens)
+        distances += [[-1], np.where(nearest < num_tokens, nearest, -1), [-1]]
+    return np.concatenate(distances).astype(np.int64)
+
+
 def decode_bio(
     classes: Int64[np.ndarray, " num_tokens"], offsets: Int64[np.ndarray, "num_tokens 2"], names: Sequence[str]
 ) -> tuple[LabelledSpan, ...]:
@@ -77,13 +94,17 @@ def labelled(corpus: LabelledCorpus, example: Example, classes: Int64[np.ndarray
     document = corpus.documents[example.document]
     assert example.offsets is not None
     assert example.token_indices is not None
-    deciding = deciding_tokens([len(one) for one in example.inputs], example.token_indices, example.num_tokens)
+    windows = [len(one) for one in example.inputs], example.token_indices, example.num_tokens
+    deciding = deciding_tokens(*windows)
     merged = np.where(deciding < 0, OUTSIDE, classes[deciding])
     predicted = decode_bio(merged, example.offsets, bio_labels(corpus.labels))
+    starts = token_starts((*document.spans, *predicted), example.offsets)
+    distances = np.append(np.where(deciding < 0, -1, cut_distances(*windows)[deciding]), -1)  # of no token
     return Prediction(
         document=document.id,
         num_tokens=example.num_tokens,
         spans=document.spans,
         predicted_spans=predicted,
-        token_starts=token_starts((*document.spans, *predicted), example.offsets),
+        token_starts=starts,
+        cut_distances=tuple(distances[[*starts]].tolist()),
     )

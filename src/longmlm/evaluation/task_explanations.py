@@ -18,18 +18,24 @@ def explanations_of(
     predictions: Mapping[int, Prediction],
     examples: Sequence[Example],
     probabilities: Callable[[Sequence[str]], np.ndarray],
-    inputs_of: Callable[[str], Sequence[object]],
+    characters_read: Callable[[str], np.ndarray],
 ) -> tuple[Explanation, ...]:
     """Returns explanations of predictions, which are by the document's number.
 
     `examples` are those of all documents. `probabilities` returns those of the labels for each of some texts, (texts,
-    labels); `inputs_of`, what the arm reads of a text. Similarities are not explained.
+    labels); `characters_read`, start and end of each span that the arm reads of a text. Similarities are not explained.
     """
     documents = corpus.documents
     match kind:
         case "classification":
             return tuple(
-                occlusion(documents[number], prediction, corpus.labels, probabilities, inputs_of)
+                occlusion(
+                    documents[number],
+                    prediction,
+                    corpus.labels,
+                    probabilities,
+                    characters_read(documents[number].text),
+                )
                 for number, prediction in predictions.items()
             )
         case "labelling":

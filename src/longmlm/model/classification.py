@@ -36,10 +36,10 @@ def load_classifier(
     }
     name, revision = str(arm.model), arm.revision
     if arm.reads != "chunks":
-        return load_for_task(AutoModelForSequenceClassification, name, revision, seed, **values)
+        return load_for_task(AutoModelForSequenceClassification, name, revision, seed, has_head, **values)
     values["chunk_pooling"] = arm.pooling
     if has_head:
-        return load_for_task(ChunkClassifier, name, revision, seed, **values)
+        return load_for_task(ChunkClassifier, name, revision, seed, has_head, **values)
     loaded = load_for_task(AutoModel, name, revision, seed)
     torch.manual_seed(seed)
     return replace(loaded, model=ChunkClassifier.around(loaded.model, **values))

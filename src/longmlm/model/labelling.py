@@ -14,8 +14,8 @@ from longmlm.model.task_loading import load_for_task
 from longmlm.settings.downstream import Arm
 
 
-def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int) -> LoadedModel:
-    """Returns the arm's model with a head for the BIO classes of the labels, initialised with `seed` if it is new.
+def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int, has_head: bool = False) -> LoadedModel:
+    """Returns the arm's model with a new head for the BIO classes of the labels, or with its own, if it is a labeller.
 
     Raises ModelError as load_for_task does.
     """
@@ -25,6 +25,7 @@ def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int) -> LoadedModel:
         str(arm.model),
         arm.revision,
         seed,
+        has_head,
         id2label=dict(enumerate(names)),
         label2id={label: number for number, label in enumerate(names)},
     )

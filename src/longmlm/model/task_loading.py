@@ -27,13 +27,18 @@ from longmlm.model.window_attention import use_window
 
 
 def load_for_task(
-    auto_class: Any, name: str, revision: str | None = None, seed: int = 0, **values: object
+    auto_class: Any,
+    name: str,
+    revision: str | None = None,
+    seed: int = 0,
+    keeps_head: bool = False,
+    **values: object,
 ) -> LoadedModel:
     """Returns the encoder in a folder or on the hub with the head of one of transformers' Auto classes, in fp32.
 
-    `values` are set in its config. Weights of the head, or of the encoder's pooler, that the checkpoint does not have
-    are initialised with `seed`. The model attends within the window that its longmlm.json records, if there is one; if
-    not, it reads packed batches where it can.
+    `values` are set in its config. The head is initialised with `seed`, also where the checkpoint has a trained one,
+    unless `keeps_head` is set; so is the encoder's pooler where the checkpoint has none. The model attends within the
+    window that its longmlm.json records, if there is one; if not, it reads packed batches where it can.
 
     Code in a repository is never run. Raises ModelError for a model that is missing, altered or unreadable, with
     missing weights of the encoder or tokenizer, weights that its config does not describe, token ids beyond the word
@@ -51,6 +56,7 @@ def load_for_task(
     torch.manual_seed(seed)
     model, info = pretrained(auto_class, name, folder, config)
     _check_encoder(name, model, info)
+    replaced = () if keeps_head else _with_new_head(name, model, info, seed)
     check_unexpected(name, model, info["unexpected_keys"], has_code)
     tokenizer = load_tokenizer(name, folder)
     with library_errors(f"{name} cannot be loaded"):  # some models have a word embedding of a kind of their own
@@ -58,8 +64,25 @@ def load_for_task(
     provenance = read_provenance(folder)
     use_window(model.base_model, Window.of(provenance.extension))
     use_packed_attention(model.base_model)
-    notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code))
+    notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code), *replaced)
     return LoadedModel(model, tokenizer, snapshot.commit, notes, provenance)
+
+
+def _with_new_head(name: str, model: PreTrainedModel, info: dict[str, Any], seed: int) -> tuple[str, ...]:
+    """Initialises a head that came with the checkpoint anew; returns a note if there was one.
+
+    A head of which a part is missing is not one of a task: ModernBERT's shares a layer with the MLM head, which stays.
+    """
+    encoder = {id(parameter) for parameter in model.base_model.parameters()}
+    head = {key: parameter for key, parameter in model.named_parameters() if id(parameter) not in encoder}
+    if not head or head.keys() & {*info["missing_keys"]}:
+        return ()
+    torch.manual_seed(seed)
+    fresh = dict(type(model)(model.config).named_parameters())
+    with torch.no_grad():
+        for key, parameter in head.items():
+            parameter.copy_(fresh[key])
+    return (f"{name} has a trained head: it is replaced by a new one",)
 
 
 def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from longmlm.artifacts.downstream import Prediction
 from longmlm.artifacts.scores import main_score, predicted_labels
@@ -44,6 +44,13 @@ class TfidfModel:
     def read(self, text: str) -> str:
         """Returns the part of a text that is read."""
         return _cut(text, self.length, spaced=self.has_spaces)
+
+    def characters_read(self, text: str) -> Int64[np.ndarray, "1 2"]:
+        """Returns start and end of the part that is read."""
+        if not self.has_spaces or self.length is None:
+            return np.array([[0, self.length or len(text)]])
+        rest = text.split(None, self.length)[self.length :]
+        return np.array([[0, len(text) - len("".join(rest))]])
 
     def predictions(self, documents: Sequence[LabelledDocument]) -> tuple[Prediction, ...]:
         """Returns the predicted labels of each document; lengths are in words."""

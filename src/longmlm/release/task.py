@@ -92,12 +92,14 @@ def _check_is_stock(source: TaskSource) -> None:
     arm = source.config.arm
     if arm.model is None:
         raise ReleaseError("this trial is of TF-IDF, which is no model of transformers: release another arm")
+    if not arm.is_trained(source.config.task.kind):
+        raise ReleaseError(f"this arm trains nothing: its model is {arm.model}, as it is")
     if not source.model.is_dir():
         raise ReleaseError(
             f"{source.model.parent} has no model: release the trial of its arm that keeps one, or set keep_weights"
         )
-    if source.config.task.kind == "classification" and arm.reads == "chunks":
-        raise ReleaseError("no class of transformers pools chunks: release an arm that reads one input")
+    if source.config.task.kind != "labelling" and arm.reads == "chunks":
+        raise ReleaseError("no class of transformers pools the vectors of chunks: release an arm that reads one input")
 
 
 def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[str]:
@@ -150,7 +152,8 @@ def _labels(names: Mapping[int, str], kind: TaskKind) -> tuple[str, ...]:
 def _loaded(source: TaskSource) -> LoadedModel:
     if source.config.task.kind == "similarity":
         return load_embedder(Arm(model=str(source.model)))
-    return load_for_task(getattr(transformers, AUTO_CLASSES[source.config.task.kind]), str(source.model))
+    auto_class = getattr(transformers, AUTO_CLASSES[source.config.task.kind])
+    return load_for_task(auto_class, str(source.model), keeps_head=True)
 
 
 def _prove(loaded: LoadedModel, kind: TaskKind, folder: Path) -> float:

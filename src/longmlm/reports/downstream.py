@@ -61,7 +61,8 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
         text = (
             "The longest test documents of the first seed and fold. A number says by how many points the probability "
             "of the predicted label falls when the paragraph above it is removed; below zero, it "
-            "rises. A paragraph that the arm does not read has no number."
+            "rises. A paragraph that the arm does not read has no number. Where an arm reads only a part of the "
+            "document, other text takes the place of what is removed."
         )
         sections.append(Section("Which paragraphs the decision comes from", text, texts))
     if (spans := explained_spans_table(comparison)).lines:
@@ -123,20 +124,24 @@ def differences_table(comparison: DownstreamComparison) -> Table:
 
 
 def cost_table(comparison: DownstreamComparison) -> Table:
-    """Returns a line per arm: speed in training and at inference, and peak memory."""
+    """Returns a line per arm: speed in training and at inference, and peak memory, also of prediction where known."""
+    has_inference = any(arm.cost.inference_memory_bytes is not None for arm in comparison.arms)
     lines = []
     for arm in comparison.arms:
         cost = arm.cost
         speed = "–" if cost.train_tokens_per_second is None else f"{cost.train_tokens_per_second:,.0f}"
         seconds, documents = f"{cost.train_seconds:,.1f}", f"{cost.documents_per_second:,.1f}"
         memory, parameters = f"{cost.peak_memory_bytes / 1e9:.2f}", f"{cost.num_parameters / 1e6:,.1f}"
-        lines.append([arm.arm, speed, seconds, documents, memory, parameters])
+        inference = [] if cost.inference_memory_bytes is None else [f"{cost.inference_memory_bytes / 1e9:.2f}"]
+        inference = inference or (["–"] if has_inference else [])
+        lines.append([arm.arm, speed, seconds, documents, memory, *inference, parameters])
     header = [
         "arm",
         "training tokens/s",
         "training (s)",
         f"{noun_of(comparison.task.kind)}s/s predicted",
-        "memory (GB)",
+        "peak memory (GB)",
+        *(["in prediction (GB)"] if has_inference else []),
         "M parameters",
     ]
     return Table(header, lines)
@@ -212,7 +217,15 @@ def _lead(comparison: DownstreamComparison) -> str:
     noun = noun_of(task.kind)
     drawn = f" Each seed draws other test {noun}s, {per_seed:,} of these." if 0 < per_seed < several else ""
     folds = f", cross-validation with {task.num_folds} folds" if task.num_folds else ""
-    return f"{_capital(task.kind)} of {counted(several, f'test {noun}')}{folds}, {counted(num_seeds, 'seed')}.{drawn}"
+    untested = f" Not tested: {_untested(comparison)}." if task.num_untested else ""
+    tested_with = f"{counted(several, f'test {noun}')}{folds}, {counted(num_seeds, 'seed')}"
+    return f"{_capital(task.kind)} of {tested_with}.{drawn}{untested}"
+
+
+def _untested(comparison: DownstreamComparison) -> str:
+    noun, number = noun_of(comparison.task.kind), comparison.task.num_untested
+    several = " with some seed" if len(_seeds(comparison)) > 1 else ""
+    return f"{counted(number, noun)}{several}, since no training {noun} has all of the labels"
 
 
 def _scores_text(comparison: DownstreamComparison) -> str:
@@ -241,7 +254,8 @@ def _facts(comparison: DownstreamComparison) -> dict[str, str]:
         f"{noun}s": f"{task.num_documents:,}",
         "records set aside": f"{task.num_set_aside:,}",
         "labels": f"{len(task.labels):,}{several}" if task.labels else "–",
-        "folds": f"{task.num_folds}, every {noun} tested once per seed" if task.num_folds else "one split",
+        "folds": f"{task.num_folds}, every {noun} in one test set per seed" if task.num_folds else "one split",
+        **({"not tested": _untested(comparison)} if task.num_untested else {}),
         "seeds": ", ".join(map(str, _seeds(comparison))),
         f"{noun}s tested, by arm": ", ".join(f"{arm.arm} {arm.num_documents:,}" for arm in comparison.arms),
     }

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Explanation, Score
-from longmlm.artifacts.scores import BORDER_STARTS, beyond, bin_names, position_starts
+from longmlm.artifacts.scores import CUT_STARTS, beyond, bin_names, position_starts
 from longmlm.artifacts.trials import labels_of
 from longmlm.reports.charts import Chart, Colour, Series
 from longmlm.reports.pages import Section, WeightedText
@@ -19,23 +19,24 @@ def position_sections(comparison: DownstreamComparison) -> list[Section]:
     more = f" The charts show {len(drawn)} arms." if len(drawn) < len(comparison.arms) else ""
     length, starts = comparison.length, position_starts(comparison.length)
     into = _binned(comparison, "tokens into the document", bin_names(starts), lambda arm: arm.by_position)
-    border = _binned(comparison, "tokens from a border", bin_names(BORDER_STARTS), lambda arm: arm.by_border)
-    text = f"F1 of the entities that begin there, in percent.{more}"
+    cut = _binned(comparison, "tokens from a cut", bin_names(CUT_STARTS), lambda arm: arm.by_cut)
+    text = f"F1 of the entities that begin there, in percent; tokens are those of the first arm's tokenizer.{more}"
     sections = [Section("By distance into the document", text, into[0])]
     if into[1].series:
         sections.append(Section("F1 by distance into the document", "With 95 % intervals.", into[1]))
-    if border[1].series:
+    if cut[1].series:
         text = (
-            f"Distance from the nearest border between chunks of {length:,} tokens, the shortest input of an arm, "
-            "whether or not it reads chunks; documents of one chunk have no border. F1 in percent."
+            "Tokens from the nearest place where the arm's input, or its chunk that decides for the entity, is cut out "
+            "of the document. Chunks overlap by half, so that no decision is made close to their cuts. Entities in "
+            "inputs that are not cut, and those that the arm does not read, are left out. F1 in percent."
         )
-        sections.append(Section("By distance from a chunk border", text, border[0]))
-        sections.append(Section("F1 by distance from a chunk border", "With 95 % intervals.", border[1]))
+        sections.append(Section("By distance from a cut", text, cut[0]))
+        sections.append(Section("F1 by distance from a cut", "With 95 % intervals.", cut[1]))
     return [*sections, Section(f"Entities beyond token {length:,}", "", beyond_table(comparison))]
 
 
 def beyond_table(comparison: DownstreamComparison) -> Table:
-    """Returns, per arm, the share of the true entities beyond the shortest input that it found, with its interval."""
+    """Returns, per arm, the share of the true entities beyond an input of the baseline that it found."""
     name = beyond(comparison.length)
     by_arm = [(arm.arm, next(score for score in arm.scores if score.metric == name)) for arm in comparison.arms]
     lines = [[name, *(percent(value, 1) for value in (score.mean, score.low, score.high))] for name, score in by_arm]
@@ -108,25 +109,27 @@ def explained_texts(comparison: DownstreamComparison) -> list[WeightedText]:
 
 
 def explained_spans_table(comparison: DownstreamComparison) -> Table:
-    """Returns a line per entity beyond the shortest input, with what became of it in each arm."""
+    """Returns a line per entity beyond an input of the baseline, as many of each document: what each arm made of it."""
     explained = [{one.document: one for one in arm.explanations} for arm in comparison.arms]
     documents = dict.fromkeys(document for of_arm in explained for document in of_arm)
+    of_each = MAX_SPANS // max(1, len(documents))
     lines = [
         line
         for document in documents
-        for line in _span_lines(document, [arm.get(document) for arm in explained], comparison.length)
+        for line in _span_lines(document, [arm.get(document) for arm in explained], comparison.length)[:of_each]
     ]
-    return Table(["entity", "label", "token", "document", *(arm.arm for arm in comparison.arms)], lines[:MAX_SPANS])
+    return Table(["entity", "label", "token", "document", *(arm.arm for arm in comparison.arms)], lines)
 
 
 def _span_lines(document: str, explained: Sequence[Explanation | None], first: int) -> list[list[str]]:
-    outcomes = [{(s.token, s.label, s.text): s for s in one.spans} if one else {} for one in explained]
-    keys = sorted({key for of_arm in outcomes for key in of_arm if key[0] >= first})
+    """Returns the lines of a document; tokens are those of the first arm that explains it."""
+    outcomes = [{(s.start, s.label, s.text): s for s in one.spans} if one else {} for one in explained]
+    tokens = {key: span.token for of_arm in reversed(outcomes) for key, span in of_arm.items()}
     lines = []
-    for token, label, text in keys:
-        spans = [of_arm.get((token, label, text)) for of_arm in outcomes]
+    for key in sorted(key for key, token in tokens.items() if token >= first):
+        spans = [of_arm.get(key) for of_arm in outcomes]
         words = ["–" if s is None else "found" if s.is_found else "missed" if s.is_read else "not read" for s in spans]
-        lines.append([text, label, f"{token:,}", document, *words])
+        lines.append([key[2], key[1], f"{tokens[key]:,}", document, *words])
     return lines
 
 

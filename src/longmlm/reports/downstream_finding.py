@@ -59,21 +59,22 @@ def _best_text(comparison: DownstreamComparison) -> str:
     baseline, metric = comparison.task.baseline, metric_of(comparison)
     score = best.scores[0]
     interval = f"{percent(score.low)} to {percent(score.high)}"
+    num_compared = sum(bool(arm.differences) for arm in comparison.arms)
     result = f"{metric} {percent(score.mean)} %, 95 % interval {interval}"
     first = f"{best.arm} ranks first: {result}" if others else f"{best.arm}: {result}"
     if best.arm == baseline:
         rival = next((arm for arm in others if arm.differences), None)
         if rival is None:
             return f"{first}, no other arm to compare with"
-        return _difference_text(rival, best, metric)
+        return _difference_text(rival, best, metric, num_compared)
     rival = next((arm for arm in others if arm.arm == baseline), None)
     if rival is None or not best.differences:
         return f"{first}, the baseline {baseline} has no result on the same documents"
-    return _difference_text(best, rival, metric)
+    return _difference_text(best, rival, metric, num_compared)
 
 
-def _difference_text(arm: ArmResult, baseline: ArmResult, metric: str) -> str:
-    """Returns what the difference of an arm from the baseline says, the better one of the two first."""
+def _difference_text(arm: ArmResult, baseline: ArmResult, metric: str, num_compared: int) -> str:
+    """Returns what the difference of an arm, one of `num_compared`, from the baseline says, the better one first."""
     difference, better, worse = arm.differences[0], arm, baseline
     direction = sign(difference)
     if direction < 0:
@@ -83,7 +84,8 @@ def _difference_text(arm: ArmResult, baseline: ArmResult, metric: str) -> str:
         order = f"{arm.arm} minus {baseline.arm}"
         return f"no difference found between {arm.arm} and {baseline.arm}: {metric} {gain} ({order})"
     numbers = " and ".join(f"{percent(one.scores[0].mean)} %" for one in (better, worse))
-    return f"{better.arm} is better than {worse.arm}: {metric} {numbers}, {gain}"
+    corrected = f" (not corrected for {num_compared} comparisons)" if num_compared > 1 else ""
+    return f"{better.arm} is better than {worse.arm}: {metric} {numbers}, {gain}{corrected}"
 
 
 def _negated(score: Score) -> Score:
@@ -93,7 +95,8 @@ def _negated(score: Score) -> Score:
 
 def _tfidf_text(comparison: DownstreamComparison) -> str:
     """Returns which models are not shown to be better than the arm without a model."""
-    weak = [arm.arm for arm in comparison.arms if arm.over_tfidf and sign(arm.over_tfidf) < 1]
+    models = [arm for arm in comparison.arms if comparison.task.arms[arm.arm].model]
+    weak = [arm.arm for arm in models if arm.over_tfidf and sign(arm.over_tfidf) < 1]
     return f"; not shown to be better than TF-IDF: {', '.join(weak)}" if weak else ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from longmlm.settings.prepare import check_delimiter
-from longmlm.settings.pretrain import Precision, PretrainRuntime, check_regularisation
+from longmlm.settings.pretrain import Precision, PretrainRuntime, Tracker, Tracking, check_regularisation
 
 TaskKind = Literal["classification", "labelling", "similarity"]
 Reading = Literal["first", "middle", "last", "head-tail", "chunks"]
@@ -221,6 +221,7 @@ class DownstreamConfig:
     """One table per arm, [arms.NAME]."""
     recipe: FinetuneRecipe = field(default_factory=FinetuneRecipe)
     runtime: FinetuneRuntime = field(default_factory=FinetuneRuntime)
+    tracking: Tracker = field(default_factory=Tracker)
     baseline: str | None = None
     """Arm that the others are compared with; by default the first."""
     keep_weights: bool = False
@@ -274,6 +275,7 @@ class DownstreamTrialConfig:
     model_sha256: str | None = None
     recipe: FinetuneRecipe
     runtime: PretrainRuntime
+    tracking: Tracking = field(default_factory=Tracking)
     num_explained: int = 0
     vectors: str | None = None
 

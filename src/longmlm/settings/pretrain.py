@@ -158,8 +158,8 @@ class PretrainRuntime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tracking:
-    """A tracker to show the run in; metrics.jsonl always has every number."""
+class Tracker:
+    """A tracker to show runs in; metrics.jsonl always has every number."""
 
     tracker: Literal["wandb", "tensorboard"] | None = None
     """Weights & Biases (offline unless its client is logged in), TensorBoard, or by default neither."""
@@ -167,6 +167,12 @@ class Tracking:
     """W&B project."""
     entity: str | None = None
     """W&B user or team; by default the logged-in user's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracking(Tracker):
+    """A tracker to show the run in; metrics.jsonl always has every number."""
+
     name: str | None = None
     """Name of the run in W&B; by default the last two parts of the path of the run folder."""
     num_examples: int = 3

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from longmlm.artifacts.downstream import ComparedTask
 from longmlm.data.corpus import write_set_aside
-from longmlm.data.folds import folds_of
-from longmlm.data.labelled import LabelledCorpus, pinned, read_labelled
+from longmlm.data.folds import Fold, folds_of
+from longmlm.data.labelled import LabelledCorpus, pinned, read_labelled, reasons_in_words
 from longmlm.errors import TrainingError, counted
 from longmlm.processes import exclusive_lock
 from longmlm.reports.downstream import arms_table
 from longmlm.reports.downstream_finding import failures, finding
-from longmlm.reports.packing import set_aside_text
 from longmlm.reports.pages import PAGE_FILE, public_path
 from longmlm.reports.tables import text_table
 from longmlm.settings.downstream import DownstreamConfig, noun_of
@@ -63,6 +62,7 @@ def compared_task(config: DownstreamConfig, corpus: LabelledCorpus) -> ComparedT
         num_documents=len(corpus.documents),
         num_set_aside=len(corpus.set_aside),
         num_folds=config.task.num_folds,
+        num_untested=len({number for fold in all_folds(config, corpus) for number in fold.untested}),
         arms={name: replace(arm, model=arm.model and public_path(arm.model)) for name, arm in config.arms.items()},
         baseline=config.reference,
     )
@@ -73,18 +73,33 @@ def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
 
     Raises DataError if the folds of a seed cannot be made.
     """
-    aside, set_aside = Counter(record.reason for record in corpus.set_aside), Path(config.output) / FOLDER / SET_ASIDE
-    folds, *_ = [folds_of(corpus, config.task, seed) for seed in config.recipe.seeds]
+    aside, set_aside = reasons_in_words(corpus.set_aside), Path(config.output) / FOLDER / SET_ASIDE
+    folds = all_folds(config, corpus)[: config.task.num_folds or 1]
     first, untested, noun = folds[0], sum(len(fold.untested) for fold in folds), noun_of(config.task.kind)
+    shared = num_sharing_a_text(corpus, first) if config.task.kind == "similarity" else 0
+    sharing = f"{counted(shared, 'test pair')} with a text of a training pair: group_field can separate them"
     sizes = f"{len(first.train):,} training, {len(first.dev):,} development, {counted(len(first.test), f'test {noun}')}"
     lines = [
         f"{counted(len(corpus.documents), noun)}: {labels_text(corpus)}",
-        f"records set aside: {set_aside_text(aside)}; see {set_aside}" if aside else "no record set aside",
+        f"records set aside: {aside}; see {set_aside}" if aside else "no record set aside",
         f"{len(folds)} folds, the first with {sizes}" if config.task.num_folds else sizes,
         *([f"{counted(untested, noun)} not tested: no training {noun} has all of the labels"] if untested else []),
+        *([sharing] if shared else []),
         f"{counted(len(config.arms), 'arm')}, {counted(num_trials(config), 'trial')}",
     ]
     return "\n".join(lines)
+
+
+def all_folds(config: DownstreamConfig, corpus: LabelledCorpus) -> list[Fold]:
+    """Returns the folds of each seed, those of the first one first; raises DataError if they cannot be made."""
+    return [fold for seed in config.recipe.seeds for fold in folds_of(corpus, config.task, seed)]
+
+
+def num_sharing_a_text(corpus: LabelledCorpus, fold: Fold) -> int:
+    """Returns the number of test pairs of which one text is also in a training pair."""
+    texts = [{document.text, document.second_text} for document in corpus.documents]
+    trained = set[str | None]().union(*(texts[number] for number in fold.train))
+    return sum(not texts[number].isdisjoint(trained) for number in fold.test)
 
 
 def labels_text(corpus: LabelledCorpus) -> str:

@@ -12,9 +12,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamTrial, Explanation, Prediction, TrialCost
@@ -49,6 +51,7 @@ from longmlm.training.finetuning import Trial, check_longest_input, cost_of_tria
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import evaluation_rows
 from longmlm.training.run_folder import CHECKPOINTS, best_checkpoint, read_state
+from longmlm.training.tracker import tracked
 from longmlm.training.vectors import write_vectors
 from longmlm.trials.downstream_planned import MODEL, documents_sha256
 from longmlm.trials.planned import TRIAL
@@ -96,7 +99,7 @@ def tfidf_result(config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fo
         num_parameters=model.num_parameters,
     )
     explained = explained_predictions(config, corpus, fold, predictions)
-    explanations = explanations_of("classification", corpus, explained, (), model.probabilities, model.read)
+    explanations = explanations_of("classification", corpus, explained, (), model.probabilities, model.characters_read)
     return trial_result(config, with_units(predictions, corpus), explanations, (model.dev_score,), cost)
 
 
@@ -118,9 +121,11 @@ def open_trial(folder: Path, config: DownstreamTrialConfig, corpus: LabelledCorp
 def train_trial(trial: Trial) -> RunSummary | None:
     """Trains until the last epoch, or until the development score stops rising; None after a stop signal."""
     task, run, resumed_from = open_run(trial)
+    tracker = trial.config.tracking.tracker if run.accelerator.is_main_process else None
     with watchdog(run.runtime.hang_seconds, run.accelerator.process_index), stop_on_signal() as stop:
         state = start(task, run, resumed_from)
-        state = train(task, run, state, stop)
+        with tracked(run.folder, tracker, -1 if resumed_from is None else state.step):
+            state = train(task, run, state, stop)
     if run.accelerator.is_main_process:
         write_vectors(trial.config.vectors, run.backend.objective)
     write_summary(run, state)
@@ -153,19 +158,23 @@ def evaluate_and_save(trial: Trial, summary: RunSummary | None) -> DownstreamTri
     def probabilities(texts: Sequence[str]) -> np.ndarray:
         return np.stack(outputs_of(objective, examples_of_texts(texts), pad, rows, accelerator))
 
-    def inputs_read(text: str) -> list[list[int]]:
-        return [tokens.tolist() for tokens in examples_of_texts([text])[0].inputs]
-
     test = [examples[number] for number in trial.fold.test]
+    outputs_of(objective, test[:1], pad, rows, accelerator)  # the first pass is slower
+    peak_bytes = peak_memory_bytes()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     since = time.monotonic()
+    trial.examples(loaded, replace(corpus, documents=tuple(corpus.documents[number] for number in trial.fold.test)))
     outputs = outputs_of(objective, test, pad, rows, accelerator)
     seconds = time.monotonic() - since
-    peak_bytes = max(peak_memory_bytes(), summary.peak_memory_bytes if summary else 0)  # without explanations
+    inference_bytes = peak_memory_bytes()
+    peak_bytes = max(peak_bytes, inference_bytes, summary.peak_memory_bytes if summary else 0)  # without explanations
     predictions = predictions_of(config.task.kind, corpus, test, outputs)
     explained = explained_predictions(config, corpus, trial.fold, predictions)
     if explained:
         accelerator.print(f"explaining {counted(len(explained), 'test document')}")
-    explanations = explanations_of(config.task.kind, corpus, explained, examples, probabilities, inputs_read)
+    read = partial(trial.characters_read, loaded)
+    explanations = explanations_of(config.task.kind, corpus, explained, examples, probabilities, read)
     reads_cache = isinstance(objective, ClassificationObjective) and objective.caches_vectors
     cost = TrialCost(
         train_tokens_per_second=summary.train_tokens_per_second if summary and not reads_cache else None,
@@ -173,6 +182,7 @@ def evaluate_and_save(trial: Trial, summary: RunSummary | None) -> DownstreamTri
         documents_per_second=len(test) / seconds,
         peak_memory_bytes=peak_bytes,
         num_parameters=loaded.model.num_parameters(),
+        inference_memory_bytes=inference_bytes if torch.cuda.is_available() else None,
     )
     if checkpoint:
         save_best(loaded, trial.folder / MODEL)

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from accelerate import Accelerator
+from jaxtyping import Int64
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.artifacts.provenance import TrainingRecord
 from longmlm.artifacts.run import MicroBatch
-from longmlm.batches.examples import Example, examples_of
+from longmlm.batches.examples import Example, characters_read, examples_of
 from longmlm.batches.tasks import TaskBatches, collate_examples
 from longmlm.data.folds import Fold
 from longmlm.data.labelled import LabelledCorpus
@@ -56,6 +58,11 @@ class Trial:
         """Returns the documents of a corpus as the arm reads them."""
         length = input_length(self.config, loaded.model, loaded.tokenizer)
         return examples_of(corpus, self.config.task.kind, loaded.tokenizer, self.config.arm.reads, length)
+
+    def characters_read(self, loaded: LoadedModel, text: str) -> Int64[np.ndarray, "tokens 2"]:
+        """Returns start and end of each token that the arm reads of a text to classify it."""
+        length = input_length(self.config, loaded.model, loaded.tokenizer)
+        return characters_read(text, loaded.tokenizer, self.config.arm.reads, length)
 
 
 def open_run(trial: Trial) -> tuple[Task, Run, Path | None]:
@@ -191,7 +198,8 @@ def input_length(config: DownstreamTrialConfig, model: PreTrainedModel, tokenize
         limits.append(tokenizer.model_max_length)
     if arm.length is None and not limits:
         raise ModelError(f"{arm.model} does not say how many tokens it reads: set arms.{config.arm_name}.length")
-    if arm.length is not None and positions and arm.length > limits[0]:
+    is_absolute = getattr(encoder.config, "position_biased_input", True)  # DeBERTa's are relative
+    if arm.length is not None and positions and is_absolute and arm.length > limits[0]:
         raise ModelError(
             f"{arm.model} reads {limits[0]} tokens, but arms.{config.arm_name}.length is {arm.length}: lower it, or "
             "extend the model first"

@@ -10,6 +10,7 @@ from longmlm.data.labelled import LabelledCorpus
 from longmlm.errors import ModelError
 from longmlm.hubs.models import CONFIG, model_sha256, read_architecture, snapshot_of
 from longmlm.settings.downstream import Arm, DownstreamConfig, DownstreamTrialConfig, FinetuneRecipe
+from longmlm.settings.pretrain import Tracking
 from longmlm.training.run_folder import model_folder
 from longmlm.trials.planned import TRIALS, folder_name, hashed
 
@@ -55,7 +56,8 @@ def documents_sha256(corpus: LabelledCorpus) -> str:
 
 def check_length(name: str, arm: Arm, folder: Path) -> None:
     """Raises ModelError if the model has fewer positions than the arm reads; a trial may still refuse a few more."""
-    positions = read_architecture(str(folder / CONFIG)).get("max_position_embeddings")
+    config = read_architecture(str(folder / CONFIG))
+    positions = config.get("max_position_embeddings") if config.get("position_biased_input", True) else None
     if arm.length is not None and positions and arm.length > positions:
         raise ModelError(
             f"{arm.model} has {positions} positions, but arms.{name}.length is {arm.length}: lower it, or extend the "
@@ -89,7 +91,8 @@ def planned_trial(
         runtime=config.runtime.of_training(),
         num_explained=config.num_explained if seed_and_fold == seeds_and_folds(config)[0] else 0,
     )
-    trial = replace(trial, vectors=vectors_file(config, trial))
+    tracking = Tracking(**asdict(config.tracking), name=f"{Path(config.output).name}: {name_of(trial)}")
+    trial = replace(trial, vectors=vectors_file(config, trial), tracking=tracking)
     depends_on = [trial.documents_sha256, trial.model_sha256, _settings_of_result(trial)]
     return replace(trial, settings_sha256=hashed(depends_on))
 
