@@ -50,8 +50,8 @@ def test_documents_folds_and_trials_are_summarised_first(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "20 documents: sea 10, land 10"
     assert lines[1] == (
-        "records set aside: no field 'label' (2, the first at line 22 of docs.jsonl), field 'text' is empty (1, the first at line 21 "
-        "of docs.jsonl); see out/downstream/set_aside"
+        "records set aside: no field 'label' (2, the first at line 22 of docs.jsonl), field 'text' is empty (1, the "
+        "first at line 21 of docs.jsonl); see out/downstream/set_aside"
     )
     assert lines[2] == "2 folds, the first with 9 training, 1 development, 10 test documents"
     assert lines[3] == "2 arms, 5 trials"

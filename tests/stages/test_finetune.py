@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from longmlm.artifacts.downstream import DownstreamTrial
@@ -21,6 +22,7 @@ from longmlm.evaluation import task_evaluation
 from longmlm.folders import verify
 from longmlm.hubs.models import model_sha256
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig
+from longmlm.settings.pretrain import Tracking
 from longmlm.training import loop
 from longmlm.trials.downstream_planned import documents_sha256
 from tests.support.documents import CUES, separable_file
@@ -74,6 +76,14 @@ def test_costs_are_those_of_the_trial(settings: DownstreamTrialConfig, run: Run)
     assert cost.peak_memory_bytes > 10**8
     stock = AutoModelForSequenceClassification.from_pretrained(folder / "model")
     assert cost.num_parameters == sum(parameter.numel() for parameter in stock.parameters())
+
+
+def test_a_trial_is_shown_in_a_tracker(settings: DownstreamTrialConfig, run: Run) -> None:
+    folder = run(replace(settings, num_epochs=2, tracking=Tracking(tracker="tensorboard", name="news")))
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    scores = [event.value for event in events.Scalars("held_out/accuracy")]
+    assert scores[1:] == pytest.approx(result_of(folder).dev_scores)
+    assert events.Scalars("train/loss")
 
 
 @pytest.mark.parametrize("changed", ["documents", "model"])

@@ -71,8 +71,12 @@ def test_a_labeller_and_an_embedder_are_released(
     stock = AutoModelForTokenClassification.from_pretrained(output)
     assert stock.dtype == torch.bfloat16 and "B-red" in stock.config.id2label.values()
     text = (output / "README.md").read_text(encoding="utf-8")
-    assert "pipeline_tag: token-classification" in text and "overlapping chunks of 24 tokens" in text
-    assert "for sequence labelling: blue, red." in text and 'aggregation_strategy="simple")' in text
+    assert "pipeline_tag: token-classification" in text and "in chunks of 24 tokens that overlap by half" in text
+    option = 'aggregation_strategy="simple", stride=11)'
+    assert "for sequence labelling: blue, red." in text and option in text
+    assert option in addressed(text, "hf", "owner/entities")
+    find = pipeline("token-classification", model=str(output), aggregation_strategy="simple", stride=11)
+    assert isinstance(find("A long text. " * 100), list)
     trial = run(replace(similarity, folder=f"{similarity.folder}-pairs", num_epochs=1))
     output = released(trial, output=f"{trial}-release")
     text = (output.with_name(f"{trial.name}-release") / "README.md").read_text(encoding="utf-8")
@@ -106,7 +110,11 @@ def test_an_altered_export_is_not_released(
 
 def test_what_cannot_be_released_is_refused(settings: DownstreamTrialConfig, run: Run, tmp_path: Path) -> None:
     trial = run(replace(settings, num_epochs=1, arm=replace(settings.arm, reads="chunks", length=24)))
-    with pytest.raises(ReleaseError, match="no class of transformers pools chunks"):
+    with pytest.raises(ReleaseError, match="no class of transformers pools the vectors of chunks"):
+        released(trial)
+    record = trial / "trial.toml"
+    record.write_text(record.read_text(encoding="utf-8").replace('"classification"', '"similarity"'), encoding="utf-8")
+    with pytest.raises(ReleaseError, match="no class of transformers pools the vectors of chunks"):
         released(trial)
     for changes, message in (
         ({"recipe": ReleaseRecipe(onnx=True)}, "recipe.onnx is for masked language models"),

@@ -135,9 +135,8 @@ class _Measured:
         return self._scores(arm, other, averaged(by_seed), ("score",))
 
     def by_seed(self, arm: str) -> tuple[float, ...]:
-        """Returns the main metric of each seed; 0 where it is not defined."""
-        values = [self.values[arm, seed, names][0, 0] for seed, names in self.shared(arm, arm).items()]
-        return tuple(0.0 if math.isnan(value) else float(value) for value in values)
+        """Returns the main metric of each seed."""
+        return tuple(float(self.values[arm, seed, names][0, 0]) for seed, names in self.shared(arm, arm).items())
 
     def num_unpaired(self, arm: str, other: str) -> int:
         """Returns the number of documents of which only one of the arms has a prediction of some seed."""

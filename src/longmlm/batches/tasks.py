@@ -90,9 +90,9 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
     """Map-style dataset of a rank's micro-batches, indexed by the cursor: the documents consumed before a step.
 
     Each step has `rows_per_step` documents, in an order that depends on the seed alone. Those of a rank are sorted by
-    length before they are cut into micro-batches: of as many tokens as `rows_per_micro_batch` of the longest documents
-    have. Without `pad`, micro-batches are packed. In contrastive tuning, the negatives of a pair are the other pairs of
-    its micro-batch: `min_in_micro_batch` is 2, and each has `rows_per_micro_batch` pairs.
+    length before they are cut into micro-batches: of `tokens_per_micro_batch`, as many as `rows_per_micro_batch` of the
+    longest documents have; of several processes, and in contrastive tuning, of so many rows. Without `pad`, they are
+    packed. The negatives of a pair are the other pairs of its micro-batch: `min_in_micro_batch` is 2 there.
     """
 
     examples: Sequence[Example]
@@ -121,7 +121,7 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
         return -(-len(self.examples) // self.rows_per_step)
 
     def in_micro_batches_of(self, num_rows: int) -> Self:
-        """Returns the same global batches in micro-batches of at most `num_rows` documents.
+        """Returns the same global batches in micro-batches of at most `num_rows` documents of the longest kind.
 
         Raises TrainingError if one of them would have fewer than `min_in_micro_batch`.
         """
@@ -138,8 +138,8 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
         num_tokens = num_rows * max(map(len, self.examples))
         return replace(self, rows_per_micro_batch=num_rows, tokens_per_micro_batch=num_tokens)
 
-    def __getitem__(self, index: int) -> tuple[TaskBatch, ...]:
-        draw = global_batch(index, self.rows_per_step, len(self.examples), self.seed)
+    def __getitem__(self, cursor: int) -> tuple[TaskBatch, ...]:
+        draw = global_batch(cursor, self.rows_per_step, len(self.examples), self.seed)
         share = share_of_rank(draw, self.rank, self.num_processes)
         drawn = [self.examples[number] for number in share.row_ids.tolist()]
         lengths = np.array([len(example) for example in drawn])
@@ -147,4 +147,4 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
             parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)
         else:
             parts = micro_batches_of_tokens(lengths, self.tokens_per_micro_batch)
-        return tuple(collate_examples([drawn[index] for index in part], self.pad) for part in parts)
+        return tuple(collate_examples([drawn[number] for number in part], self.pad) for part in parts)

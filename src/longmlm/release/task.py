@@ -74,7 +74,7 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
     Raises ReleaseError for a model that transformers cannot load without code, or whose export differs, and FolderError
     if the folder holds a different release.
     """
-    _check_is_stock(source)
+    _check_releasable(source)
     content = [
         asdict(settings.recipe),
         asdict(settings.card),
@@ -88,7 +88,7 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
         return _build(source, settings, partial)
 
 
-def _check_is_stock(source: TaskSource) -> None:
+def _check_releasable(source: TaskSource) -> None:
     arm = source.config.arm
     if arm.model is None:
         raise ReleaseError("this trial is of TF-IDF, which is no model of transformers: release another arm")

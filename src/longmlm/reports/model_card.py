@@ -110,7 +110,9 @@ def addressed(card: str, hub: str, name: str, revision: str | None = None) -> st
         codes["load_longformer.md"] = ANY_CODE
     elif task:
         codes["load_model.md" if task[1] == "fill-mask" else "load_task.md"] = ANY_CODE
-        target |= {"pipeline_task": task[1], "option": PIPELINE_OPTIONS.get(task[1], "")}
+        stride = re.search(r", stride=\d+", card)
+        option = PIPELINE_OPTIONS.get(task[1], "") + (stride[0] if stride else "")
+        target |= {"pipeline_task": task[1], "option": option}
     for template, code in codes.items():
         text = render(template, **target)
         card = re.sub(code, lambda _, text=text: text, card, count=1, flags=re.DOTALL)

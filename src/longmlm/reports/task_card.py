@@ -53,7 +53,7 @@ def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
         revision_argument="",
         base=_base(facts),
         pipeline_task=PIPELINE_TASKS[kind],
-        option=PIPELINE_OPTIONS.get(PIPELINE_TASKS[kind], ""),
+        option=PIPELINE_OPTIONS.get(PIPELINE_TASKS[kind], "") + _stride(facts),
         task_name={"classification": "document classification", "labelling": "sequence labelling"}.get(kind, kind),
         reading=reading(facts.config.arm, facts.num_tokens),
         metric=metric[0].upper() + metric[1:],
@@ -76,9 +76,17 @@ def reading(arm: Arm, num_tokens: int) -> str:
             last = num_tokens - 2 - HEAD_TOKENS
             return f"It was trained on the first {HEAD_TOKENS} and the last {last:,} tokens of each document. {other}"
         case "chunks":
-            return f"It reads longer texts in overlapping chunks of {num_tokens:,} tokens (stride: half of that)."
+            return (
+                f"It reads longer texts in chunks of {num_tokens:,} tokens that overlap by half. For the scores, the "
+                "chunk in which a token is most central decides; the pipeline above merges chunks in its own way."
+            )
         case _:
             return f"It was trained on the {arm.reads} {num_tokens:,} tokens of each document. {other}"
+
+
+def _stride(facts: TaskFacts) -> str:
+    """Returns the option without which transformers' pipeline silently cuts a long text, where the arm reads chunks."""
+    return f", stride={(facts.num_tokens - 2) // 2}" if facts.config.arm.reads == "chunks" else ""
 
 
 def _base(facts: TaskFacts) -> str:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -163,7 +162,7 @@ def evaluate_and_save(trial: Trial, summary: RunSummary | None) -> DownstreamTri
     peak_bytes = peak_memory_bytes()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    since = time.monotonic()
+    since = time.monotonic()  # prediction includes tokenisation
     trial.examples(loaded, replace(corpus, documents=tuple(corpus.documents[number] for number in trial.fold.test)))
     outputs = outputs_of(objective, test, pad, rows, accelerator)
     seconds = time.monotonic() - since
@@ -173,8 +172,14 @@ def evaluate_and_save(trial: Trial, summary: RunSummary | None) -> DownstreamTri
     explained = explained_predictions(config, corpus, trial.fold, predictions)
     if explained:
         accelerator.print(f"explaining {counted(len(explained), 'test document')}")
-    read = partial(trial.characters_read, loaded)
-    explanations = explanations_of(config.task.kind, corpus, explained, examples, probabilities, read)
+    explanations = explanations_of(
+        config.task.kind,
+        corpus,
+        explained,
+        examples,
+        probabilities,
+        lambda text: trial.characters_read(loaded, text),
+    )
     reads_cache = isinstance(objective, ClassificationObjective) and objective.caches_vectors
     cost = TrialCost(
         train_tokens_per_second=summary.train_tokens_per_second if summary and not reads_cache else None,
@@ -243,7 +248,9 @@ def save_best(loaded: LoadedModel, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     save_model(loaded.model, loaded.tokenizer, Carried(), partial)
-    artifact.write(partial / Provenance.FILE, loaded.provenance)
+    trained = loaded.provenance.trained
+    rowless = trained and replace(trained, rows_sha256=None)  # a trial has no rows; it was the hash of its settings
+    artifact.write(partial / Provenance.FILE, replace(loaded.provenance, trained=rowless))
     seal(partial, folder)
 
 

@@ -232,7 +232,6 @@ def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator
 
 def summary(config: ResolvedPipeline) -> str:
     """Returns the accuracies reached, and the paths of the page and the release."""
-    lines = []
     if config.evaluate and "evaluate" in config.stages:
         folder = result_of(config.evaluate)
         lines = [text_table(accuracy_table(read_evaluation(folder / Evaluation.FILE))), f"page: {folder / PAGE_FILE}"]
