@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from longmlm.artifacts.artifact import Artifact
-from longmlm.settings.downstream import Arm, TaskKind
+from longmlm.settings.downstream import Arm, TaskKind, noun_of
 
 DEFAULT_LENGTH = 512  # of an input, where an earlier version did not record it
 
@@ -205,6 +205,11 @@ class ComparedTask:
     arms: dict[str, Arm]
     baseline: str
     num_untested: int = 0
+
+    @property
+    def noun(self) -> str:
+        """What its records are: documents, or pairs."""
+        return noun_of(self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ class FailedTrial:
     @property
     def description(self) -> str:
         """The trial and its error in one line."""
-        return f"{', '.join([self.arm, *labels_of(self.values), f'seed {self.seed}'])} failed: {self.reason}"
+        return f"{trial_name(self.arm, self.values, self.seed)} failed: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,16 @@ class BudgetRecord(Artifact):
 def labels_of(values: Mapping[str, Any]) -> list[str]:
     """Returns a label per searched value: the last part of the setting's name, and the value."""
     return [f"{key.rpartition('.')[2]} {value}" for key, value in values.items()]
+
+
+def values_in_words(values: Mapping[str, Any]) -> str:
+    """Returns the labels of searched values in a cell of a table, a dash without any."""
+    return ", ".join(labels_of(values)) or "–"
+
+
+def trial_name(arm: str, values: Mapping[str, Any], seed: int, fold: int | None = None) -> str:
+    """Returns a trial in words, such as "chunks, learning_rate 5e-05, seed 42, fold 0"."""
+    return ", ".join([arm, *labels_of(values), f"seed {seed}", *([] if fold is None else [f"fold {fold}"])])
 
 
 def accuracy_of(measured: Measured) -> float:

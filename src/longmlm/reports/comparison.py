@@ -2,15 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Difference, Measured, paired_difference
 from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import ViewName
-from longmlm.artifacts.trials import accuracy_of, labels_of
+from longmlm.artifacts.trials import accuracy_of, values_in_words
 from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, page, public_path, write_page
@@ -51,7 +50,9 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
     probes = f" The first {len(comparison.probes)} are the short ones of the first round." if comparison.probes else ""
     sections.append(Section("All trials", f"Accuracy in percent.{probes}", trials_table(comparison)))
     if comparison.failed:
-        lines = [[trial.arm, _values(trial.values), str(trial.seed), trial.reason] for trial in comparison.failed]
+        lines = [
+            [trial.arm, values_in_words(trial.values), str(trial.seed), trial.reason] for trial in comparison.failed
+        ]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
     size = f"{len(trials)} trials with {counted(num_seeds, 'seed')} on rows of {comparison.row_length:,} tokens"
@@ -112,7 +113,7 @@ def arms_table(comparison: Comparison) -> Table:
         gain = arm.gain_over(baseline) if baseline and arm != baseline else None
         recovery = [_tokens(arm.tokens_to_recovery()), *([_tokens(arm.tokens_to_recovery(control))] if control else [])]
         accuracies = [f"{arm.before:.2f}", f"{arm.after:.2f}{_spread([t.after for t in arm.trials])}"]
-        lines.append([arm.name, _values(arm.values), *accuracies, _points(gain), *recovery])
+        lines.append([arm.name, values_in_words(arm.values), *accuracies, _points(gain), *recovery])
     return Table(header, lines)
 
 
@@ -144,7 +145,7 @@ def trials_table(comparison: Comparison) -> Table:
     lines = [
         [
             trial.arm,
-            _values(trial.values),
+            values_in_words(trial.values),
             str(trial.seed),
             f"{accuracy_of(trial.before):.2f}",
             f"{accuracy_of(trial.after):.2f}",
@@ -255,7 +256,3 @@ def _points(difference: Difference | None) -> str:
     if difference is None:
         return "–"
     return signed(f"{difference.points:+.2f} ± {difference.standard_error:.2f}")
-
-
-def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(labels_of(values)) or "–"

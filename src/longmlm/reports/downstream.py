@@ -7,11 +7,12 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Score
 from longmlm.artifacts.scores import beyond
 from longmlm.errors import counted
-from longmlm.reports.charts import Chart, Series, write_png
+from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.downstream_details import (
     MAX_SPANS,
     explained_spans_table,
     explained_texts,
+    interval_series,
     label_table,
     position_sections,
     search_table,
@@ -21,7 +22,6 @@ from longmlm.reports.downstream_details import (
 from longmlm.reports.downstream_finding import finding, metric_of, points, sign
 from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
 from longmlm.reports.tables import Table, percent
-from longmlm.settings.downstream import noun_of
 
 SCORES_PICTURE, DIFFERENCES_PICTURE = "scores.png", "differences.png"
 
@@ -81,7 +81,7 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
         lines = [[name, reason] for name, reason in comparison.failed.items()]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["trial", "error"], lines)))
-    sections.append(Section(f"{_capital(noun_of(task.kind))}s", "", _facts(comparison)))
+    sections.append(Section(f"{_capital(task.noun)}s", "", _facts(comparison)))
     title = f"{task.name}: comparison of {counted(len(comparison.arms), 'arm')}"
     head = Head(title, _lead(comparison), finding(comparison), _is_good(comparison))
     return page(head, sections, made_by)
@@ -105,7 +105,7 @@ def arms_table(comparison: DownstreamComparison) -> Table:
         cells += [*map(points, (difference.mean, difference.low, difference.high))] if difference else ["–"] * 3
         left_out = [f"{arm.num_unpaired:,}"] if is_unpaired else []
         lines.append([arm.arm, *cells, *left_out, *(percent(score.mean) for score in others)])
-    left_out = [f"{noun_of(comparison.task.kind)}s left out"] if is_unpaired else []
+    left_out = [f"{comparison.task.noun}s left out"] if is_unpaired else []
     bounds = ["95 % low", "95 % high"]
     return Table(["arm", main_name, *bounds, "difference", *bounds, *left_out, *names], lines)
 
@@ -118,7 +118,7 @@ def differences_table(comparison: DownstreamComparison) -> Table:
             numbers = map(points, (score.mean, score.low, score.high))
             lines.append([arm.arm, score.metric, *numbers, _verdict(score), f"{arm.num_unpaired:,}"])
     return Table(
-        ["arm", "metric", "points", "95 % low", "95 % high", "verdict", f"{noun_of(comparison.task.kind)}s left out"],
+        ["arm", "metric", "points", "95 % low", "95 % high", "verdict", f"{comparison.task.noun}s left out"],
         lines,
     )
 
@@ -139,7 +139,7 @@ def cost_table(comparison: DownstreamComparison) -> Table:
         "arm",
         "training tokens/s",
         "training (s)",
-        f"{noun_of(comparison.task.kind)}s/s predicted",
+        f"{comparison.task.noun}s/s predicted",
         "peak memory (GB)",
         *(["in prediction (GB)"] if has_inference else []),
         "M parameters",
@@ -167,17 +167,15 @@ def _ranking(
     title: str,
     border: tuple[float, str] | None,
 ) -> Chart:
-    series = []
-    for name, colour, is_baseline in (("baseline", "faint", True), ("other arms", "blue", False)):
+    series: list[Series] = []
+    kinds: tuple[tuple[str, Colour, bool], ...] = (("baseline", "faint", True), ("other arms", "blue", False))
+    for name, colour, is_baseline in kinds:
         chosen = [
             (float(number), score)
             for number, (arm, score) in enumerate(pairs)
-            if (arm.arm == comparison.task.baseline) == is_baseline and score.mean is not None
+            if (arm.arm == comparison.task.baseline) == is_baseline
         ]
-        if chosen:
-            values = [score.mean or 0.0 for _, score in chosen]
-            intervals = [score.interval for _, score in chosen]
-            series.append(Series(name, colour, [number for number, _ in chosen], values, intervals=intervals))
+        series += interval_series(name, colour, chosen)
     names = [arm.arm for arm, _ in pairs]
     return Chart("Means and 95 % intervals", (title, ""), series, "ranking", names, border)
 
@@ -214,7 +212,7 @@ def _lead(comparison: DownstreamComparison) -> str:
     task, num_seeds = comparison.task, len(_seeds(comparison))
     tested = max(comparison.arms, key=lambda arm: arm.num_documents)
     several, per_seed = tested.num_documents, tested.documents_per_seed
-    noun = noun_of(task.kind)
+    noun = task.noun
     drawn = f" Each seed draws other test {noun}s, {per_seed:,} of these." if 0 < per_seed < several else ""
     folds = f", cross-validation with {task.num_folds} folds" if task.num_folds else ""
     untested = f" Not tested: {_untested(comparison)}." if task.num_untested else ""
@@ -223,13 +221,13 @@ def _lead(comparison: DownstreamComparison) -> str:
 
 
 def _untested(comparison: DownstreamComparison) -> str:
-    noun, number = noun_of(comparison.task.kind), comparison.task.num_untested
+    noun, number = comparison.task.noun, comparison.task.num_untested
     several = " with some seed" if len(_seeds(comparison)) > 1 else ""
     return f"{counted(number, noun)}{several}, since no training {noun} has all of the labels"
 
 
 def _scores_text(comparison: DownstreamComparison) -> str:
-    several, noun = len(_seeds(comparison)) > 1, noun_of(comparison.task.kind)
+    several, noun = len(_seeds(comparison)) > 1, comparison.task.noun
     return (
         f"Ranked by {metric_of(comparison)}: computed over all test {noun}s of a seed"
         f"{', averaged over seeds' if several else ''}. Low and high: 95 % interval of 2,000 bootstrap resamples of "
@@ -239,7 +237,7 @@ def _scores_text(comparison: DownstreamComparison) -> str:
 
 
 def _differences_text(comparison: DownstreamComparison) -> str:
-    num_arms, noun = len(_differing(comparison)), noun_of(comparison.task.kind)
+    num_arms, noun = len(_differing(comparison)), comparison.task.noun
     corrected = f" Not corrected for {num_arms} comparisons." if num_arms > 1 else ""
     return (
         f"In percentage points, paired: both arms on the same {noun}s and seeds. Where the interval includes zero, no "
@@ -249,7 +247,7 @@ def _differences_text(comparison: DownstreamComparison) -> str:
 
 def _facts(comparison: DownstreamComparison) -> dict[str, str]:
     task = comparison.task
-    several, noun = ", several per document" if task.is_multilabel else "", noun_of(task.kind)
+    several, noun = ", several per document" if task.is_multilabel else "", task.noun
     return {
         f"{noun}s": f"{task.num_documents:,}",
         "records set aside": f"{task.num_set_aside:,}",

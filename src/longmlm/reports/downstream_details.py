@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Explanation, Score
 from longmlm.artifacts.scores import CUT_STARTS, beyond, bin_names, position_starts
-from longmlm.artifacts.trials import labels_of
+from longmlm.artifacts.trials import values_in_words
 from longmlm.reports.charts import Chart, Colour, Series
 from longmlm.reports.pages import Section, WeightedText
 from longmlm.reports.tables import Table, percent
@@ -70,8 +70,8 @@ def settings_table(comparison: DownstreamComparison) -> Table:
         reads = arm.reads if arm.model else "first" if arm.length else "all"
         pooling = arm.pooling if arm.reads == "chunks" else "–"
         trained = "–" if not arm.is_trained(comparison.task.kind) else "head" if arm.frozen else "all"
-        values = ", ".join(labels_of(result.values)) or "–"
-        lines.append([result.arm, arm.model or "TF-IDF", reads, length, pooling, trained, values])
+        name, values = arm.model or "TF-IDF", values_in_words(result.values)
+        lines.append([result.arm, name, reads, length, pooling, trained, values])
     return Table(["arm", "model", "reads", "length", "pooling", "trained", "chosen values"], lines)
 
 
@@ -82,7 +82,7 @@ def search_table(comparison: DownstreamComparison) -> Table:
     lines = [
         [
             arm.arm,
-            ", ".join(labels_of(tried.values)) or "–",
+            values_in_words(tried.values),
             percent(None if arm.arm in untrained else tried.dev_score, 1),
         ]
         for arm in comparison.arms
@@ -143,11 +143,15 @@ def _binned(
     series = []
     for arm, colour in _drawn(comparison):
         scores = [(float(x), by_arm[arm.arm][name]) for x, name in enumerate(kept)]
-        known = [(x, score) for x, score in scores if score.mean is not None]
-        values, intervals = [s.mean or 0.0 for _, s in known], [s.interval for _, s in known]
-        if known:
-            series.append(Series(arm.arm, colour, [x for x, _ in known], values, intervals=intervals))
+        series += interval_series(arm.arm, colour, scores)
     return Table(["arm", *kept], lines), Chart("F1 of entities", (title, "F1 (%)"), series, "points", kept)
+
+
+def interval_series(name: str, colour: Colour, scores: Sequence[tuple[float, Score]]) -> list[Series]:
+    """Returns the series of the scores that have a mean, each with its place, or nothing if none has."""
+    known = [(x, score) for x, score in scores if score.mean is not None]
+    values, intervals = [score.mean or 0.0 for _, score in known], [score.interval for _, score in known]
+    return [Series(name, colour, [x for x, _ in known], values, intervals=intervals)] if known else []
 
 
 def _drawn(comparison: DownstreamComparison) -> list[tuple[ArmResult, Colour]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Score
 from longmlm.errors import counted
 from longmlm.reports.tables import percent, signed
-from longmlm.settings.downstream import TaskKind, noun_of
+from longmlm.settings.downstream import TaskKind
 
 
 def finding(comparison: DownstreamComparison) -> str:
@@ -103,7 +103,7 @@ def _tfidf_text(comparison: DownstreamComparison) -> str:
 def _unpaired_text(comparison: DownstreamComparison) -> str:
     """Returns how many documents the difference of each arm leaves out."""
     counts = [f"{arm.arm} {arm.num_unpaired:,}" for arm in comparison.arms if arm.num_unpaired]
-    baseline, noun = comparison.task.baseline, noun_of(comparison.task.kind)
+    baseline, noun = comparison.task.baseline, comparison.task.noun
     text = f"; left out of the difference from {baseline}, {noun}s that only one of the two arms predicted: "
     return text + ", ".join(counts) if counts else ""
 

@@ -13,7 +13,7 @@ from longmlm.reports.downstream import arms_table
 from longmlm.reports.model_card import PIPELINE_OPTIONS, Licence
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
-from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamTrialConfig, TaskKind, noun_of
+from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamTrialConfig, TaskKind
 from longmlm.settings.release import ReleaseCard
 
 PIPELINE_TASKS: Mapping[TaskKind, str] = {
@@ -58,7 +58,7 @@ def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
         reading=reading(facts.config.arm, facts.num_tokens),
         metric=metric[0].upper() + metric[1:],
         score=score,
-        num_tested=counted(len(trial.predictions), f"test {noun_of(kind)}"),
+        num_tested=counted(len(trial.predictions), f"test {facts.config.task.noun}"),
         arms_table=comparison and markdown_table(arms_table(comparison)),
         baseline=comparison and comparison.task.baseline,
         settings_table=markdown_table(Table(["setting", "value"], [[name, str(value)] for name, value in settings])),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.tables import leaves
 
@@ -43,8 +44,7 @@ class CompareSettings:
 
     def __post_init__(self) -> None:
         self._check_names()
-        if not self.seeds or len({*self.seeds}) < len(self.seeds) or not all(0 <= seed < 2**63 for seed in self.seeds):
-            raise ValueError("seeds must be different numbers, at least one, each at least 0 and below 2 ** 63")
+        check_seeds(self.seeds)
         for name, values in leaves(self.search):
             if not isinstance(values, list) or not values:
                 raise ValueError(f"search.{name} needs a list of values to try")
@@ -56,11 +56,9 @@ class CompareSettings:
     def _check_names(self) -> None:
         """Raises ValueError for a name that no arm can have, and for a baseline or control arm that cannot be one."""
         for name in (name for name in (*self.arms, self.baseline, self.control) if name is not None):
-            if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
-                raise ValueError(f"arm {name!r}: a name may contain only letters, digits, -, _, + and .")
-        for role, name in (("baseline", self.baseline), ("control", self.control)):
-            if name is not None and name not in self.arms:
-                raise ValueError(f"{role} = {name}: there is no such arm, only {', '.join(self.arms)}")
+            check_arm_name(name)
+        check_is_arm("baseline", self.baseline, self.arms)
+        check_is_arm("control", self.control, self.arms)
         if self.baseline is not None and self.baseline == self.control:
             raise ValueError("baseline and control must be different arms")
         if self.control is not None and len(self.arms) == 1:

@@ -1,11 +1,11 @@
 """Settings of the downstream command: a labelled task, and the ways to read long documents that are compared on it."""
 
 import math
-import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
 from longmlm.settings.prepare import check_delimiter
 from longmlm.settings.pretrain import Precision, PretrainRuntime, Tracker, Tracking, check_regularisation
 
@@ -91,6 +91,11 @@ class LabelledTask:
     """Share of the training documents that choose the rate and the number of epochs, unless there are dev documents."""
     test_fraction: float = 0.2
     """Share of the documents to test on, unless the data say which, or `num_folds` is set."""
+
+    @property
+    def noun(self) -> str:
+        """What its records are: documents, or pairs."""
+        return noun_of(self.kind)
 
     def __post_init__(self) -> None:
         if self.data.tags_field and self.kind != "labelling":
@@ -180,8 +185,7 @@ class FinetuneRecipe:
             raise ValueError("documents_per_step and patience must be at least 1")
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError("warmup_fraction must be at least 0 and below 1")
-        if not self.seeds or len({*self.seeds}) < len(self.seeds) or not all(0 <= seed < 2**63 for seed in self.seeds):
-            raise ValueError("seeds must be different numbers, at least one, each at least 0 and below 2 ** 63")
+        check_seeds(self.seeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,10 +239,8 @@ class DownstreamConfig:
         if self.num_explained < 0:
             raise ValueError("num_explained must not be negative")
         for name in self.arms:
-            if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
-                raise ValueError(f"arm {name!r}: a name may contain only letters, digits, -, _, + and .")
-        if self.baseline is not None and self.baseline not in self.arms:
-            raise ValueError(f"baseline = {self.baseline}: there is no such arm, only {', '.join(self.arms)}")
+            check_arm_name(name)
+        check_is_arm("baseline", self.baseline, self.arms)
         if self.task.kind == "similarity" and any(arm.model is None for arm in self.arms.values()):
             raise ValueError("similarity needs a model in every arm")
         for name, arm in self.arms.items():

@@ -20,7 +20,7 @@ from longmlm.reports.downstream import arms_table
 from longmlm.reports.downstream_finding import failures, finding
 from longmlm.reports.pages import PAGE_FILE, public_path
 from longmlm.reports.tables import text_table
-from longmlm.settings.downstream import DownstreamConfig, noun_of
+from longmlm.settings.downstream import DownstreamConfig
 from longmlm.trials.downstream_planned import FOLDER, inputs_of, num_trials
 from longmlm.trials.downstream_running import DownstreamTrials
 
@@ -75,7 +75,7 @@ def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
     """
     aside, set_aside = reasons_in_words(corpus.set_aside), Path(config.output) / FOLDER / SET_ASIDE
     folds = all_folds(config, corpus)[: config.task.num_folds or 1]
-    first, untested, noun = folds[0], sum(len(fold.untested) for fold in folds), noun_of(config.task.kind)
+    first, untested, noun = folds[0], sum(len(fold.untested) for fold in folds), config.task.noun
     shared = num_sharing_a_text(corpus, first) if config.task.kind == "similarity" else 0
     sharing = f"{counted(shared, 'test pair')} with a text of a training pair: group_field can separate them"
     sizes = f"{len(first.train):,} training, {len(first.dev):,} development, {counted(len(first.test), f'test {noun}')}"

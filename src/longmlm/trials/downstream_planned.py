@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from longmlm.artifacts.trials import labels_of
+from longmlm.artifacts.trials import trial_name
 from longmlm.data.labelled import LabelledCorpus
 from longmlm.errors import ModelError
 from longmlm.hubs.models import CONFIG, model_sha256, read_architecture, snapshot_of
@@ -129,8 +129,7 @@ def num_trials(config: DownstreamConfig) -> int:
 
 def name_of(trial: DownstreamTrialConfig) -> str:
     """Returns the trial in words."""
-    fold = [f"fold {trial.fold}"] if trial.task.num_folds else []
-    return ", ".join([trial.arm_name, *labels_of(trial.values), f"seed {trial.seed}", *fold])
+    return trial_name(trial.arm_name, trial.values, trial.seed, trial.fold if trial.task.num_folds else None)
 
 
 def difference(before: DownstreamTrialConfig, now: DownstreamTrialConfig) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts.comparison import Arm
-from longmlm.artifacts.trials import labels_of
+from longmlm.artifacts.trials import labels_of, trial_name
 from longmlm.config import resolved_pipeline
 from longmlm.errors import ConfigError
 from longmlm.settings.compare import NUM_STEPS, ComparedPipeline
@@ -40,7 +40,7 @@ class PlannedTrial:
     @property
     def name(self) -> str:
         """The trial in words."""
-        return ", ".join([self.arm, *labels_of(self.values), f"seed {self.seed}"])
+        return trial_name(self.arm, self.values, self.seed)
 
     @property
     def stages(self) -> dict[str, str]:
