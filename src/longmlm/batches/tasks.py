@@ -138,8 +138,8 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
         num_tokens = num_rows * max(map(len, self.examples))
         return replace(self, rows_per_micro_batch=num_rows, tokens_per_micro_batch=num_tokens)
 
-    def __getitem__(self, cursor: int) -> tuple[TaskBatch, ...]:
-        draw = global_batch(cursor, self.rows_per_step, len(self.examples), self.seed)
+    def __getitem__(self, index: int) -> tuple[TaskBatch, ...]:
+        draw = global_batch(index, self.rows_per_step, len(self.examples), self.seed)
         share = share_of_rank(draw, self.rank, self.num_processes)
         drawn = [self.examples[number] for number in share.row_ids.tolist()]
         lengths = np.array([len(example) for example in drawn])

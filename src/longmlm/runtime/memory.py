@@ -10,7 +10,8 @@ from longmlm.errors import TrainingError, counted
 from longmlm.progress import dated_line
 
 MESSAGES = ("DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of RuntimeErrors
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
