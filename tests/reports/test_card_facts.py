@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts.provenance import ModelSource, Provenance
+from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
-from longmlm.reports.model_card import Licence, Training, licence_of, training_of
+from longmlm.reports.model_card import Licence, Training, languages, licence_of, training_of
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import PretrainRecipe
-from tests.support.tiny import tiny_extension
+from longmlm.settings.release import ReleaseCard
+from tests.support.tiny import World, tiny_extension
 
 RECIPE = PretrainRecipe(
     num_steps=5, batch_tokens=100, learning_rate=1e-4, seed=7, masking=Masking(selected_fraction=0.2)
@@ -64,3 +66,11 @@ def test_precision_is_what_auto_stood_for(tmp_path: Path, trained: str | None, s
     assert training_of(tmp_path).settings["precision"] == shown
     write_state(tmp_path, "bf16", trained)
     assert training_of(tmp_path).settings["precision"] == "bf16"
+
+
+def test_languages_are_those_of_the_rows_unless_the_card_names_others(world: World) -> None:
+    rows = open_rows(world.rows, "held_out").manifest
+    [source] = rows.plan.sources
+    chinese = replace(rows, plan=replace(rows.plan, sources=(replace(source, language="zh"), source, source)))
+    assert languages(ReleaseCard(title="t"), chinese) == ["zh", "en"]
+    assert languages(ReleaseCard(title="t", languages=("de",)), chinese) == ["de"]

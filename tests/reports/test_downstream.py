@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,88 +34,7 @@ from longmlm.reports.downstream_details import (
 from longmlm.reports.downstream_finding import finding
 from longmlm.reports.tables import markdown_table, percent, signed
 from longmlm.settings.downstream import Arm
-from tests.support.compared_arms import comparison_of, cost, explanation, labelling, task, trial
-
-CLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 80 + [0] * 20}
-UNCLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 57 + [0] * 3 + [1] * 5 + [0] * 35}
-
-
-def test_a_clear_difference_is_found() -> None:
-    text = finding(comparison_of(CLEAR))
-    start, _, interval = text.partition(", 95 % interval ")
-    assert start == "long is better than base: accuracy 80.00 % and 60.00 %, +20.00 points"
-    assert re.fullmatch(r"\+1\d\.\d\d to \+2\d\.\d\d", interval)
-    swapped = finding(comparison_of({"base": CLEAR["long"], "short": CLEAR["base"]}))
-    assert swapped.startswith(
-        "base is better than short: accuracy 80.00 % and 60.00 %, +20.00 points, 95 % interval +1"
-    )
-
-
-def test_an_unclear_difference_is_not_found() -> None:
-    text = finding(comparison_of(UNCLEAR))
-    assert re.fullmatch(
-        r"no difference found between long and base: accuracy \+2\.00 points, 95 % interval −\d\.\d\d to \+\d\.\d\d "
-        r"\(long minus base\)",
-        text,
-    )
-    worse = finding(comparison_of({"base": UNCLEAR["long"], "short": UNCLEAR["base"]}))
-    assert worse.startswith("no difference found between short and base: accuracy −2.00 points, 95 % interval −")
-
-
-def test_models_that_are_not_better_than_tfidf_are_named() -> None:
-    arms = {**CLEAR, "tfidf": [1] * 79 + [0] * 21}
-    assert finding(comparison_of(arms)).endswith("; not shown to be better than TF-IDF: long, base")
-    assert "TF-IDF" not in finding(comparison_of({**arms, "tfidf": [0] * 10 + [1] * 40 + [0] * 50}))
-
-
-def test_an_arm_without_a_rival_is_stated() -> None:
-    alone = comparison_of({"base": CLEAR["base"]})
-    assert re.fullmatch(
-        r"base: accuracy 60\.00 %, 95 % interval 5\d\.\d\d to 6\d\.\d\d, no other arm to compare with", finding(alone)
-    )
-    failed = compared(task(["base", "long"]), [trial("long", CLEAR["long"])], {"base": "out of memory"})
-    assert "the baseline base has no result on the same documents" in finding(failed)
-    assert "Differences from" not in downstream_page(failed, "")
-
-
-def constant(arms: Sequence[str], label: str = "no") -> DownstreamComparison:
-    """Returns the comparison of arms that predict one label for every document."""
-    trials = [trial(arm, [0, 1] * 20) for arm in arms]
-    same = [
-        replace(one, predictions=tuple(replace(each, predicted=(label,)) for each in one.predictions)) for one in trials
-    ]
-    return compared(task([*arms, "other"]), same, {})
-
-
-def test_failed_trials_and_arms_without_a_result_come_first() -> None:
-    failed = {"base, seed 1": "no space", "long, rate 0.1, seed 1": "no space", "long, rate 0.2, seed 1": "no space"}
-    comparison = compared(task(["base", "long", "tfidf"]), [trial("tfidf", CLEAR["long"])], failed)
-    assert finding(comparison).startswith("3 of 4 trials failed, no result of base and long; tfidf: accuracy 80")
-    page = downstream_page(comparison, "")
-    assert '<p class="verdict bad">' in page and "comparison of 1 arm<" in page
-    assert finding(comparison_of(CLEAR, {"long, seed 2": "no space"})).startswith(
-        "1 of 3 trials failed; long is better"
-    )
-
-
-def test_arms_that_learned_nothing_are_no_finding() -> None:
-    text = "every arm predicts only 'no': nothing was learned; raise num_epochs or try another learning_rate"
-    assert finding(constant(["base", "long"])) == text
-    frozen = constant(["base", "long"])
-    arms = {name: replace(arm, frozen=True) for name, arm in frozen.task.arms.items()}
-    assert "raise frozen_num_epochs or try another frozen_learning_rate" in finding(
-        replace(frozen, task=replace(frozen.task, arms=arms))
-    )
-    one = [trial("base", [1, 0, 1, 1] * 20), *([trial("long", [1, 0] * 40)])]  # the second predicts only "no"
-    assert "; long predicts only 'no': it learned nothing" in finding(compared(task(["base", "long"]), one, {}))
-    unread = labelling()
-    arms_without = [replace(arm, scores=(replace(arm.scores[0], mean=0.0), *arm.scores[1:])) for arm in unread.arms]
-    assert finding(replace(unread, arms=tuple(arms_without))).startswith(
-        "no arm found a span: nothing was learned; raise num_"
-    )
-    assert "; truncate finds no span: it learned nothing" in finding(
-        replace(unread, arms=(unread.arms[0], arms_without[1]))
-    )
+from tests.support.compared_arms import CLEAR, UNCLEAR, comparison_of, cost, explanation, labelling, task, trial
 
 
 def test_equal_arms_are_not_ranked() -> None:
@@ -216,12 +134,6 @@ def test_memory_of_prediction_is_shown_where_it_is_known() -> None:
     table = cost_table(compared(task([*CLEAR]), [on_gpu, trials[1]], {}))
     column = table.header.index("in prediction (GB)")
     assert {line[0]: line[column] for line in table.lines} == {"base": "2.50", "long": "–"}
-
-
-def test_several_comparisons_are_mentioned_in_the_finding() -> None:
-    assert "not corrected" not in finding(comparison_of(CLEAR))
-    text = finding(comparison_of({**CLEAR, "third": UNCLEAR["long"]}))
-    assert text.startswith("long is better than base: ") and text.endswith(" (not corrected for 2 comparisons)")
 
 
 def test_the_page_of_labelling_shows_where_entities_are_found() -> None:

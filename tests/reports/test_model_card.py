@@ -84,15 +84,6 @@ def test_metadata_is_what_hubs_read(provenance: Provenance, measured: Evaluation
     assert "model-index" in data.to_dict()
 
 
-def test_languages_are_those_of_the_rows_unless_the_card_names_others(
-    provenance: Provenance, measured: Evaluation, rows: RowsManifest
-) -> None:
-    chinese = replace(rows, plan=replace(rows.plan, sources=(replace(rows.plan.sources[0], language="zh"),)))
-    card = render(provenance, measured, chinese, replace(CARD, languages=()))
-    assert ModelCard(card).data.language == ["zh"] and "(language: zh)" in card
-    assert ModelCard(render(provenance, measured, chinese)).data.language == ["en", "zh"]
-
-
 def test_base_model_is_named_if_it_is_on_a_hub_and_not_if_it_is_a_folder(
     provenance: Provenance, measured: Evaluation, rows: RowsManifest
 ) -> None:

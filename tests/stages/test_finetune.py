@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from longmlm.artifacts.downstream import DownstreamTrial
@@ -22,7 +21,6 @@ from longmlm.evaluation import task_evaluation
 from longmlm.folders import verify
 from longmlm.hubs.models import model_sha256
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig
-from longmlm.settings.pretrain import Tracking
 from longmlm.training import loop
 from longmlm.trials.downstream_planned import documents_sha256
 from tests.support.documents import CUES, separable_file
@@ -67,23 +65,6 @@ def test_a_separable_task_is_learnt_and_the_model_loads_in_transformers(
             assert logits.softmax(-1)[0].tolist() == pytest.approx(prediction.probabilities, abs=1e-4)
     trained = read_provenance(folder / "model")
     assert trained.started_from.name == settings.arm.model and trained.trained.steps > 0
-
-
-def test_costs_are_those_of_the_trial(settings: DownstreamTrialConfig, run: Run) -> None:
-    folder = run(settings)
-    cost = result_of(folder).cost
-    assert cost.train_tokens_per_second > 0 and cost.train_seconds > 0 and cost.documents_per_second > 0
-    assert cost.peak_memory_bytes > 10**8
-    stock = AutoModelForSequenceClassification.from_pretrained(folder / "model")
-    assert cost.num_parameters == sum(parameter.numel() for parameter in stock.parameters())
-
-
-def test_a_trial_is_shown_in_a_tracker(settings: DownstreamTrialConfig, run: Run) -> None:
-    folder = run(replace(settings, num_epochs=2, tracking=Tracking(tracker="tensorboard", name="news")))
-    events = EventAccumulator(str(folder / "tensorboard")).Reload()
-    scores = [event.value for event in events.Scalars("held_out/accuracy")]
-    assert scores[1:] == pytest.approx(result_of(folder).dev_scores)
-    assert events.Scalars("train/loss")
 
 
 @pytest.mark.parametrize("changed", ["documents", "model"])
@@ -196,11 +177,6 @@ def test_of_equal_epochs_the_latest_is_tested(
     assert result_of(folder).dev_scores == (40.0, 60.0, 60.0, 50.0, 60.0, 50.0)
     stock = AutoModelForSequenceClassification.from_pretrained(folder / "model")
     assert np.array_equal(stock.classifier.weight.detach().numpy(), weights[5])
-
-
-def test_a_frozen_arm_has_no_speed_in_training(settings: DownstreamTrialConfig, run: Run) -> None:
-    cost = result_of(run(replace(settings, arm=replace(settings.arm, frozen=True), num_epochs=1))).cost
-    assert cost.train_tokens_per_second is None and cost.train_seconds > 0 and cost.documents_per_second > 0
 
 
 def test_training_does_not_end_before_half_of_the_epochs(

@@ -18,6 +18,8 @@ from longmlm.artifacts.downstream import (
 from longmlm.settings.downstream import Arm
 
 LABELS = ("no", "yes")
+CLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 80 + [0] * 20}
+UNCLEAR = {"base": [1] * 60 + [0] * 40, "long": [1] * 57 + [0] * 3 + [1] * 5 + [0] * 35}
 
 
 def cost(speed: float | None = 1000.0, memory: int = 10**9) -> TrialCost:
