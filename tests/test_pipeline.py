@@ -88,6 +88,9 @@ def test_base_keys_reach_the_stages(mine: str) -> None:
     )
     assert (pipeline.prepare.recipe.tokenizer, pipeline.extend.revision) == ("owner/base@v2", "v2")
     assert pipeline.release.card.languages == ("zh",)
+    sources = '[[prepare.recipe.sources]]\nfiles = ["de.txt"]\nlanguage = "de"\n'
+    several = resolved(mine, written(Path(mine).parent, "sources.toml", sources))
+    assert several.release.card.languages == (), "the card names those of the rows"
     start = resolved(mine, "--revision", "v2", "--no-extension").pretrain.start
     assert (start.checkpoint, start.revision) == ("owner/base", "v2")
 

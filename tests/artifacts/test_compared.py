@@ -8,7 +8,7 @@ import pytest
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.compared import chosen_values, compared, mean_cost
-from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial, Prediction
+from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial, LabelledSpan, Prediction
 from longmlm.errors import ArtifactError
 from tests.support.compared_arms import comparison_of, cost, explanation, labelled_prediction, labelling, task, trial
 
@@ -143,13 +143,19 @@ def test_entities_beyond_a_token_are_the_same_for_every_tokenizer() -> None:
     arms = compared(facts, trials, {}).arms
     measured = [{score.metric: score.mean for score in arm.scores}["recall beyond token 510"] for arm in arms]
     assert measured == [100, 100]
-    starts = (*finer.token_starts[:4], 200, 1000)
-    missed = replace(finer, predicted_spans=finer.spans[:2], token_starts=starts, cut_distances=())
-    arms = compared(facts, [trials[0], replace(trials[1], predictions=(missed,))], {}).arms
-    by_arm = {arm.arm: {score.metric: score.mean for score in arm.scores} for arm in arms}
-    assert by_arm["finer"]["recall beyond token 510"] == 0, (
-        "the entity at token 1,000 of its own is at 500 of the first"
-    )
+    [arm] = [arm for arm in arms if arm.arm == "finer"]
+    assert {score.metric: score.mean for score in arm.by_position if score.mean is not None} == {
+        "0–509": 100,
+        "510–1019": 100,
+    }
+    shifted = tuple(LabelledSpan(span.start + 1, span.end, "PER") for span in finer.spans)  # no true span begins there
+    wrong = replace(finer, predicted_spans=shifted)
+    arms = compared(facts, [trials[0], replace(trials[1], predictions=(wrong,))], {}).arms
+    [arm] = [arm for arm in arms if arm.arm == "finer"]
+    assert {score.metric: score.mean for score in arm.by_position if score.mean is not None} == {
+        "0–509": 0,
+        "510–1019": 0,
+    }
 
 
 def test_costs_are_averaged_and_memory_is_the_highest() -> None:

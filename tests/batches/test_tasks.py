@@ -159,6 +159,13 @@ def test_micro_batches_have_as_many_tokens_as_the_longest_documents() -> None:
     assert len(TaskBatches(examples, 3, 10, PAD).in_micro_batches_of(10)[0]) == 1
 
 
+def test_micro_batches_of_chunks_count_padding() -> None:
+    examples = random_examples([[9, 9, 9], *([[9, 1]] * 6), *([[5, 5, 5, 5]] * 3)])
+    parts = TaskBatches(examples, 3, 10, PAD).in_micro_batches_of(1)[0]
+    assert max(batch.input_ids.numel() for batch in parts) <= 27
+    assert sorted(row_id for batch in parts for row_id in batch.row_ids) == list(range(10))
+
+
 def test_no_pair_of_contrastive_tuning_is_alone_in_a_micro_batch() -> None:
     examples = random_examples([[5]] * 15)
     batches = TaskBatches(examples, 3, 15, PAD, min_in_micro_batch=2)

@@ -150,6 +150,22 @@ def test_the_page_of_labelling_shows_where_entities_are_found() -> None:
     assert re.findall(r"<td>([\d.]+)</td>", line) == ["66.7", "100.0"]
 
 
+def test_single_entities_are_those_of_every_document_and_of_earlier_versions() -> None:
+    comparison = labelling()
+    whole, truncate = comparison.arms
+    several = [
+        replace(arm, explanations=tuple(replace(arm.explanations[0], document=f"novel-{n}") for n in range(50)))
+        for arm in (whole, truncate)
+    ]
+    lines = explained_spans_table(replace(comparison, arms=tuple(several))).lines
+    assert [line[3] for line in lines] == [f"novel-{number}" for number in range(40)]
+    [explained] = whole.explanations
+    same = [replace(span, start=-1, text="Ms") for span in explained.spans]
+    earlier = replace(whole, explanations=(replace(explained, spans=tuple(same)),))
+    lines = explained_spans_table(replace(comparison, arms=(earlier,))).lines
+    assert [line[2] for line in lines] == ["600", "900"]
+
+
 def test_the_page_shows_the_effects_of_paragraphs() -> None:
     explained = [
         replace(trial(arm, correct), explanations=(explanation(20.0, -5.0, -0.01, None),))
@@ -214,9 +230,11 @@ def test_a_comparison_of_an_earlier_version_opens(tmp_path: Path) -> None:
     comparison = labelling(1024, 384)
     artifact.write(tmp_path / "downstream.json", comparison)
     content = json.loads((tmp_path / "downstream.json").read_text(encoding="utf-8"))
+    content["format"] = 1
     del content["length"], content["num_trials"]
     for arm in content["arms"]:
-        del arm["constant"], arm["documents_per_seed"]
+        del arm["constant"], arm["documents_per_seed"], arm["by_cut"]
+        arm["by_border"] = []
     (tmp_path / "downstream.json").write_text(json.dumps(content), encoding="utf-8")
     earlier = artifact.read(DownstreamComparison, tmp_path / "downstream.json")
     assert (earlier.length, earlier.arms[0].scores) == (512, comparison.arms[0].scores)

@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 
 from longmlm.errors import TrainingError
-from longmlm.runtime.memory import results_of_batches
+from longmlm.runtime.memory import BatchSize, results_of_batches
 
 ITEMS = list(range(11))
 
@@ -26,33 +26,35 @@ def limited(most: int, tried: list[int], error: RuntimeError | None = None):
 
 
 def test_batches_that_do_not_fit_are_halved_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
-    tried, announced = [], []
-    results = list(results_of_batches(limited(3, tried), ITEMS, 8, lambda: announced.append(len(tried)), None))
+    tried, announced, size = [], [], BatchSize(8)
+    results = list(results_of_batches(limited(3, tried), ITEMS, size, lambda: announced.append(len(tried)), None))
     assert tried == [8, 4, 2, 2, 2, 2, 2, 1]
     assert [end for end, _ in results] == [2, 4, 6, 8, 10, 11]
     assert sum(value for _, value in results) == sum(ITEMS)
     assert announced == [0] * 8 + [6] * 2 + [7], "once for each item, before its first forward pass"
     lines = [line[20:] for line in capsys.readouterr().err.splitlines()]
     assert lines == [
-        "out of memory in an evaluation: batches of 4 rows from now on, not 8",
-        "out of memory in an evaluation: batches of 2 rows from now on, not 4",
+        "out of memory in an evaluation: it goes on with 4 rows at a time",
+        "out of memory in an evaluation: it goes on with 2 rows at a time",
     ]
+    list(results_of_batches(limited(3, tried), ITEMS, size, lambda: None, None))
+    assert max(tried[8:]) == 2, "the next part of the evaluation does not try the old size again"
 
 
 def test_batches_that_fit_are_left_as_they_are() -> None:
     tried = []
-    assert len(list(results_of_batches(limited(99, tried), ITEMS, 4, lambda: None, None))) == 3
+    assert len(list(results_of_batches(limited(99, tried), ITEMS, BatchSize(4), lambda: None, None))) == 3
     assert tried == [4, 4, 3]
 
 
 def test_an_item_that_does_not_fit_and_other_errors_are_raised() -> None:
     with pytest.raises(TrainingError, match="out of memory in an evaluation with one row at a time: free some memory"):
-        list(results_of_batches(limited(0, []), ITEMS, 4, lambda: None, None))
+        list(results_of_batches(limited(0, []), ITEMS, BatchSize(4), lambda: None, None))
     with pytest.raises(RuntimeError, match="shape"):
-        list(results_of_batches(limited(3, [], RuntimeError("shape")), ITEMS, 4, lambda: None, None))
+        list(results_of_batches(limited(3, [], RuntimeError("shape")), ITEMS, BatchSize(4), lambda: None, None))
 
 
 def test_a_batch_is_not_repeated_where_forward_passes_communicate() -> None:
     deepspeed = create_autospec(Accelerator, instance=True, deepspeed_plugin=object())
     with pytest.raises(torch.OutOfMemoryError):
-        list(results_of_batches(limited(3, []), ITEMS, 4, lambda: None, deepspeed))
+        list(results_of_batches(limited(3, []), ITEMS, BatchSize(4), lambda: None, deepspeed))

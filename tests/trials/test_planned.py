@@ -10,6 +10,7 @@ from longmlm.errors import ConfigError
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.stages.run import result_of
 from longmlm.trials.planned import PlannedTrial, best_pipeline, combinations, planned_trial
+from longmlm.trials.running import error_in
 from tests.support.comparing import settings
 from tests.support.prepare_settings import written
 
@@ -142,3 +143,13 @@ def test_settings_that_cannot_be_compared_are_refused(table: str, message: str) 
 def test_a_control_arm_alone_is_refused() -> None:
     with pytest.raises(ConfigError, match="control = own is the only arm: add one to compare"):
         planned(BASE + CONTROL.replace("[compare.arms.a]\n", ""))
+
+
+def test_the_error_of_a_trial_is_longmlms_own_if_it_has_one(tmp_path: Path) -> None:
+    log, earlier = tmp_path / "log.txt", "error: of an earlier attempt\n"
+    tracker, own = "wandb failed (CommError: no answer); training is not affected", "error: the loss is not finite"
+    log.write_text(f"{earlier}{tracker}\n{own}\nlast line\n", encoding="utf-8")
+    assert error_in(log, len(earlier)) == own
+    for text, expected in ((f"{tracker}\nlast line\n", tracker), ("one\nlast line\n", "last line"), ("", "no output")):
+        log.write_text(text, encoding="utf-8")
+        assert error_in(log, 0) == expected

@@ -52,7 +52,8 @@ def compared(task: ComparedTask, trials: Sequence[DownstreamTrial], failed: Mapp
     lengths = {arm: chosen[0].length for arm, chosen in final.items()}
     shortest = min((length for length in lengths.values() if length is not None), default=DEFAULT_LENGTH)
     length = lengths.get(task.baseline) or shortest
-    measured = _Measured(task, length, _with_common_tokens({arm: _predictions(final[arm]) for arm in final}))
+    predictions = _with_common_tokens({arm: _predictions(final[arm]) for arm in final}, task.baseline)
+    measured = _Measured(task, length, predictions)
     for arm in final:
         for other in {arm, measured.baseline or arm, measured.tfidf or arm}:
             measured.add(arm, other)
@@ -153,17 +154,26 @@ class _Measured:
         return tuple(scores([metrics[number].name for number in chosen], values[:, chosen]))
 
 
-def _with_common_tokens(predictions: dict[str, Predictions]) -> dict[str, Predictions]:
-    """Returns the predictions with the true spans where the tokenizer of the first arm that has the document puts them.
+def _with_common_tokens(predictions: dict[str, Predictions], baseline: str) -> dict[str, Predictions]:
+    """Returns the predictions with spans at the tokens of the baseline's tokenizer, or else of the first arm's.
 
-    So the arms' entities beyond a token are the same ones, although a tokenizer may cut a text into more tokens.
+    So the arms' entities beyond a token are the same ones, although a tokenizer may cut a text into more tokens. Of a
+    document of 1,000 tokens, or 1,200 of another tokenizer, a predicted span at token 600 of the other one is counted
+    at token 500, unless it begins where a true span does: that one's token is known.
     """
-    starts: dict[str, tuple[int, ...]] = {}
-    for prediction in (one for arm in predictions.values() for seed in arm.values() for one in seed.values()):
-        starts.setdefault(prediction.document, prediction.token_starts[: len(prediction.spans)])
+    common: dict[str, Prediction] = {}
+    by_arm = [predictions[arm] for arm in sorted(predictions, key=lambda arm: arm != baseline)]
+    for prediction in (one for arm in by_arm for of_seed in arm.values() for one in of_seed.values()):
+        common.setdefault(prediction.document, prediction)
 
     def moved(one: Prediction) -> Prediction:
-        return replace(one, token_starts=(*starts[one.document], *one.token_starts[len(one.spans) :]))
+        other = common[one.document]
+        if one.num_tokens == other.num_tokens:
+            return one
+        known = {span.start: token for span, token in zip(other.spans, other.token_starts, strict=False)}
+        spans = zip((*one.spans, *one.predicted_spans), one.token_starts, strict=True)
+        scale = other.num_tokens / max(1, one.num_tokens)
+        return replace(one, token_starts=tuple(known.get(span.start, round(token * scale)) for span, token in spans))
 
     return {
         arm: {seed: {name: moved(one) for name, one in of_seed.items()} for seed, of_seed in by_seed.items()}

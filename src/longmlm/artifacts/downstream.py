@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from longmlm.artifacts.artifact import Artifact
+from longmlm.artifacts.artifact import Artifact, Json, without
 from longmlm.settings.downstream import Arm, TaskKind, noun_of
 
 DEFAULT_LENGTH = 512  # of an input, where an earlier version did not record it
@@ -222,11 +222,17 @@ class DownstreamComparison(Artifact):
 
     FILE: ClassVar[str] = "downstream.json"
 
+    format: int = 2
     task: ComparedTask
     arms: tuple[ArmResult, ...]
     failed: dict[str, str] = field(default_factory=dict)
     num_trials: int = 0
     length: int = DEFAULT_LENGTH
+
+    @classmethod
+    def upgrade(cls, content: Json) -> Json:
+        """Returns content of format 1 without the distances from borders that chunks of labelling do not have."""
+        return {**content, "arms": [without(arm, "by_border") for arm in content["arms"]]}
 
     @property
     def arms_without_result(self) -> list[str]:

@@ -49,6 +49,11 @@ class Example:
     token_indices: Int64[np.ndarray, " tokens"] | None = None
     num_first: int = 0
 
+    @property
+    def longest(self) -> int:
+        """The number of tokens of the longest input."""
+        return max(map(len, self.inputs))
+
     def __len__(self) -> int:
         """Returns the number of tokens that the model reads."""
         return sum(map(len, self.inputs))

@@ -85,16 +85,19 @@ def micro_batches(
     return np.array_split(np.argsort(-lengths, kind="stable"), count)
 
 
-def micro_batches_of_tokens(lengths: Int64[np.ndarray, " rows"], num_tokens: int) -> list[Int64[np.ndarray, " n"]]:
-    """Returns which rows form each micro-batch of at most `num_tokens` with padding, or of a single row.
+def micro_batches_of_tokens(
+    lengths: Int64[np.ndarray, " documents"], num_inputs: Int64[np.ndarray, " documents"], num_tokens: int
+) -> list[Int64[np.ndarray, " n"]]:
+    """Returns which documents form each micro-batch of at most `num_tokens` with padding, or of a single document.
 
-    Rows are sorted, the longest first. Example: lengths 9 2 4 3 and 9 tokens give the micro-batches 9 | 4 3 | 2, of
-    which the second has 8 tokens with padding.
+    `lengths` are those of the longest of each document's inputs. Documents are sorted by them, the longest first.
+    Example: lengths 9 2 4 3, one input each, and 9 tokens give the micro-batches 9 | 4 3 | 2, of which the second has 8
+    tokens with padding.
     """
     parts: list[list[int]] = []
-    for row in np.argsort(-lengths, kind="stable").tolist():
-        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= num_tokens:
-            parts[-1].append(row)
+    for document in np.argsort(-lengths, kind="stable").tolist():
+        if parts and num_inputs[[*parts[-1], document]].sum() * lengths[parts[-1][0]] <= num_tokens:
+            parts[-1].append(document)
         else:
-            parts.append([row])
+            parts.append([document])
     return [np.array(part) for part in parts]

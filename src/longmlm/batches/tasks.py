@@ -135,16 +135,18 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
             )
         if self.min_in_micro_batch > 1 or self.num_processes > 1:  # ranks make the same number of passes
             return replace(self, rows_per_micro_batch=num_rows)
-        num_tokens = num_rows * max(map(len, self.examples))
+        num_tokens = num_rows * max(len(example.inputs) * example.longest for example in self.examples)
         return replace(self, rows_per_micro_batch=num_rows, tokens_per_micro_batch=num_tokens)
 
     def __getitem__(self, index: int) -> tuple[TaskBatch, ...]:
         draw = global_batch(index, self.rows_per_step, len(self.examples), self.seed)
         share = share_of_rank(draw, self.rank, self.num_processes)
         drawn = [self.examples[number] for number in share.row_ids.tolist()]
-        lengths = np.array([len(example) for example in drawn])
         if self.tokens_per_micro_batch is None:
+            lengths = np.array([len(example) for example in drawn])
             parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)
         else:
-            parts = micro_batches_of_tokens(lengths, self.tokens_per_micro_batch)
+            longest = np.array([example.longest for example in drawn])
+            num_inputs = np.array([len(example.inputs) for example in drawn])
+            parts = micro_batches_of_tokens(longest, num_inputs, self.tokens_per_micro_batch)
         return tuple(collate_examples([drawn[number] for number in part], self.pad) for part in parts)

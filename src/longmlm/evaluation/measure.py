@@ -31,7 +31,7 @@ from longmlm.model.encoding import EncoderObjective
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import attention_name, use_packed_attention
 from longmlm.progress import Progress
-from longmlm.runtime.memory import results_of_batches
+from longmlm.runtime.memory import BatchSize, results_of_batches
 from longmlm.runtime.watchdog import heartbeat
 
 BATCHES_PER_CHUNK = 32
@@ -85,8 +85,8 @@ def tallies(
     rank, num_processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
     num_indices = math.ceil(len(row_ids) / num_processes) * num_processes
     found = {key: Tally.empty(num_indices, base_positions, row_length) for key in subjects}
-    share, batch_size = range(rank, num_indices, num_processes), frozen.rows_per_batch
-    chunk_size = batch_size * BATCHES_PER_CHUNK
+    share, batch_size = range(rank, num_indices, num_processes), BatchSize(frozen.rows_per_batch)
+    chunk_size = batch_size.rows * BATCHES_PER_CHUNK
     progress = Progress(name, len(share) * len(subjects), "row", is_shown=bool(name) and rank == 0)
     with progress, ExitStack() as stack:
         for objective in {subject.objective for subject in subjects.values()}:

@@ -10,7 +10,7 @@ from longmlm.batches.examples import Example
 from longmlm.batches.tasks import collate_examples
 from longmlm.evaluation.measure import inference
 from longmlm.model.encoding import TaskObjective
-from longmlm.runtime.memory import results_of_batches
+from longmlm.runtime.memory import BatchSize, results_of_batches
 from longmlm.runtime.watchdog import heartbeat
 
 
@@ -40,7 +40,7 @@ def outputs_of(
         return list(zip(numbers, objective.outputs(batch.to(device)), strict=True))
 
     with inference(objective):
-        results = results_of_batches(predict, share, rows_per_batch, before_row, accelerator)
+        results = results_of_batches(predict, share, BatchSize(rows_per_batch), before_row, accelerator)
         outputs = [output for _, batch in results for output in batch]
     by_number = dict(gather_object(outputs) if num_processes > 1 else outputs)
     return [by_number[number] for number in range(len(examples))]

@@ -1,8 +1,9 @@
 """Details of a comparison of arms: by label, distance, seed; settings and search; explanations of single documents."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
-from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Explanation, Score
+from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Explanation, Score, SpanOutcome
 from longmlm.artifacts.scores import CUT_STARTS, beyond, bin_names, position_starts
 from longmlm.artifacts.trials import values_in_words
 from longmlm.reports.charts import Chart, Colour, Series
@@ -20,7 +21,7 @@ def position_sections(comparison: DownstreamComparison) -> list[Section]:
     length, starts = comparison.length, position_starts(comparison.length)
     into = _binned(comparison, "tokens into the document", bin_names(starts), lambda arm: arm.by_position)
     cut = _binned(comparison, "tokens from a cut", bin_names(CUT_STARTS), lambda arm: arm.by_cut)
-    text = f"F1 of the entities that begin there, in percent; tokens are those of the first arm's tokenizer.{more}"
+    text = f"F1 of the entities that begin there, in percent; tokens are those of the baseline's tokenizer.{more}"
     sections = [Section("By distance into the document", text, into[0])]
     if into[1].series:
         sections.append(Section("F1 by distance into the document", "With 95 % intervals.", into[1]))
@@ -109,26 +110,38 @@ def explained_texts(comparison: DownstreamComparison) -> list[WeightedText]:
 
 
 def explained_spans_table(comparison: DownstreamComparison) -> Table:
-    """Returns a line per entity beyond an input of the baseline, as many of each document: what each arm made of it."""
-    explained = [{one.document: one for one in arm.explanations} for arm in comparison.arms]
-    documents = dict.fromkeys(document for of_arm in explained for document in of_arm)
-    of_each = MAX_SPANS // max(1, len(documents))
-    lines = [
-        line
+    """Returns a line per entity beyond an input of the baseline: what each arm made of it.
+
+    If there are too many, documents have about as many lines each.
+    """
+    explained = {arm.arm: {one.document: one for one in arm.explanations} for arm in comparison.arms}
+    documents = list(dict.fromkeys(document for of_arm in explained.values() for document in of_arm))
+    by_document = [
+        _span_lines(document, {arm: found.get(document) for arm, found in explained.items()}, comparison)
         for document in documents
-        for line in _span_lines(document, [arm.get(document) for arm in explained], comparison.length)[:of_each]
     ]
-    return Table(["entity", "label", "token", "document", *(arm.arm for arm in comparison.arms)], lines)
+    in_turn = [line for lines in zip_longest(*by_document) for line in lines if line]
+    shown = sorted(in_turn[:MAX_SPANS], key=lambda line: documents.index(line[3]))
+    return Table(["entity", "label", "token", "document", *explained], shown)
 
 
-def _span_lines(document: str, explained: Sequence[Explanation | None], first: int) -> list[list[str]]:
-    """Returns the lines of a document; tokens are those of the first arm that explains it."""
-    outcomes = [{(s.start, s.label, s.text): s for s in one.spans} if one else {} for one in explained]
-    tokens = {key: span.token for of_arm in reversed(outcomes) for key, span in of_arm.items()}
+def _span_lines(
+    document: str, explained: Mapping[str, Explanation | None], comparison: DownstreamComparison
+) -> list[list[str]]:
+    """Returns the lines of a document; tokens are those of the baseline, or else of another arm that explains it."""
+    spans = {arm: one.spans if one else () for arm, one in explained.items()}
+    has_starts = all(span.start >= 0 for of_arm in spans.values() for span in of_arm)  # not in an earlier version
+
+    def key_of(span: SpanOutcome) -> tuple[int, str, str]:
+        return span.start if has_starts else span.token, span.label, span.text
+
+    outcomes = {arm: {key_of(span): span for span in of_arm} for arm, of_arm in spans.items()}
+    baseline_last = sorted(outcomes, key=lambda arm: arm == comparison.task.baseline)
+    tokens = {key: span.token for arm in baseline_last for key, span in outcomes[arm].items()}
     lines = []
-    for key in sorted(key for key, token in tokens.items() if token >= first):
-        spans = [of_arm.get(key) for of_arm in outcomes]
-        words = ["–" if s is None else "found" if s.is_found else "missed" if s.is_read else "not read" for s in spans]
+    for key in sorted(key for key, token in tokens.items() if token >= comparison.length):
+        found = [of_arm.get(key) for of_arm in outcomes.values()]
+        words = ["–" if s is None else "found" if s.is_found else "missed" if s.is_read else "not read" for s in found]
         lines.append([key[2], key[1], f"{tokens[key]:,}", document, *words])
     return lines
 

@@ -1,6 +1,7 @@
 """Running out of memory: which errors say so, and forward passes of evaluation in smaller batches when it happens."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -19,21 +20,29 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in MESSAGES)
 
 
+@dataclass(slots=True)
+class BatchSize:
+    """The number of rows of an evaluation's batches; it is halved where memory runs out."""
+
+    rows: int
+
+
 def results_of_batches(
     predict: Callable[[Sequence[Item]], Result],
     items: Sequence[Item],
-    size: int,
+    size: BatchSize,
     before_item: Callable[[], None],
     accelerator: Accelerator | None,
 ) -> Iterator[tuple[int, Result]]:
-    """Yields the number of items so far and the result for each batch of `size` items, halved when memory runs out.
+    """Yields the number of items so far and the result for each batch of items.
 
-    Calls `before_item` once for each item, before its forward pass. DeepSpeed may communicate in every pass, so there
-    the error is raised instead. Raises TrainingError if not even one item fits.
+    If memory runs out, `size` is halved, and the batch is repeated in parts. Calls `before_item` once for each item,
+    before its forward pass. DeepSpeed may communicate in every pass, so there the error is raised instead. Raises
+    TrainingError if not even one item fits.
     """
     end, num_announced = 0, 0
     while end < len(items):
-        batch = items[end : end + size]
+        batch = items[end : end + size.rows]
         for _ in range(end + len(batch) - num_announced):
             before_item()
         num_announced = max(num_announced, end + len(batch))
@@ -47,11 +56,11 @@ def results_of_batches(
                     "out of memory in an evaluation with one row at a time: free some memory, or read shorter rows or "
                     "documents"
                 ) from error
-            size = len(batch) // 2
+            size.rows = len(batch) // 2
         else:
             end += len(batch)
             yield end, result
             continue
-        dated_line(f"out of memory in an evaluation: batches of {counted(size, 'row')} from now on, not {len(batch)}")
+        dated_line(f"out of memory in an evaluation: it goes on with {counted(size.rows, 'row')} at a time")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # outside the except block: the error keeps the activations alive

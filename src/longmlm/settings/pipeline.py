@@ -164,8 +164,10 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     tables: dict[str, Table] = {
         "prepare": {"output": rows, "recipe": recipe},
         "pretrain": {"run": run, "rows": rows, "start": {}},
-        "release": {"model": run, "rows": rows, "output": release, "card": {"languages": [base.language]}},
+        "release": {"model": run, "rows": rows, "output": release},
     }
+    if "sources" not in table_at(given, "prepare", "recipe"):  # those have languages of their own
+        tables["release"]["card"] = {"languages": [base.language]}
     revision = {"revision": base.revision} if base.revision else {}
     model = {"checkpoint": base.model, **revision} if base.model else {}
     if "evaluate" not in absent:

@@ -138,6 +138,7 @@ def train_trial(trial: Trial) -> RunSummary | None:
 def evaluate_and_save(trial: Trial, summary: RunSummary | None) -> DownstreamTrial:
     """Returns what the model of the best epoch, or one that is not trained, predicts for the test documents."""
     config, corpus, accelerator = trial.config, trial.corpus, trial.accelerator
+    accelerator.free_memory()  # it holds the model of the last epoch
     checkpoint = best_checkpoint(trial.folder, first_step=1) if summary else None
     precision = read_state(checkpoint).precision if checkpoint else None
     loaded = load_task_model(config, corpus, str(checkpoint) if checkpoint else None)

@@ -193,9 +193,11 @@ def run_module(module: str, arguments: Sequence[str], log: Path, label: str) -> 
 
 
 def error_in(log: Path, start: int) -> str:
-    """Returns the first line with an error that a log has after `start` bytes, or else the last line."""
+    """Returns the error that a log has after `start` bytes, that of longmlm if there is one, or else the last line."""
     lines = log.read_bytes()[start:].decode("utf-8", errors="replace").strip().splitlines() or ["no output"]
-    return next((line for line in lines if "error:" in line.lower()), lines[-1]).strip()
+    errors = [line for line in lines if "error:" in line.lower()]
+    own = [line for line in errors if line.lower().startswith("error:")]
+    return (own or errors or lines[-1:])[0].strip()
 
 
 def measured_trial(planned: PlannedTrial) -> Trial:
