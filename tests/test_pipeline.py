@@ -88,9 +88,6 @@ def test_base_keys_reach_the_stages(mine: str) -> None:
     )
     assert (pipeline.prepare.recipe.tokenizer, pipeline.extend.revision) == ("owner/base@v2", "v2")
     assert pipeline.release.card.languages == ("zh",)
-    sources = '[[prepare.recipe.sources]]\nfiles = ["de.txt"]\nlanguage = "de"\n'
-    several = resolved(mine, written(Path(mine).parent, "sources.toml", sources))
-    assert several.release.card.languages == (), "the card names those of the rows"
     start = resolved(mine, "--revision", "v2", "--no-extension").pretrain.start
     assert (start.checkpoint, start.revision) == ("owner/base", "v2")
 
@@ -117,6 +114,7 @@ def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -
     assert pipeline.pretrain.runtime.save_every_steps == 5
     assert (pipeline.release.output, pipeline.evaluate.output) == ("elsewhere", "out/mine/evaluation")
     assert pipeline.prepare.recipe.sources == (Source(dataset="a/b", split="train"),)
+    assert pipeline.release.card.languages == (), "the card names those of the rows"
     assert pipeline.prepare.recipe.row_length == pipeline.extend.recipe.num_positions == 512
 
 

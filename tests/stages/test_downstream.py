@@ -71,8 +71,8 @@ def test_pairs_that_share_a_text_with_training_are_counted(task: str) -> None:
     corpus = read_labelled(config)
     [fold, _] = folds_of(corpus, config, 42)
     assert num_sharing_a_text(corpus, fold) == len(fold.test) == 5
-    apart = replace(corpus, documents=tuple(replace(one, text=one.id) for one in corpus.documents))
-    assert num_sharing_a_text(apart, fold) == 0
+    distinct = replace(corpus, documents=tuple(replace(one, text=one.id) for one in corpus.documents))
+    assert num_sharing_a_text(distinct, fold) == 0
 
 
 def test_records_set_aside_are_listed_with_position_and_reason(task: str, runs: FakeFinetunes) -> None:
