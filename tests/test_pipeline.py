@@ -87,9 +87,8 @@ def test_base_keys_reach_the_stages(mine: str) -> None:
         files=("docs/*.jsonl", "more.txt"), language="zh", text_field="body"
     )
     assert (pipeline.prepare.recipe.tokenizer, pipeline.extend.revision) == ("owner/base@v2", "v2")
-    assert pipeline.release.card.languages == ("zh",)
     start = resolved(mine, "--revision", "v2", "--no-extension").pretrain.start
-    assert (start.checkpoint, start.revision) == ("owner/base", "v2")
+    assert (start.checkpoint, start.revision, pipeline.release.card.languages) == ("owner/base", "v2", ("zh",))
 
 
 def test_derived_values_follow_what_the_user_sets(mine: str) -> None:
