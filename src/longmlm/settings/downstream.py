@@ -193,8 +193,8 @@ class FinetuneRuntime:
     """Speed, memory and logging of every trial; changes results by rounding only, but see `rows_per_micro_batch`."""
 
     rows_per_micro_batch: int | None = None
-    """Longest documents per forward and backward pass, or as many tokens of shorter ones; by default, what fits into
-    free memory. It changes the results of similarity, where a pair's negatives are the other pairs of its pass."""
+    """Documents of the maximum length per forward and backward pass, or as many tokens of shorter ones; by default as
+    many as fit into free memory. It changes the results of similarity: a pair's negatives are the others of its pass."""
     rows_per_evaluation_batch: int | None = None
     """Documents per forward pass of an evaluation; by default as many as fit into free memory, at most 16."""
     num_threads: int | None = None
