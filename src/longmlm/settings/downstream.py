@@ -194,7 +194,7 @@ class FinetuneRuntime:
 
     rows_per_micro_batch: int | None = None
     """Documents of the maximum length per forward and backward pass, or as many tokens of shorter ones; by default as
-    many as fit into free memory. It changes the results of similarity: a pair's negatives are the others of its pass."""
+    many as fit into memory. It changes the results of similarity: a pair's negatives are the others of its pass."""
     rows_per_evaluation_batch: int | None = None
     """Documents per forward pass of an evaluation; by default as many as fit into free memory, at most 16."""
     num_threads: int | None = None
