@@ -106,7 +106,7 @@ def examples_of(
 def characters_read(
     text: str, tokenizer: PreTrainedTokenizerBase, reads: Reading, length: int
 ) -> Int64[np.ndarray, "tokens 2"]:
-    """Returns start and end of each token of a document that `examples_of` reads to classify it."""
+    """Returns start and end of each token of a document that `examples_of` reads."""
     vocabulary, _ = cached_vocabulary(tokenizer)
     [encoding] = _encodings(vocabulary.tokenizer, [text])
     read = _Reader(vocabulary.special, reads, length - 2, overlaps=False).indices(len(encoding))
