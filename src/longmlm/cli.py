@@ -83,7 +83,7 @@ def main(stage: str | None = None) -> None:
 def _command(arguments: list[str]) -> str:
     """Removes and returns the command; without one, or for --help, prints the commands and exits; for --version too."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        descriptions = {**{name: kind.__doc__ for name, kind in COMMANDS.items()}, **OTHERS}
+        descriptions = {**{name: (kind.__doc__ or "").partition("\n")[0] for name, kind in COMMANDS.items()}, **OTHERS}
         print("usage: longmlm COMMAND [FILE.toml ...] [--section.field value ...]", "", sep="\n")
         print(*(f"  {name:12}{text}" for name, text in descriptions.items()), sep="\n")
         print("\nFILE.toml describes a whole pipeline or one stage; longmlm COMMAND --help explains every setting")

@@ -30,7 +30,7 @@ def given_options(kind: type, shown: Mapping[str, Any], arguments: Sequence[str]
     errors, options = io.StringIO(), _options(kind, shown)
     try:
         with contextlib.redirect_stderr(errors):
-            given = tyro.cli(options, args=arguments, prog=usage, description=kind.__doc__)
+            given = tyro.cli(options, args=arguments, prog=usage, description=inspect.getdoc(kind))
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

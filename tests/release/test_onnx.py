@@ -212,7 +212,7 @@ def test_every_family_has_one(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("family", "pad"), SPECIAL_OF_OTHERS)
 def test_every_family_that_keeps_its_length_has_one(family: str, pad: int, tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "own-length", family, pad)
-    write_graph(folder)
+    write_graphs(folder)
     for shape in ((1, 1), (2, 5), (3, NUM_POSITIONS)):
         assert difference(folder, load_model(str(folder)), shape) < 5e-5
 

@@ -5,8 +5,8 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -227,8 +227,7 @@ def _onnx_reference(
 
 def _check(proof: Proof, num_positions: int, is_tied: bool) -> None:
     """Raises ReleaseError with everything that is wrong."""
-    weights = {"missing": proof.missing, "unexpected": proof.unexpected, "altered": proof.not_carried}
-    problems = [f"{name} weights {keys[:2]}" for name, keys in weights.items() if keys]
+    problems = [f"altered weights {proof.not_carried[:2]}"] if proof.not_carried else []
     if not proof.largest_difference <= TOLERANCE:
         problems.append(f"logits differ by {proof.largest_difference:.2e}")
     problems += proof.onnx.problems if proof.onnx else []
@@ -236,7 +235,14 @@ def _check(proof: Proof, num_positions: int, is_tied: bool) -> None:
         problems.append(f"the decoder is {'not ' if is_tied else ''}tied to the embeddings")
     if proof.model_max_length != num_positions:
         problems.append(f"the tokenizer's model_max_length is {proof.model_max_length}, not {num_positions}")
-    if proof.knows_longmlm:
+    check_faithful(asdict(proof), problems)
+
+
+def check_faithful(report: Mapping[str, Any], problems: Sequence[str]) -> None:
+    """Raises ReleaseError with these problems and those of the process that reloaded the export, if there are any."""
+    weights = [f"{name} weights {report[name][:2]}" for name in ("missing", "unexpected") if report[name]]
+    problems = [*weights, *problems]
+    if report["knows_longmlm"]:
         problems.append("the process that checks it has loaded longmlm")
     if problems:
         raise ReleaseError(f"the model was not released, since its export is not faithful: {'; '.join(problems)}")

@@ -125,8 +125,6 @@ def _duration(seconds: float) -> str:
 
 
 def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> str:
-    """Returns the YAML that hubs read."""
-    source = facts.provenance.source
     result = accuracy is not None and EvalResult(
         task_type="fill-mask",
         dataset_type="held-out-rows",
@@ -135,24 +133,34 @@ def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> st
         metric_name="masked-token accuracy (%)",
         metric_value=round(accuracy, 2),
     )
-    data = ModelCardData(
+    return metadata(
+        card,
+        facts.licence,
+        facts.provenance,
         language=languages(card, facts.rows),
-        license=facts.licence.identifier,
-        license_name=facts.licence.name,
-        license_link=facts.licence.link,
         library_name="transformers",
         pipeline_tag="fill-mask",
-        base_model=source.name if source and source.revision else None,
         datasets=datasets(facts.rows) or None,
         tags=[
             "masked-lm",
             *(["long-context"] if facts.provenance.extension else []),
             *(["sentence-transformers"] if facts.modules else []),
         ],
-        model_name=card.title,
         eval_results=[result] if result else None,
     )
-    return data.to_yaml()
+
+
+def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fields: Any) -> str:
+    """Returns the YAML that hubs read, with further fields."""
+    source = provenance.source
+    return ModelCardData(
+        license=licence.identifier,
+        license_name=licence.name,
+        license_link=licence.link,
+        base_model=source.name if source and source.revision else None,
+        model_name=card.title,
+        **fields,
+    ).to_yaml()
 
 
 def licence_of(identifier: str | None, provenance: Provenance) -> Licence:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult
 
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.scores import main_metric, main_score
 from longmlm.errors import counted
 from longmlm.reports.downstream import arms_table
-from longmlm.reports.model_card import PIPELINE_OPTIONS, Licence
+from longmlm.reports.model_card import PIPELINE_OPTIONS, Licence, metadata
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamTrialConfig, TaskKind
@@ -118,8 +118,7 @@ def name_in_words(path: str) -> str:
 
 
 def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) -> str:
-    """Returns the YAML that hubs read."""
-    task, source = PIPELINE_TASKS[facts.config.task.kind], facts.provenance.source
+    task = PIPELINE_TASKS[facts.config.task.kind]
     result = EvalResult(
         task_type=task,
         dataset_type="test-documents",
@@ -128,16 +127,13 @@ def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) ->
         metric_name=f"{metric} (%)",
         metric_value=round(score, 2),
     )
-    data = ModelCardData(
+    return metadata(
+        card,
+        facts.licence,
+        facts.provenance,
         language=list(card.languages) or None,
-        license=facts.licence.identifier,
-        license_name=facts.licence.name,
-        license_link=facts.licence.link,
         library_name="sentence-transformers" if task == "sentence-similarity" else "transformers",
         pipeline_tag=task,
-        base_model=source.name if source and source.revision else None,
         tags=["long-context"] if facts.provenance.extension else None,
-        model_name=card.title,
         eval_results=[result],
     )
-    return data.to_yaml()

@@ -77,7 +77,10 @@ class CompareSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPipeline(ResolvedPipeline):
-    """Compares variants of a pipeline, such as initialisations, on the same rows and masks; resumes trial by trial."""
+    """Compares variants of a pipeline, such as initialisations, on the same rows and masks; resumes trial by trial.
+
+    Each arm is a table [compare.arms.NAME] of a TOML file, with any settings of the pipeline that it changes.
+    """
 
     compare: CompareSettings = field(default_factory=CompareSettings)
     budget: str | None = None

@@ -216,7 +216,10 @@ class FinetuneRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownstreamConfig:
-    """Fine-tunes and measures models on a labelled task, in several ways of reading long documents; resumes."""
+    """Fine-tunes and measures models on a labelled task, in several ways of reading long documents; resumes.
+
+    Each arm is a table [arms.NAME] of a TOML file: model, revision, reads, length, pooling and frozen.
+    """
 
     output: str
     """Folder in which downstream/ receives trials, downstream.json and the page; it may be that of a pipeline."""

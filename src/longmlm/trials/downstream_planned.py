@@ -9,7 +9,7 @@ from longmlm.artifacts.trials import trial_name
 from longmlm.data.labelled import LabelledCorpus
 from longmlm.errors import ModelError
 from longmlm.hubs.models import CONFIG, model_sha256, read_architecture, snapshot_of
-from longmlm.settings.downstream import Arm, DownstreamConfig, DownstreamTrialConfig, FinetuneRecipe
+from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamConfig, DownstreamTrialConfig, FinetuneRecipe
 from longmlm.settings.pretrain import Tracking
 from longmlm.training.run_folder import model_folder
 from longmlm.trials.planned import TRIALS, folder_name, hashed
@@ -56,12 +56,17 @@ def documents_sha256(corpus: LabelledCorpus) -> str:
 
 def check_length(name: str, arm: Arm, folder: Path) -> None:
     """Raises ModelError if the model has fewer positions than the arm reads; a trial may still refuse a few more."""
+    least = HEAD_TOKENS + 2 if arm.reads == "head-tail" else 0
     config = read_architecture(str(folder / CONFIG))
     positions = config.get("max_position_embeddings") if config.get("position_biased_input", True) else None
     if arm.length is not None and positions and arm.length > positions:
         raise ModelError(
             f"{arm.model} has {positions} positions, but arms.{name}.length is {arm.length}: lower it, or extend the "
             "model first"
+        )
+    if arm.length is None and positions and positions <= least:
+        raise ModelError(
+            f"arms.{name} reads head-tail, which needs more than {least} tokens: {arm.model} has {positions}"
         )
 
 
