@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from longmlm.batches.collate import MlmBatch
 from longmlm.data.rows import LooseRows
 from longmlm.evaluation import measure as measurement
-from longmlm.evaluation.examples import filled_masks
+from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, cut, viewer_of, whole
 from longmlm.evaluation.measure import Subject, measure, tallies
 from longmlm.model.mlm import MlmObjective, MlmOutput

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.compared import compared
 from longmlm.artifacts.downstream import DownstreamComparison, Prediction
 from longmlm.reports.charts import Chart
 from longmlm.reports.downstream import (
@@ -33,6 +32,7 @@ from longmlm.reports.downstream_details import (
 )
 from longmlm.reports.downstream_finding import finding
 from longmlm.reports.tables import markdown_table, percent, signed
+from longmlm.scoring.compared import compared
 from longmlm.settings.downstream import Arm
 from tests.support.compared_arms import CLEAR, UNCLEAR, comparison_of, cost, explanation, labelling, task, trial
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longmlm.artifacts.compared import compared
 from longmlm.artifacts.downstream import DownstreamComparison
 from longmlm.reports.downstream import downstream_page
 from longmlm.reports.downstream_finding import finding
+from longmlm.scoring.compared import compared
 from tests.support.compared_arms import CLEAR, UNCLEAR, comparison_of, labelling, task, trial
 
 

@@ -10,10 +10,10 @@ from torch.nn.functional import cosine_similarity
 from transformers import AutoModel, AutoModelForTokenClassification, AutoTokenizer
 
 from longmlm.artifacts.downstream import DownstreamTrial
-from longmlm.artifacts.scores import main_score
 from longmlm.data.folds import folds_of
 from longmlm.data.labelled import read_labelled
 from longmlm.errors import DataError, TrainingError
+from longmlm.scoring.scores import main_score
 from longmlm.settings.downstream import DownstreamTrialConfig
 from tests.support.finetuning import LENGTH, RUNTIME, elsewhere, labelling, model, result_of, run, settings, similarity
 

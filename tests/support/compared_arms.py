@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from longmlm.artifacts.compared import compared
 from longmlm.artifacts.downstream import (
     ComparedTask,
     DownstreamComparison,
@@ -15,6 +14,7 @@ from longmlm.artifacts.downstream import (
     SpanOutcome,
     TrialCost,
 )
+from longmlm.scoring.compared import compared
 from longmlm.settings.downstream import Arm
 
 LABELS = ("no", "yes")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.compared import compared
 from longmlm.artifacts.downstream import ComparedTask, DownstreamComparison, DownstreamTrial, Prediction, TrialCost
 from longmlm.config import parse, read
+from longmlm.scoring.compared import compared
 from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials import downstream_running, running

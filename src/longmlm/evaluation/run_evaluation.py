@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from longmlm.artifacts.accuracy import FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
-from longmlm.evaluation.examples import filled_masks
+from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole
 from longmlm.evaluation.measure import Subject, tallies
 from longmlm.model.loading import load_model

@@ -7,12 +7,12 @@ from accelerate import Accelerator
 
 from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.run import TrainState
-from longmlm.artifacts.scores import main_score
 from longmlm.batches.examples import Example
 from longmlm.data.labelled import LabelledCorpus
 from longmlm.evaluation.task_outputs import outputs_of
 from longmlm.evaluation.task_predictions import predictions_of
 from longmlm.model.encoding import TaskObjective
+from longmlm.scoring.scores import main_score
 from longmlm.settings.downstream import TaskKind
 
 

@@ -6,10 +6,10 @@ from typing import assert_never
 import numpy as np
 
 from longmlm.artifacts.downstream import Prediction
-from longmlm.artifacts.scores import predicted_labels
 from longmlm.batches.examples import Example
 from longmlm.data.labelled import LabelledCorpus
 from longmlm.evaluation.spans import labelled
+from longmlm.scoring.scores import predicted_labels
 from longmlm.settings.downstream import TaskKind
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from longmlm.artifacts.downstream import Prediction
-from longmlm.artifacts.scores import main_score, predicted_labels
 from longmlm.data.folds import Fold
 from longmlm.data.labelled import LabelledCorpus, LabelledDocument
 from longmlm.data.sentences import has_spaces
 from longmlm.errors import DataError, TrainingError
+from longmlm.scoring.scores import main_score, predicted_labels
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # inverse strengths of L2 regularisation to choose from
 MAX_TERMS = 500_000  # the most frequent ones

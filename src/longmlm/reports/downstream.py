@@ -5,7 +5,6 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Score
-from longmlm.artifacts.scores import beyond
 from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.downstream_details import (
@@ -22,6 +21,7 @@ from longmlm.reports.downstream_details import (
 from longmlm.reports.downstream_finding import finding, metric_of, points, sign
 from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
 from longmlm.reports.tables import Table, percent
+from longmlm.scoring.scores import beyond
 
 SCORES_PICTURE, DIFFERENCES_PICTURE = "scores.png", "differences.png"
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Explanation, Score, SpanOutcome
-from longmlm.artifacts.scores import CUT_STARTS, beyond, bin_names, position_starts
 from longmlm.artifacts.trials import values_in_words
 from longmlm.reports.charts import Chart, Colour, Series
 from longmlm.reports.pages import Section, WeightedText
 from longmlm.reports.tables import Table, percent
+from longmlm.scoring.scores import CUT_STARTS, beyond, bin_names, position_starts
 
 COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
 MAX_SPANS = 40  # that are shown

@@ -7,12 +7,12 @@ from huggingface_hub import EvalResult
 
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.artifacts.provenance import Provenance
-from longmlm.artifacts.scores import main_metric, main_score
 from longmlm.errors import counted
 from longmlm.reports.downstream import arms_table
 from longmlm.reports.model_card import PIPELINE_OPTIONS, Licence, metadata
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
+from longmlm.scoring.scores import main_metric, main_score
 from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamTrialConfig, TaskKind
 from longmlm.settings.release import ReleaseCard
 

@@ -16,13 +16,13 @@ from typing import Any
 import tomli_w
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.compared import chosen_values, compared
 from longmlm.artifacts.downstream import ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.config import present, read, to_toml
 from longmlm.errors import ConfigError, TrainingError
 from longmlm.folders import move_aside, write_text
 from longmlm.reports.downstream import write_downstream
 from longmlm.reports.pages import without_paths
+from longmlm.scoring.compared import chosen_values, compared
 from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.downstream_planned import (

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from longmlm.artifacts.bootstrap import Values, averaged, resampled, scores
 from longmlm.artifacts.downstream import (
     DEFAULT_LENGTH,
     ArmResult,
@@ -18,8 +17,9 @@ from longmlm.artifacts.downstream import (
     Searched,
     TrialCost,
 )
-from longmlm.artifacts.scores import Group, Measure, metrics_of
 from longmlm.errors import ArtifactError
+from longmlm.scoring.bootstrap import Values, averaged, resampled, scores
+from longmlm.scoring.scores import Group, Measure, metrics_of
 
 Predictions = dict[int, dict[str, Prediction]]  # by seed and document
 

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from longmlm.artifacts.accuracy import FilledMask
-from longmlm.evaluation.examples import filled_masks
+from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.model.mlm import MlmObjective
 from longmlm.settings.held_out import HeldOut

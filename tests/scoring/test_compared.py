@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.compared import chosen_values, compared, mean_cost
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial, LabelledSpan, Prediction
 from longmlm.errors import ArtifactError
+from longmlm.scoring.compared import chosen_values, compared, mean_cost
 from tests.support.compared_arms import comparison_of, cost, explanation, labelled_prediction, labelling, task, trial
 
 

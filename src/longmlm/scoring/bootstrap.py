@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from longmlm.artifacts.downstream import Score
-from longmlm.artifacts.scores import Measure
+from longmlm.scoring.scores import Measure
 
 NUM_RESAMPLES = 2000
 SEED = 20_001

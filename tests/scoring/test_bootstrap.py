@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from longmlm.artifacts.bootstrap import NUM_RESAMPLES, averaged, resampled, scores
-from longmlm.artifacts.scores import MACRO, Metric, RankCorrelation, Ratios
+from longmlm.scoring.bootstrap import NUM_RESAMPLES, averaged, resampled, scores
+from longmlm.scoring.scores import MACRO, Metric, RankCorrelation, Ratios
 
 NUM_DOCUMENTS, ACCURACY = 150, 0.8
 ALONE = [f"{number:03}" for number in range(NUM_DOCUMENTS)]

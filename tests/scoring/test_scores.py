@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 from longmlm.artifacts.downstream import LabelledSpan, Prediction
-from longmlm.artifacts.scores import Metric, beyond, main_score, metrics_of
+from longmlm.scoring.scores import Metric, beyond, main_score, metrics_of
 
 LABELS = tuple("abcdef")
 
