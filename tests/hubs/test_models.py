@@ -214,3 +214,13 @@ def test_a_download_uses_the_client_of_the_program_and_leaves_it_as_it_was(
         logging.set_verbosity_warning()
         progress_bar_states.clear()
         _http.close_session()
+
+
+def test_a_run_folder_is_no_model_and_its_newest_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no config\.json: name the folder or repository of a model$"):
+        check_model(str(tmp_path))
+    for step in ("step-00000010", "step-00000020"):
+        (tmp_path / "checkpoints" / step).mkdir(parents=True)
+        (tmp_path / "checkpoints" / step / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"of a model, such as \S*/checkpoints/step-00000020$"):
+        check_model(str(tmp_path))

@@ -127,6 +127,8 @@ def report(options: argparse.Namespace) -> None:
     curves["base"] = own.by_distance
     lines.append(["base table", "", "", "", f"{own.near:.1f}", f"{own.repeated:.1f}"])
     for name, recipe in variants(options.num_positions).items():
+        if options.only and name not in options.only:
+            continue
         table = long_table(model, Extension.of(recipe, ModelSource(name=options.model), n))
         (measured, own_block), found = accuracies(base, table), attraction(attention, table, n)
         curves[name] = found.by_distance
@@ -150,7 +152,7 @@ def _percent(measured: Measured) -> str:
 
 def _chart(curves: dict[str, Tensor], n: int) -> Chart:
     series = []
-    for name, colour in DRAWN.items():
+    for name, colour in ((name, colour) for name, colour in DRAWN.items() if name in curves):
         middle = len(curves[name]) // 2
         half = min(middle, 2 * n)
         distances = range(-half, half + 1, max(1, n // 64))
@@ -163,4 +165,5 @@ def _chart(curves: dict[str, Tensor], n: int) -> Chart:
 if __name__ == "__main__":
     parser = base_model_parser(__doc__)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", help="names of initialisations; by default all")
     report(parser.parse_args())
