@@ -89,7 +89,8 @@ class Explanation:
 class TrialCost:
     """What a trial took: training without evaluations, prediction without training, peak memory of the process.
 
-    Prediction includes tokenisation. `inference_memory_bytes` is the peak of prediction alone, known on a GPU only.
+    Prediction begins with the text and includes tokenisation and decoding. `inference_memory_bytes` is its peak alone,
+    known on a GPU only.
     """
 
     train_tokens_per_second: float | None

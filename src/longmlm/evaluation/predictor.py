@@ -62,9 +62,10 @@ def tested(fitted: Fitted, config: DownstreamTrialConfig, corpus: LabelledCorpus
     test = [corpus.documents[number] for number in fold.test]
     predictor.predictions(test[:1])  # the first pass is slower
     peak_bytes = peak_memory_bytes()
-    if torch.cuda.is_available():
+    has_gpu = torch.cuda.is_initialized()  # never by TF-IDF
+    if has_gpu:
         torch.cuda.reset_peak_memory_stats()
-    since = time.monotonic()  # prediction includes tokenisation
+    since = time.monotonic()
     predictions = predictor.predictions(test)
     seconds = time.monotonic() - since
     inference_bytes = peak_memory_bytes()
@@ -85,7 +86,7 @@ def tested(fitted: Fitted, config: DownstreamTrialConfig, corpus: LabelledCorpus
             documents_per_second=len(test) / seconds,
             peak_memory_bytes=max(peak_bytes, inference_bytes, fitted.peak_memory_bytes),
             num_parameters=predictor.num_parameters,
-            inference_memory_bytes=inference_bytes if torch.cuda.is_available() else None,
+            inference_memory_bytes=inference_bytes if has_gpu else None,
         ),
         explanations=explanations_of(
             config.task.kind, corpus, explained, predictor.probabilities, predictor.characters_read

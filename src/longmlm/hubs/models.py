@@ -102,8 +102,8 @@ def is_folder(name: str) -> bool:
 def check_has_config(name: str, folder: Path) -> None:
     """Raises ModelError if the model `name`, whose files are in the folder, has no config.json."""
     if not (folder / CONFIG).is_file():
-        inside = sorted((*folder.glob(f"*/{CONFIG}"), *folder.glob(f"checkpoints/*/{CONFIG}")))
-        example = f", such as {inside[-1].parent}" if inside else ""
+        checkpoints = sorted(folder.glob("checkpoints/step-????????"))  # of a run
+        example = f", such as {checkpoints[-1]}" if checkpoints else ""
         raise ModelError(f"{name} has no {CONFIG}: name the folder or repository of a model{example}")
 
 
