@@ -100,14 +100,14 @@ def test_the_finding_says_if_the_arms_were_trained_on_different_numbers_of_token
 
 def test_arms_with_other_rows_and_failed_trials_are_named(comparison: Comparison) -> None:
     same = comparison_page(comparison, "")
-    assert "All arms have the same rows and, on held-out rows, the same masks." in same
+    assert "on rows of 64 tokens. All arms have the same rows and, on held-out rows, the same masks." in same
     assert "Failed trials" not in same
     other = replace(trial("longer", 1, 5, 8, 8), rows_sha256="x")
     failed = FailedTrial(arm="wild", seed=1, reason="error: the loss is not finite")
     changed = replace(comparison, trials=(*comparison.trials, other), failed=(failed,))
     text = comparison_page(changed, "")
     assert "differ from those of plain for longer: they are not paired" in text
-    assert "All arms have the same rows" not in text
+    assert "All arms have the same rows" not in text and "on rows of" not in text
     assert "wild" in text and "the loss is not finite" in text
     assert [line[4] for line in arms_table(changed).lines if line[0] == "longer"] == ["–"]
 
@@ -158,6 +158,10 @@ def test_context_is_compared_by_row(comparison: Comparison) -> None:
 def test_curves_have_a_band_over_seeds(comparison: Comparison) -> None:
     plain, better, goal = recovery_chart(comparison).series
     assert (plain.name, better.name, goal.name) == ("plain", "better", "base_cut")
+    longer = trial("longer", 1, 5, 8, 8)
+    longer = replace(longer, curve=tuple(replace(line, base_cut=37.0) for line in longer.curve))
+    *_, goal = recovery_chart(replace(comparison, trials=(*comparison.trials, longer))).series
+    assert (goal.name, list(goal.values)) == ("base_cut of plain", [36.0])
     assert list(better.values) == [26.0, 38.0, 40.0]
     assert list(better.errors or ()) == [0.0, 0.0, 2.0]
     assert list(better.x) == [0.0, 500.0, 1000.0]

@@ -137,6 +137,6 @@ def test_spans_are_counted_by_their_distance_from_a_cut() -> None:
     one = labelled("aaaa", "a a ", (511, 512, 600, 9000), 9100)  # the first and the third are found
     values = values_of(replace(one, cut_distances=(1, 0, 88, -1, 1, 88)))
     cuts = {metric.name: value for metric, value in values.items() if metric.group == "cut"}
-    assert list(cuts) == ["0–15", "16–63", "64–127", "128+"]
+    assert list(cuts) == ["0–15", "16–63", "64–127", "128–255", "256–511", "512+"]
     assert (cuts["0–15"], cuts["64–127"]) == (pytest.approx(200 / 3), 100)
     assert np.isnan(cuts["16–63"]) and np.isnan(cuts["128+"])

@@ -89,8 +89,8 @@ class Explanation:
 class TrialCost:
     """What a trial took: training without evaluations, prediction without training, peak memory of the process.
 
-    Prediction begins with the text and includes tokenisation and decoding. `inference_memory_bytes` is its peak alone,
-    known on a GPU only.
+    Prediction runs from text to labels, spans or scores, so it includes tokenisation. `inference_memory_bytes` is the
+    peak GPU memory of prediction alone; None without a GPU.
     """
 
     train_tokens_per_second: float | None

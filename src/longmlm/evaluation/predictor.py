@@ -1,4 +1,4 @@
-"""What a trial measures of a fitted model, an encoder or TF-IDF: its test predictions, their cost, explanations."""
+"""What a trial measures on a fitted model (an encoder or TF-IDF): test predictions, their cost, and explanations."""
 
 import time
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ class Predictor(Protocol):
 
     @property
     def num_parameters(self) -> int:
-        """The number of its weights."""
+        """The number of parameters."""
         ...
 
     def predictions(self, documents: Sequence[LabelledDocument]) -> tuple[Prediction, ...]:
-        """Returns what it predicts for each document."""
+        """Returns the predicted labels, spans or score of each document."""
         ...
 
     def probabilities(self, texts: Sequence[str]) -> Float[ndarray, "texts labels"]:
@@ -37,12 +37,12 @@ class Predictor(Protocol):
         ...
 
     def characters_read(self, text: str) -> Int64[ndarray, "parts 2"]:
-        """Returns start and end of each part that it reads of a text, such as a token."""
+        """Returns the first and end character of each part of a text, such as a token, that the model reads."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class FitResult:
     """A fitted model, its development scores in percent, and what fitting it took.
 
     `length` is how many tokens one of its inputs may have, without special tokens; None for TF-IDF.
@@ -56,14 +56,16 @@ class Fitted:
     length: int | None = None
 
 
-def tested(fitted: Fitted, config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fold) -> DownstreamTrial:
-    """Returns the content of trial.json: what the model predicts for the test documents."""
+def trial_result(
+    fitted: FitResult, config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fold
+) -> DownstreamTrial:
+    """Measures a fitted model on the test documents, and returns the content of trial.json."""
     predictor = fitted.predictor
     test = [corpus.documents[number] for number in fold.test]
     predictor.predictions(test[:1])  # the first pass is slower
     peak_bytes = peak_memory_bytes()
-    has_gpu = torch.cuda.is_initialized()  # never by TF-IDF
-    if has_gpu:
+    uses_cuda = torch.cuda.is_initialized()  # TF-IDF never initialises it
+    if uses_cuda:
         torch.cuda.reset_peak_memory_stats()
     since = time.monotonic()
     predictions = predictor.predictions(test)
@@ -86,7 +88,7 @@ def tested(fitted: Fitted, config: DownstreamTrialConfig, corpus: LabelledCorpus
             documents_per_second=len(test) / seconds,
             peak_memory_bytes=max(peak_bytes, inference_bytes, fitted.peak_memory_bytes),
             num_parameters=predictor.num_parameters,
-            inference_memory_bytes=inference_bytes if has_gpu else None,
+            inference_memory_bytes=inference_bytes if uses_cuda else None,
         ),
         explanations=explanations_of(
             config.task.kind, corpus, explained, predictor.probabilities, predictor.characters_read

@@ -20,8 +20,8 @@ def explanations_of(
 ) -> tuple[Explanation, ...]:
     """Returns explanations of predictions, which are by the document's number.
 
-    `probabilities` returns those of the labels for each of some texts, (texts, labels); `characters_read`, start and
-    end of each part that the arm reads of a text. Similarities are not explained.
+    `probabilities` returns the label probabilities of texts, (texts, labels); `characters_read` returns the start and
+    end of each part of a text that the arm reads. Similarities are not explained.
     """
     explained = [(corpus.documents[number], prediction) for number, prediction in predictions.items()]
     match kind:

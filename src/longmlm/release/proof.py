@@ -239,10 +239,10 @@ def _check(proof: Proof, num_positions: int, is_tied: bool) -> None:
 
 
 def check_faithful(report: Mapping[str, Any], problems: Sequence[str]) -> None:
-    """Raises ReleaseError with these problems and those of the process that reloaded the export, if there are any."""
+    """Raises ReleaseError if there are problems: these, or others in the report of the process that reloaded it."""
     weights = [f"{name} weights {report[name][:2]}" for name in ("missing", "unexpected") if report[name]]
     problems = [*weights, *problems]
     if report["knows_longmlm"]:
-        problems.append("the process that checks it has loaded longmlm")
+        problems.append("longmlm was imported in the process that reloaded the export")
     if problems:
         raise ReleaseError(f"the model was not released, since its export is not faithful: {'; '.join(problems)}")

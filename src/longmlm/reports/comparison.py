@@ -55,10 +55,10 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         ]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
-    size = f"{len(trials)} trials with {counted(num_seeds, 'seed')} on rows of {comparison.row_length:,} tokens"
+    size = f"{len(trials)} trials with {counted(num_seeds, 'seed')}"
     head = Head(
         f"{public_path(comparison.model)}: comparison of {len(comparison.arms())} arms",
-        f"{size}. {_rows_text(comparison)}",
+        f"{size}{_rows_text(comparison)}",
         finding(comparison),
     )
     return page(head, sections, made_by)
@@ -160,8 +160,11 @@ def trials_table(comparison: Comparison) -> Table:
 def recovery_chart(comparison: Comparison) -> Chart:
     """Returns the accuracy of the baseline and the best others over tokens, with the range over seeds as a band."""
     series = [_curve(arm, comparison.label_of(arm), colour) for arm, colour in _drawn(comparison)]
-    base = (comparison.baseline_arm() or comparison.arms()[0]).trials[0].base_cut
-    goal = [] if base is None else [Series("base_cut", "faint", (), (base,))]
+    reference = comparison.baseline_arm() or comparison.arms()[0]
+    base = reference.trials[0].base_cut
+    is_shared = all(trial.base_cut == base for arm in comparison.arms() for trial in arm.trials)
+    name = "base_cut" if is_shared else f"base_cut of {reference.name}"
+    goal = [] if base is None else [Series(name, "faint", (), (base,))]
     return Chart("Accuracy during training", ("tokens (thousands)", "masked-token accuracy (%)"), [*series, *goal])
 
 
@@ -197,13 +200,14 @@ def _curve(arm: Arm, label: str, colour: Colour) -> Series:
 
 
 def _rows_text(comparison: Comparison) -> str:
-    """Returns whether the trials have the same rows and held-out masks, so that they can be paired."""
+    """Returns whether the trials have the same rows and held-out masks, so that they are paired, and their length."""
     trials = [trial for trial in comparison.trials if trial.arm != comparison.control]
     others = [trial.arm for trial in trials if not trial.has_rows_of(trials[0])]
     if others:
         names = ", ".join(dict.fromkeys(others))
-        return f"Rows or held-out masks differ from those of {trials[0].arm} for {names}: they are not paired."
-    return "All arms have the same rows and, on held-out rows, the same masks."
+        return f". Rows or held-out masks differ from those of {trials[0].arm} for {names}: they are not paired."
+    length = f" on rows of {comparison.row_length:,} tokens"
+    return f"{length}. All arms have the same rows and, on held-out rows, the same masks."
 
 
 def _arms_text(comparison: Comparison) -> str:

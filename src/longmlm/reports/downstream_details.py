@@ -12,6 +12,7 @@ from longmlm.scoring.scores import CUT_STARTS, beyond, bin_names, position_start
 
 COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
 MAX_SPANS = 40  # that are shown
+INTERVALS = "With 95 % intervals; bins whose entities are all of one document have none and are left out."
 
 
 def position_sections(comparison: DownstreamComparison) -> list[Section]:
@@ -24,7 +25,7 @@ def position_sections(comparison: DownstreamComparison) -> list[Section]:
     text = f"F1 of the entities that begin there, in percent; tokens are those of the baseline's tokenizer.{more}"
     sections = [Section("By distance into the document", text, into[0])]
     if into[1].series:
-        sections.append(Section("F1 by distance into the document", "With 95 % intervals.", into[1]))
+        sections.append(Section("F1 by distance into the document", INTERVALS, into[1]))
     if cut[1].series:
         text = (
             "Tokens from the nearest place where the arm's input, or its chunk that decides for the entity, is cut out "
@@ -32,7 +33,7 @@ def position_sections(comparison: DownstreamComparison) -> list[Section]:
             "inputs that are not cut, and those that the arm does not read, are left out. F1 in percent."
         )
         sections.append(Section("By distance from a cut", text, cut[0]))
-        sections.append(Section("F1 by distance from a cut", "With 95 % intervals.", cut[1]))
+        sections.append(Section("F1 by distance from a cut", INTERVALS, cut[1]))
     return [*sections, Section(f"Entities beyond token {length:,}", "", beyond_table(comparison))]
 
 
@@ -149,15 +150,19 @@ def _span_lines(
 def _binned(
     comparison: DownstreamComparison, title: str, names: Sequence[str], of: Callable[[ArmResult], Sequence[Score]]
 ) -> tuple[Table, Chart]:
-    """Returns F1 by bins that have an entity, as a table of all arms and as a chart of some."""
+    """Returns F1 by bins that have an entity, as a table of all arms and as a chart of some.
+
+    The chart leaves out bins without an interval, whose entities are all of one document.
+    """
     by_arm = {arm.arm: {score.metric: score for score in of(arm)} for arm in comparison.arms}
     kept = [name for name in names if any(scores[name].mean is not None for scores in by_arm.values())]
     lines = [[arm, *(percent(scores[name].mean, 1) for name in kept)] for arm, scores in by_arm.items()]
+    drawn = [name for name in kept if any(scores[name].low is not None for scores in by_arm.values())] or kept
     series = []
     for arm, colour in _drawn(comparison):
-        scores = [(float(x), by_arm[arm.arm][name]) for x, name in enumerate(kept)]
+        scores = [(float(x), by_arm[arm.arm][name]) for x, name in enumerate(drawn)]
         series += interval_series(arm.arm, colour, scores)
-    return Table(["arm", *kept], lines), Chart("F1 of entities", (title, "F1 (%)"), series, "points", kept)
+    return Table(["arm", *kept], lines), Chart("F1 of entities", (title, "F1 (%)"), series, "points", drawn)
 
 
 def interval_series(name: str, colour: Colour, scores: Sequence[tuple[float, Score]]) -> list[Series]:

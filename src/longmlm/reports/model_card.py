@@ -151,7 +151,7 @@ def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> st
 
 
 def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fields: Any) -> str:
-    """Returns the YAML that hubs read, with further fields."""
+    """Returns the card's YAML metadata for hubs: licence, base model, title and the given `fields`."""
     source = provenance.source
     return ModelCardData(
         license=licence.identifier,

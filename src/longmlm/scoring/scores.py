@@ -18,7 +18,7 @@ from longmlm.artifacts.downstream import DEFAULT_LENGTH, Prediction
 from longmlm.settings.downstream import TaskKind
 
 NUM_POSITIONS = 9  # bins of distances into the document, the last of which is open
-CUT_STARTS = (0, 16, 64, 128)  # of bins of distances from a cut
+CUT_STARTS = (0, 16, 64, 128, 256, 512)  # of bins of distances from a cut
 MACRO = "macro-F1"
 THRESHOLD = 0.5  # of a label's probability, where documents have several labels
 

@@ -79,7 +79,7 @@ class CompareSettings:
 class ComparedPipeline(ResolvedPipeline):
     """Compares variants of a pipeline, such as initialisations, on the same rows and masks; resumes trial by trial.
 
-    Each arm is a table [compare.arms.NAME] of a TOML file, with any settings of the pipeline that it changes.
+    Each arm is a table [compare.arms.NAME] in the TOML file, with the pipeline settings that differ in this arm.
     """
 
     compare: CompareSettings = field(default_factory=CompareSettings)

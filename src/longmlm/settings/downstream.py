@@ -218,7 +218,7 @@ class FinetuneRuntime:
 class DownstreamConfig:
     """Fine-tunes and measures models on a labelled task, in several ways of reading long documents; resumes.
 
-    Each arm is a table [arms.NAME] of a TOML file: model, revision, reads, length, pooling and frozen.
+    Each arm is a table [arms.NAME] in the TOML file, with any of model, revision, reads, length, pooling and frozen.
     """
 
     output: str

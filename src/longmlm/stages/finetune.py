@@ -23,7 +23,7 @@ from longmlm.data.folds import Fold, folds_of
 from longmlm.data.labelled import LabelledCorpus, read_labelled
 from longmlm.errors import DataError
 from longmlm.evaluation.packing import check_packed_examples
-from longmlm.evaluation.predictor import Fitted, tested
+from longmlm.evaluation.predictor import FitResult, trial_result
 from longmlm.folders import partial_of, seal
 from longmlm.hubs.models import model_sha256
 from longmlm.model.carried import Carried
@@ -38,10 +38,10 @@ from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.signals import stop_on_signal
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.downstream import DownstreamTrialConfig
+from longmlm.training.encoder_predictor import EncoderPredictor
 from longmlm.training.finetuning import Trial, check_longest_input, cost_of_trial, input_length, open_run, padding_token
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import evaluation_rows
-from longmlm.training.prediction import EncoderPredictor
 from longmlm.training.run_folder import CHECKPOINTS, best_checkpoint, read_state
 from longmlm.training.tracker import tracked
 from longmlm.training.vectors import write_vectors
@@ -61,11 +61,11 @@ def finetune(folder: Path) -> None:
     fold = folds_of(corpus, config.task, config.seed)[config.fold]
     with exclusive_lock(folder):
         if config.arm.model is None:
-            fitted = fitted_tfidf(config, corpus, fold)
+            fitted = fit_tfidf_arm(config, corpus, fold)
         else:
-            fitted = fitted_encoder(open_trial(folder, config, corpus, fold))
+            fitted = fit_encoder(open_trial(folder, config, corpus, fold))
         if fitted is not None:
-            artifact.write(folder / DownstreamTrial.FILE, tested(fitted, config, corpus, fold))
+            artifact.write(folder / DownstreamTrial.FILE, trial_result(fitted, config, corpus, fold))
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
@@ -77,19 +77,19 @@ def check_unchanged(config: DownstreamTrialConfig, corpus: LabelledCorpus) -> No
         raise DataError(f"{config.arm.model} has changed since the command started: run longmlm downstream again")
 
 
-def fitted_tfidf(config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fold) -> Fitted:
+def fit_tfidf_arm(config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fold) -> FitResult:
     """Returns TF-IDF with logistic regression, fitted on the training documents."""
     since = time.monotonic()
     model = fit_tfidf(corpus, fold, config.arm.length, config.seed)
-    return Fitted(predictor=model, dev_scores=(model.dev_score,), seconds=time.monotonic() - since)
+    return FitResult(predictor=model, dev_scores=(model.dev_score,), seconds=time.monotonic() - since)
 
 
-def fitted_encoder(trial: Trial) -> Fitted | None:
-    """Returns the fine-tuned model of the best epoch, or one that is not trained; None after a stop signal."""
+def fit_encoder(trial: Trial) -> FitResult | None:
+    """Returns the encoder of the best epoch, fine-tuned if the arm is trained; None after a stop signal."""
     if not trial.config.arm.is_trained(trial.config.task.kind):
-        return encoder_of(trial, None)
+        return best_encoder(trial, None)
     summary = train_trial(trial)
-    return encoder_of(trial, summary) if summary else None
+    return best_encoder(trial, summary) if summary else None
 
 
 def open_trial(folder: Path, config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fold) -> Trial:
@@ -117,8 +117,8 @@ def train_trial(trial: Trial) -> RunSummary | None:
     return artifact.read(RunSummary, run.folder / RunSummary.FILE)
 
 
-def encoder_of(trial: Trial, summary: RunSummary | None) -> Fitted:
-    """Returns the model of the best epoch, after saving it, or, without a summary, the arm's model as it is."""
+def best_encoder(trial: Trial, summary: RunSummary | None) -> FitResult:
+    """Loads and saves the model of the best epoch; without a summary, loads the arm's own model and saves nothing."""
     config, accelerator = trial.config, trial.accelerator
     accelerator.free_memory()  # it holds the model of the last epoch
     checkpoint = best_checkpoint(trial.folder, first_step=1) if summary else None
@@ -137,9 +137,9 @@ def encoder_of(trial: Trial, summary: RunSummary | None) -> Fitted:
     predictor = EncoderPredictor(trial, loaded, objective, pad, rows)
     length = input_length(config, loaded.model, loaded.tokenizer) - loaded.tokenizer.num_special_tokens_to_add()
     if summary is None:
-        return Fitted(predictor=predictor, length=length)
+        return FitResult(predictor=predictor, length=length)
     reads_cache = isinstance(objective, ClassificationObjective) and objective.caches_vectors
-    return Fitted(
+    return FitResult(
         predictor=predictor,
         dev_scores=dev_scores(trial.folder),
         seconds=summary.state.training_seconds,

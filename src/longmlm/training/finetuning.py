@@ -60,7 +60,7 @@ class Trial:
         return examples_of(corpus, self.config.task.kind, loaded.tokenizer, self.config.arm.reads, length)
 
     def characters_read(self, loaded: LoadedModel, text: str) -> Int64[np.ndarray, "tokens 2"]:
-        """Returns start and end of each token that the arm reads of a text."""
+        """Returns start and end of each token of a text that the arm reads."""
         length = input_length(self.config, loaded.model, loaded.tokenizer)
         return characters_read(text, loaded.tokenizer, self.config.arm.reads, length)
 

@@ -56,7 +56,6 @@ def documents_sha256(corpus: LabelledCorpus) -> str:
 
 def check_length(name: str, arm: Arm, folder: Path) -> None:
     """Raises ModelError if the model has fewer positions than the arm reads; a trial may still refuse a few more."""
-    least = HEAD_TOKENS + 2 if arm.reads == "head-tail" else 0
     config = read_architecture(str(folder / CONFIG))
     positions = config.get("max_position_embeddings") if config.get("position_biased_input", True) else None
     if arm.length is not None and positions and arm.length > positions:
@@ -64,9 +63,11 @@ def check_length(name: str, arm: Arm, folder: Path) -> None:
             f"{arm.model} has {positions} positions, but arms.{name}.length is {arm.length}: lower it, or extend the "
             "model first"
         )
-    if arm.length is None and positions and positions <= least:
+    too_few = HEAD_TOKENS + 2
+    if arm.reads == "head-tail" and arm.length is None and positions and positions <= too_few:
         raise ModelError(
-            f"arms.{name} reads head-tail, which needs more than {least} tokens: {arm.model} has {positions}"
+            f"arms.{name} reads head-tail, which needs more than {too_few} positions, but {arm.model} has {positions}: "
+            "extend the model first, or choose another reads"
         )
 
 

@@ -1,4 +1,4 @@
-"""A fine-tuned encoder as a predictor of documents and texts."""
+"""A fine-tuned or frozen encoder as the Predictor that a trial measures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,21 +17,21 @@ from longmlm.training.finetuning import Trial
 
 @dataclass(frozen=True, slots=True)
 class EncoderPredictor:
-    """An encoder that predicts documents, each read as the arm reads it; `rows` is the number of rows in a batch."""
+    """A fine-tuned or frozen encoder, which reads documents as its arm does, in batches of `rows_per_batch`."""
 
     trial: Trial
     loaded: LoadedModel
     objective: TaskObjective
-    pad: int
-    rows: int
+    pad_token_id: int
+    rows_per_batch: int
 
     @property
     def num_parameters(self) -> int:
-        """The number of weights of the encoder and its head."""
+        """The number of parameters of the encoder and its head."""
         return self.loaded.model.num_parameters()
 
     def predictions(self, documents: Sequence[LabelledDocument]) -> tuple[Prediction, ...]:
-        """Returns what it predicts for each document."""
+        """Returns the predicted labels, spans or score of each document."""
         corpus = replace(self.trial.corpus, documents=tuple(documents))
         examples = self.trial.examples(self.loaded, corpus)
         return predictions_of(self.trial.config.task.kind, corpus, examples, self._outputs(examples))
@@ -43,8 +43,8 @@ class EncoderPredictor:
         return np.stack(self._outputs(self.trial.examples(self.loaded, replace(corpus, documents=documents))))
 
     def characters_read(self, text: str) -> np.ndarray:
-        """Returns start and end of each token that it reads of a text."""
+        """Returns the first and end character of each token of a text that it reads."""
         return self.trial.characters_read(self.loaded, text)
 
     def _outputs(self, examples: Sequence[Example]) -> list[np.ndarray]:
-        return outputs_of(self.objective, examples, self.pad, self.rows, self.trial.accelerator)
+        return outputs_of(self.objective, examples, self.pad_token_id, self.rows_per_batch, self.trial.accelerator)
