@@ -10,8 +10,11 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification, pipeline
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import verify
+from longmlm.model.task_loading import load_for_task
 from longmlm.release import task
 from longmlm.reports.model_card import addressed
 from longmlm.reports.task_card import name_in_words, reading
@@ -19,6 +22,7 @@ from longmlm.settings.downstream import Arm, DownstreamTrialConfig
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
 from tests.support.finetuning import labelling, model, result_of, run, settings, similarity
+from tests.support.tiny import LONG_POSITIONS, tiny_extension, tiny_folder
 
 __all__ = ["labelling", "model", "run", "settings", "similarity"]
 
@@ -86,6 +90,51 @@ def test_a_labeller_and_an_embedder_are_released(
     )
     assert AutoModel.from_pretrained(trial.with_name(f"{trial.name}-release")).config.hidden_size
     assert (trial.with_name(f"{trial.name}-release") / "modules.json").is_file()
+
+
+def windowed(folder: Path, family: str, pad: int, num_global: int) -> str:
+    """Writes a tiny extended model whose tokens attend to four tokens on each side, and returns its folder."""
+    tiny_folder(folder, family, pad, num_positions=LONG_POSITIONS)
+    extension = tiny_extension("base", attention_window=4, num_global_tokens=num_global)
+    artifact.write(folder / Provenance.FILE, Provenance(extension=extension))
+    return str(folder)
+
+
+@pytest.mark.parametrize(("family", "pad"), [("bert", 0), ("roberta", 1)])
+def test_a_classifier_with_a_window_is_released_as_a_longformer(
+    family: str, pad: int, settings: DownstreamTrialConfig, run: Run, tmp_path: Path
+) -> None:
+    arm = Arm(model=windowed(tmp_path / "long", family, pad, num_global=1))
+    trial = run(replace(settings, num_epochs=1, arm=arm))
+    output = released(trial, recipe=ReleaseRecipe(weights="bf16"))
+    stock = AutoModelForSequenceClassification.from_pretrained(output, dtype=torch.float32)
+    own = load_for_task(AutoModelForSequenceClassification, str(trial / "model"), keeps_head=True)
+    assert (stock.config.model_type, stock.config.attention_window) == ("longformer", [8, 8])
+    assert stock.config.id2label == own.model.config.id2label
+    tokens = torch.randint(10, 290, (2, LONG_POSITIONS), generator=torch.Generator().manual_seed(1))
+    expected = own.model.to(torch.bfloat16).float().eval()(tokens).logits
+    torch.testing.assert_close(stock(tokens).logits, expected, rtol=1e-4, atol=1e-4)
+    short = pipeline("text-classification", model=str(output), truncation=True)("A text.")
+    assert short[0]["label"] in own.model.config.id2label.values()
+    again = run(replace(settings, folder=str(tmp_path / "again"), num_epochs=1, arm=Arm(model=str(output))))
+    release(ReleaseConfig(model=str(again), output=str(tmp_path / "release-again"), card=CARD))
+    retrained = AutoModelForSequenceClassification.from_pretrained(tmp_path / "release-again")
+    assert retrained.config.attention_window == [8, 8]
+
+
+def test_a_labeller_with_a_window_is_released_if_it_has_no_global_tokens(
+    labelling: DownstreamTrialConfig, run: Run, tmp_path: Path
+) -> None:
+    arm = replace(labelling.arm, model=windowed(tmp_path / "long", "bert", 0, num_global=0))
+    output = released(run(replace(labelling, num_epochs=1, arm=arm)))
+    assert AutoModelForTokenClassification.from_pretrained(output).config.model_type == "longformer"
+    arm = replace(arm, model=windowed(tmp_path / "global", "bert", 0, num_global=1))
+    trial = run(replace(labelling, folder=str(tmp_path / "other"), num_epochs=1, arm=arm))
+    with pytest.raises(
+        ReleaseError, match=r"^the model has 1 global token, .* num_global_tokens = 0 and fine-tune that"
+    ):
+        release(ReleaseConfig(model=str(trial), output=str(tmp_path / "refused"), card=CARD))
+    assert not (tmp_path / "refused").exists()
 
 
 def test_an_altered_export_is_not_released(

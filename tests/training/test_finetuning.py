@@ -94,6 +94,8 @@ def test_positions_that_a_model_like_roberta_reserves_are_not_read(family: str, 
         check_longest_input(config, objective, too_long, pad=1)
     line = str(raised.value)
     assert line.startswith(f"{folder} fails on an input of {NUM_POSITIONS + 1} tokens: ") and "\n" not in line
+    with pytest.raises(ModelError, match=r'tokens in bf16 \(precision = "no" in \[recipe\] may help\): '):
+        check_longest_input(config, ClassificationObjective(loaded.model, "bf16"), too_long, pad=1)
 
 
 def test_a_word_embedding_with_padding_reserves_no_position() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import LongformerConfig, PreTrainedModel
 
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ModelError
@@ -38,7 +38,8 @@ def load_for_task(
 
     `values` are set in its config. The head is initialised with `seed`, also where the checkpoint has a trained one,
     unless `keeps_head` is set; so is the encoder's pooler where the checkpoint has none. The model attends within the
-    window that its longmlm.json records, if there is one; if not, it reads packed batches where it can.
+    window that its longmlm.json records, if there is one; if not, it reads packed batches where it can. A Longformer
+    has a window of its own, in its config.
 
     Code in a repository is never run. Raises ModelError for a model that is missing, altered or unreadable, with
     missing weights of the encoder or tokenizer, weights that its config does not describe, token ids beyond the word
@@ -62,7 +63,8 @@ def load_for_task(
     with library_errors(f"{name} cannot be loaded"):  # some models have a word embedding of a kind of their own
         check_embedding(name, model, tokenizer)
     provenance = read_provenance(folder)
-    use_window(model.base_model, Window.of(provenance.extension))
+    if config.model_type != LongformerConfig.model_type:
+        use_window(model.base_model, Window.of(provenance.extension))
     use_packed_attention(model.base_model)
     notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code), *replaced)
     return LoadedModel(model, tokenizer, snapshot.commit, notes, provenance)

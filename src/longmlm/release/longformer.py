@@ -1,4 +1,4 @@
-"""Long models with a window as LongformerForMaskedLM, which plain transformers loads."""
+"""Long models with a window as Longformers, which plain transformers loads."""
 
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
+    AutoModelForMaskedLM,
     AutoTokenizer,
     LongformerConfig,
     LongformerForMaskedLM,
@@ -19,7 +20,7 @@ from transformers import (
 from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ReleaseError
 from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
-from longmlm.model.architecture import Architecture, architecture_of
+from longmlm.model.architecture import Architecture, position_offset
 from longmlm.model.carried import Carried
 from longmlm.model.loading import LoadedModel, quiet_transformers
 from longmlm.model.mlm import MlmObjective
@@ -28,25 +29,34 @@ from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.release import ReleaseRecipe
 
 FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")
-BERT_HEAD = {  # names of BERT's head in Longformer
-    "cls.predictions.transform.dense": "lm_head.dense",
-    "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
-    "cls.predictions.decoder": "lm_head.decoder",
-    "cls.predictions.bias": "lm_head.bias",
+BERT_HEADS = {  # names of BERT's heads in Longformer, by class
+    "BertForMaskedLM": {
+        "cls.predictions.transform.dense": "lm_head.dense",
+        "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
+        "cls.predictions.decoder": "lm_head.decoder",
+        "cls.predictions.bias": "lm_head.bias",
+    },
+    "BertForSequenceClassification": {
+        "bert.pooler.dense": "classifier.dense",
+        "classifier": "classifier.out_proj",
+    },
 }
 COPIED = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size", "initializer_range"),
     *("layer_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"),
+    *("id2label", "label2id", "problem_type"),
 )
 BUFFERS = ("position_ids", "token_type_ids")
 NUM_GLOBAL = "num_global_tokens"  # a key of our own in the exported config.json
 
 
 def longformer_window(trained: LoadedModel) -> Window | None:
-    """Returns the window of a model that is exported as a Longformer; None for full attention."""
-    window = Window.of(trained.provenance.extension)
-    return None if window is None or window.covers(architecture_of(trained.model).num_positions) else window
+    """Returns the window of a model that is exported as a Longformer; None for full attention, or for a Longformer."""
+    window, model = Window.of(trained.provenance.extension), trained.model
+    if window is None or model.config.model_type == LongformerConfig.model_type:
+        return None
+    return None if window.covers(_num_positions(model)) else window
 
 
 def check_exportable(trained: LoadedModel, recipe: ReleaseRecipe) -> None:
@@ -69,8 +79,7 @@ def carried_by(trained: LoadedModel) -> Carried:
     carried, window = trained.carried, longformer_window(trained)
     if window is None:
         return carried
-    prefix = trained.model.base_model_prefix
-    weights = {longformer_name(name, prefix): value for name, value in carried.weights.items()}
+    weights = {longformer_name(name, trained.model): value for name, value in carried.weights.items()}
     modules = [name for name in carried.files if window.num_global and is_sentence_file(name)]
     files = {name: content for name, content in carried.files.items() if name not in modules}
     return replace(carried, weights=weights, files=files, left_out=(*carried.left_out, *modules))
@@ -86,37 +95,37 @@ def load_longformer(folder: Path) -> LoadedModel | None:
     return LoadedModel(model, tokenizer)
 
 
-def longformer_problem(config: PreTrainedConfig) -> str | None:
+def longformer_problem(config: PreTrainedConfig, has_mlm_head: bool = True) -> str | None:
     """Returns why Longformer cannot compute what models with this config do; None if it can."""
     if config.model_type not in FAMILIES:
         return f"Longformer has no {config.model_type} layers, only those of {', '.join(FAMILIES)}"
-    if config.model_type == "bert" and config.hidden_act != "gelu":
+    if has_mlm_head and config.model_type == "bert" and config.hidden_act != "gelu":
         return f"Longformer's MLM head uses gelu, this model's uses {config.hidden_act}"
     if config.pad_token_id is None:
         return "Longformer counts positions from the padding token, and the config has no pad_token_id"
     return None
 
 
-def as_longformer(model: PreTrainedModel, window: Window) -> PreTrainedModel:
-    """Returns the model as a Longformer that computes the same.
+def as_longformer(model: PreTrainedModel, window: Window, auto_class: Any = AutoModelForMaskedLM) -> PreTrainedModel:
+    """Returns the model as the Longformer of one of transformers' Auto classes that computes the same.
 
     Its config has one more key, num_global_tokens: global_attention_mask must be 1 for that many tokens of each row.
     Raises ReleaseError if Longformer cannot compute the same.
     """
-    if problem := longformer_problem(model.config):
+    if problem := longformer_problem(model.config, has_mlm_head=auto_class is AutoModelForMaskedLM):
         raise ReleaseError(
             f"a model with a window is exported as a Longformer, and this one cannot be: {problem}. Extend the base "
             "model without attention_window"
         )
-    parts, config = architecture_of(model), model.config
-    reserved = config.pad_token_id + 1
+    config = model.config
+    offset, reserved = position_offset(model.base_model), config.pad_token_id + 1
     described: dict[str, Any] = {name: getattr(config, name) for name in COPIED}
     described[NUM_GLOBAL] = window.num_global
-    longformer = LongformerForMaskedLM(
+    longformer = auto_class.from_config(
         LongformerConfig(
             **described,
             attention_window=[2 * window.each_side] * config.num_hidden_layers,
-            max_position_embeddings=parts.num_positions + reserved,
+            max_position_embeddings=_num_positions(model) + reserved,
             sep_token_id=config.eos_token_id,
         )
     )
@@ -124,8 +133,8 @@ def as_longformer(model: PreTrainedModel, window: Window) -> PreTrainedModel:
     for name, value in model.state_dict().items():
         if name.endswith(BUFFERS):
             continue
-        renamed = longformer_name(name, model.base_model_prefix)
-        state[renamed] = _with_reserved(value, parts, reserved) if "position_embeddings" in name else value
+        renamed = longformer_name(name, model)
+        state[renamed] = _with_reserved(value, reserved - offset) if "position_embeddings" in name else value
         for part in ("query", "key", "value"):
             if f".attention.self.{part}." in name:
                 state[renamed.replace(part, f"{part}_global")] = value
@@ -134,10 +143,11 @@ def as_longformer(model: PreTrainedModel, window: Window) -> PreTrainedModel:
     return longformer.eval()
 
 
-def longformer_name(name: str, prefix: str) -> str:
-    """Returns the name in Longformer of a weight of a model whose encoder's weights begin with `prefix`."""
-    for own, other in {f"{prefix}.": "longformer.", **BERT_HEAD}.items():
-        if name.startswith(own):
+def longformer_name(name: str, model: PreTrainedModel) -> str:
+    """Returns the name in Longformer of one of the model's weights."""
+    heads = BERT_HEADS.get(type(model).__name__, {})
+    for own, other in {**heads, model.base_model_prefix: "longformer"}.items():
+        if name == own or name.startswith(f"{own}."):
             return other + name.removeprefix(own)
     return name
 
@@ -182,7 +192,10 @@ def is_sentence_file(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in SENTENCE_FILES) or ("/" in name and not name.startswith(TEMPLATES))
 
 
-def _with_reserved(rows: Tensor, parts: Architecture, reserved: int) -> Tensor:
-    """Returns the position table with as many reserved rows as Longformer has, new ones being zero."""
-    missing = reserved - parts.position_offset
+def _num_positions(model: PreTrainedModel) -> int:
+    return model.config.max_position_embeddings - position_offset(model.base_model)
+
+
+def _with_reserved(rows: Tensor, missing: int) -> Tensor:
+    """Returns the position table with so many more reserved rows, which are zero."""
     return torch.cat([rows.new_zeros(missing, rows.shape[1]), rows]) if missing else rows

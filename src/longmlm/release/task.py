@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import ReleaseError
+from longmlm.errors import ReleaseError, counted
 from longmlm.folders import new_folder
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import position_offset
@@ -24,9 +24,11 @@ from longmlm.model.loading import LoadedModel
 from longmlm.model.saving import full_disk_as_os_error, save_model
 from longmlm.model.similarity import load_embedder
 from longmlm.model.task_loading import load_for_task
+from longmlm.model.window import Window
 from longmlm.release import reload
 from longmlm.release.build import ReleaseSettings, new_release_id
 from longmlm.release.export import TYPES
+from longmlm.release.longformer import as_longformer, longformer_window
 from longmlm.release.proof import TOLERANCE, check_faithful, reloaded
 from longmlm.reports.model_card import licence_of
 from longmlm.reports.task_card import TaskFacts, task_card
@@ -39,6 +41,7 @@ AUTO_CLASSES: Mapping[TaskKind, str] = {
     "labelling": "AutoModelForTokenClassification",
     "similarity": "AutoModel",
 }
+GLOBAL_TOKENS: Mapping[TaskKind, int] = {"classification": 1, "labelling": 0, "similarity": 0}  # without a mask
 SEED, SHORT = 0, 8
 
 
@@ -105,8 +108,7 @@ def _check_releasable(source: TaskSource) -> None:
 def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[str]:
     recipe, kind = settings.recipe, source.config.task.kind
     loaded = _loaded(source)
-    if loaded.provenance.extension and loaded.provenance.extension.attention:
-        raise ReleaseError("a fine-tuned model with a window cannot be released: transformers has full attention only")
+    _check_global_tokens(longformer_window(loaded), kind)
     licence = licence_of(settings.card.license, loaded.provenance)
     num_special = loaded.tokenizer.num_special_tokens_to_add()
     num_tokens = (source.trial.length or 0) + num_special
@@ -116,8 +118,9 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
     carried = Carried()
     if kind == "similarity":
         carried = carried.with_pooling("mean", loaded.model.config.hidden_size, num_tokens)
-    model: Any = loaded.model
-    model.to(TYPES[recipe.weights])
+    model: Any = loaded.model.to(TYPES[recipe.weights])
+    if window := longformer_window(loaded):
+        model = as_longformer(model, window, getattr(transformers, AUTO_CLASSES[kind])).to(TYPES[recipe.weights])
     model.config.dtype = TYPES[recipe.weights]
     save_model(model, loaded.tokenizer, carried, folder, max_shard_size=recipe.max_shard_size)
     facts = TaskFacts(
@@ -136,6 +139,16 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
     artifact.write(folder / Provenance.FILE, loaded.provenance.published())
     result = f"differ by at most {difference:.1e}" if difference else "are identical"
     return [f"reloaded with plain transformers as {AUTO_CLASSES[kind]}: outputs {result}"]
+
+
+def _check_global_tokens(window: Window | None, kind: TaskKind) -> None:
+    """Raises ReleaseError unless Longformer's class has the model's global tokens without being passed a mask."""
+    if window and window.num_global != GLOBAL_TOKENS[kind]:
+        raise ReleaseError(
+            f"the model has {counted(window.num_global, 'global token')}, but pipelines of transformers give a "
+            f"Longformer for {kind} {GLOBAL_TOKENS[kind] or 'none'}: extend the base model with num_global_tokens = "
+            f"{GLOBAL_TOKENS[kind]} and fine-tune that"
+        )
 
 
 def _labels(names: Mapping[int, str], kind: TaskKind) -> tuple[str, ...]:
