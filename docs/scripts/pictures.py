@@ -26,7 +26,8 @@ from longmlm.settings.extend import ExtendRecipe, Initialisation
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
-EXPERIMENT = ROOT / "docs" / "experiments" / "0007-initialisations.md"
+EXPERIMENTS = ROOT / "docs" / "experiments"
+TABLES, RECOVERY = EXPERIMENTS / "0007-initialisations.md", EXPERIMENTS / "0010-recovery.md"
 MODEL = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
 NUM_POSITIONS, ALPHA = 384, 0.4
 VIEWS: dict[str, tuple[str, Colour]] = {
@@ -49,10 +50,10 @@ Panel = tuple[str, str]
 
 def recovery_picture() -> str:
     """Returns the recovery curve and the accuracy by block of the experiment with MiniLM at 1536 positions."""
-    text = EXPERIMENT.read_text(encoding="utf-8")
+    text = RECOVERY.read_text(encoding="utf-8")
     curve, blocks = _table(text, "| step | whole row (%) |"), _table(text, "| | base_cut | base_windows |")
     base_cut = re.search(r"base_cut with these masks is ([\d.]+) %", text)
-    assert base_cut is not None, f"{EXPERIMENT} no longer gives base_cut"
+    assert base_cut is not None, f"{RECOVERY} no longer gives base_cut"
     steps, whole = ([float(line[column]) for line in curve[1:]] for column in (0, 1))
     levels = [Series("base model, cut to 512", "ink", [], [float(base_cut[1])])]
     series = [*levels, Series("long model, whole row", "blue", steps, whole)]
@@ -71,7 +72,7 @@ def recovery_picture() -> str:
 
 def alpha_picture() -> str:
     """Returns the accuracy of hierarchical positions by alpha, before and after training, with 95 % intervals."""
-    header, *lines = _table(EXPERIMENT.read_text(encoding="utf-8"), "| alpha | before training |")
+    header, *lines = _table(TABLES.read_text(encoding="utf-8"), "| alpha | before training |")
     alphas, panels, words = [line[0] for line in lines], [], []
     for column in (1, 2):
         cells = [[float(part) for part in line[column].split(" ± ")] for line in lines]

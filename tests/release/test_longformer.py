@@ -6,12 +6,24 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    LongformerConfig,
+)
 
+from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import ReleaseError
+from longmlm.model.architecture import has_dropout
 from longmlm.model.carried import Carried
+from longmlm.model.cost import Work, finetuning_cost
 from longmlm.model.loading import LoadedModel, load_model
+from longmlm.model.mlm import set_dropout
+from longmlm.model.task_loading import load_for_task
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.release.export import export
@@ -118,6 +130,39 @@ def test_files_that_cannot_have_a_window_are_refused() -> None:
         check_exportable(trained, ReleaseRecipe(sentence_transformer="mean"))
     check_exportable(windowed(("roberta", 1), Window(3, 0)), ReleaseRecipe(sentence_transformer="mean"))
     check_exportable(replace(trained, provenance=Provenance()), ReleaseRecipe(onnx=True))
+
+
+@pytest.mark.parametrize(
+    ("auto_class", "num_global"), [(AutoModelForSequenceClassification, 1), (AutoModelForTokenClassification, 0)]
+)
+def test_an_exported_folder_is_loaded_for_a_task_with_the_global_tokens_of_its_class(
+    auto_class: type, num_global: int, tmp_path: Path
+) -> None:
+    for before in (0, 1):
+        folder = tmp_path / str(before)
+        trained = windowed(("bert", 0), Window(3, before))
+        export(trained, "fp32", folder)
+        artifact.write(folder / Provenance.FILE, trained.provenance)
+        loaded = load_for_task(auto_class, str(folder))
+        assert (loaded.model.config.model_type, loaded.model.config.num_global_tokens) == ("longformer", num_global)
+        assert any("was trained with" in note for note in loaded.notes) == (before != num_global)
+        assert has_dropout(loaded.model)
+        set_dropout(loaded.model, 0.0)
+        assert not has_dropout(loaded.model)
+        tokens, mask = inputs_of(("bert", 0))
+        first, second = (loaded.model.train()(tokens, attention_mask=mask).logits for _ in range(2))
+        assert torch.equal(first, second), "without dropout, passes in training mode are equal"
+
+
+def test_the_planned_memory_of_a_longformer_is_that_of_its_window() -> None:
+    sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LongformerConfig(**sizes, attention_window=64, max_position_embeddings=1100)
+    model = AutoModelForSequenceClassification.from_config(config)
+    works = [Work(row_length=num, selected_fraction=0.0, is_half=False, has_gpu=False) for num in (1024, 512, 64, 8)]
+    long, short, window, shortest = (finetuning_cost(model, work, work.row_length) for work in works)
+    assert long.row_bytes == 2 * short.row_bytes, "linear in the length"
+    assert shortest.row_bytes == window.row_bytes == short.row_bytes // 8, "a short input is padded to the window"
+    assert long.attention_flop_per_token == 12 * 2 * 65 * config.hidden_size
 
 
 def test_an_exported_folder_is_not_loaded_as_a_base_model(tmp_path: Path) -> None:

@@ -123,18 +123,38 @@ def test_a_classifier_with_a_window_is_released_as_a_longformer(
 
 
 def test_a_labeller_with_a_window_is_released_if_it_has_no_global_tokens(
-    labelling: DownstreamTrialConfig, run: Run, tmp_path: Path
+    labelling: DownstreamTrialConfig, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arm = replace(labelling.arm, model=windowed(tmp_path / "long", "bert", 0, num_global=0))
     output = released(run(replace(labelling, num_epochs=1, arm=arm)))
     assert AutoModelForTokenClassification.from_pretrained(output).config.model_type == "longformer"
+    note = "to release a labeller, extend with none"
+    assert note not in capsys.readouterr().out
     arm = replace(arm, model=windowed(tmp_path / "global", "bert", 0, num_global=1))
     trial = run(replace(labelling, folder=str(tmp_path / "other"), num_epochs=1, arm=arm))
+    assert f"{arm.model} has 1 global token: {note}" in capsys.readouterr().out
     with pytest.raises(
         ReleaseError, match=r"^the model has 1 global token, .* num_global_tokens = 0 and fine-tune that"
     ):
         release(ReleaseConfig(model=str(trial), output=str(tmp_path / "refused"), card=CARD))
     assert not (tmp_path / "refused").exists()
+
+
+def test_an_embedder_with_a_window_is_released_if_it_has_no_global_tokens(
+    similarity: DownstreamTrialConfig, run: Run, tmp_path: Path
+) -> None:
+    arm = replace(similarity.arm, model=windowed(tmp_path / "long", "roberta", 1, num_global=0))
+    output = released(run(replace(similarity, num_epochs=1, arm=arm)))
+    assert AutoModel.from_pretrained(output).config.model_type == "longformer"
+
+
+@pytest.mark.parametrize("family", ["albert", "electra"])
+def test_a_family_that_longformer_cannot_compute_is_refused(
+    family: str, labelling: DownstreamTrialConfig, run: Run, tmp_path: Path
+) -> None:
+    arm = replace(labelling.arm, model=windowed(tmp_path / "long", family, 0, num_global=1))
+    with pytest.raises(ReleaseError, match=f"Longformer has no {family} layers"):
+        released(run(replace(labelling, num_epochs=1, arm=arm)))
 
 
 def test_an_altered_export_is_not_released(

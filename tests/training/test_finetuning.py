@@ -94,8 +94,22 @@ def test_positions_that_a_model_like_roberta_reserves_are_not_read(family: str, 
         check_longest_input(config, objective, too_long, pad=1)
     line = str(raised.value)
     assert line.startswith(f"{folder} fails on an input of {NUM_POSITIONS + 1} tokens: ") and "\n" not in line
-    with pytest.raises(ModelError, match=r'tokens in bf16 \(precision = "no" in \[recipe\] may help\): '):
+    with pytest.raises(ModelError, match=rf"^{folder} fails on an input of {NUM_POSITIONS + 1} tokens: [^;]*$"):
         check_longest_input(config, ClassificationObjective(loaded.model, "bf16"), too_long, pad=1)
+
+
+def test_a_model_that_fails_in_bf16_only_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    config = trial(tiny_folder(tmp_path / "model", "bert", 0))
+    objective = ClassificationObjective(load_classifier(config.arm, ("a", "b"), False, 0).model, "bf16")
+
+    def only_fp32(*_: object, **__: object) -> None:
+        if torch.is_autocast_enabled("cpu"):
+            raise TypeError("scatter(): Expected self.dtype to be equal to src.dtype")
+
+    objective.model.register_forward_pre_hook(only_fp32, with_kwargs=True)
+    objective.model.base_model.register_forward_pre_hook(only_fp32, with_kwargs=True)
+    with pytest.raises(ModelError, match=r'src\.dtype; in fp32 it does not: set precision = "no" in \[recipe\]$'):
+        check_longest_input(config, objective, random_examples([[9], [4]]), pad=0)
 
 
 def test_a_word_embedding_with_padding_reserves_no_position() -> None:

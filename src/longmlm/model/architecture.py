@@ -158,7 +158,8 @@ def _deberta_head(model: Any) -> tuple[Callable[[Tensor], Tensor], nn.Linear, nn
 def has_dropout(module: nn.Module) -> bool:
     """Returns whether the module has active dropout: in a dropout layer, or as an attention module's probability."""
     probabilities = (
-        part.p if isinstance(part, nn.Dropout) else getattr(part, "attention_dropout", None)
+        getattr(part, name, None)
         for part in module.modules()
+        for name in (["p"] if isinstance(part, nn.Dropout) else ["attention_dropout", "dropout"])
     )
     return any(isinstance(probability, int | float) and probability for probability in probabilities)

@@ -130,13 +130,14 @@ def _encoder_cost(
     applied = shared * config.num_hidden_layers // len(layers)
     attention = 12 * _num_attended(config, work.row_length) * config.hidden_size
     layer, rest = _bytes_per_token(config, layers, work)
+    num_computed = _padded(config, num_tokens)
     is_frozen = not any(parameter.requires_grad for parameter in layers.parameters())
     return Cost(
         flop_per_token=float(6 * (_num_weights(encoder) - shared + applied + num_head_weights) + attention),
         attention_flop_per_token=attention,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
-        row_bytes=round(num_tokens * (rest + (layer if is_frozen else _kept_bytes(config, layer, work)))),
-        evaluation_row_bytes=round(num_tokens * (layer + rest)),
+        row_bytes=round(num_computed * (rest + (layer if is_frozen else _kept_bytes(config, layer, work)))),
+        evaluation_row_bytes=round(num_computed * (layer + rest)),
         checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
     )
 
@@ -198,9 +199,17 @@ def _num_attended(config: Any, row_length: int) -> int:
             buckets = getattr(config, "position_buckets", 0)  # of DeBERTa-v2, whose config does not declare it
             positions = len(config.pos_att_type or ()) * (buckets if buckets > 0 else span)
             return config.num_hidden_layers * (row_length + positions)
+        case "longformer":
+            return sum(window + 1 for window in config.attention_window)  # a shorter row is padded to the window
         case _:
             window = window_of(config)
             return config.num_hidden_layers * (window.num_attended(row_length) if window else row_length)
+
+
+def _padded(config: Any, num_tokens: int) -> int:
+    """Returns how many tokens the model computes for so many: Longformer pads to a multiple of its window."""
+    window = max(config.attention_window) if config.model_type == "longformer" else 1
+    return -(-num_tokens // window) * window
 
 
 def _bytes_per_token(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, float]:
@@ -216,12 +225,14 @@ def _bytes_per_token(config: Any, layers: nn.ModuleList, work: Work) -> tuple[in
     if config.model_type in GATED:
         feed_forward *= 2
     per_width, per_pair = _saved_bytes_of_attention(config, layers, work)
-    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
+    is_local = config.model_type == "longformer"
+    keys = _num_attended(config, work.row_length) // config.num_hidden_layers if is_local else work.row_length
+    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * keys
     return layer, 10 * config.hidden_size + BYTES_PER_LOGIT * work.selected_fraction * getattr(config, "vocab_size", 0)
 
 
 def _saved_bytes_of_attention(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, int]:
-    """Returns the saved bytes per unit of width, and per pair of tokens, over all heads.
+    """Returns the saved bytes per unit of width, and per pair of tokens that see each other, over all heads.
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
     models that cannot use `packed_attention`; on a GPU, their fused attention saves a mask value for each pair, in the
@@ -235,6 +246,8 @@ def _saved_bytes_of_attention(config: Any, layers: nn.ModuleList, work: Work) ->
             width, pairs = (38, (2, 6)) if work.is_half else (58, (4, 12))
         case "mpnet" | "roformer":
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
+        case "longformer":
+            width, pairs = (27, (8, 11)) if work.is_half else (36, (11, 16))
         case _:
             width, pairs = 27 if work.is_half else 36, (0, 0 if can_use_packed_attention(config) else 12)
             window = window_of(config)

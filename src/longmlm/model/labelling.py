@@ -1,5 +1,7 @@
 """Labelling of tokens: transformers' own heads, on padded or packed batches."""
 
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
@@ -8,9 +10,11 @@ from transformers import AutoModelForTokenClassification
 
 from longmlm.batches.examples import IGNORED, bio_labels
 from longmlm.batches.tasks import TaskBatch
+from longmlm.errors import counted
 from longmlm.model.encoding import LossSum, TaskObjective, input_lengths, tokens_of
 from longmlm.model.loading import LoadedModel
 from longmlm.model.task_loading import load_for_task
+from longmlm.model.window_attention import window_of
 from longmlm.settings.downstream import Arm
 
 
@@ -20,7 +24,7 @@ def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int, has_head: bool =
     Raises ModelError as load_for_task does.
     """
     names = bio_labels(labels)
-    return load_for_task(
+    loaded = load_for_task(
         AutoModelForTokenClassification,
         str(arm.model),
         arm.revision,
@@ -29,6 +33,11 @@ def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int, has_head: bool =
         id2label=dict(enumerate(names)),
         label2id={label: number for number, label in enumerate(names)},
     )
+    window = window_of(loaded.model.config)
+    if has_head or window is None or not window.num_global:
+        return loaded
+    note = f"{arm.model} has {counted(window.num_global, 'global token')}: to release a labeller, extend with none"
+    return replace(loaded, notes=(*loaded.notes, note))
 
 
 class LabellingObjective(TaskObjective):

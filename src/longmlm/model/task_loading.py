@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from transformers import LongformerConfig, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, LongformerConfig, PreTrainedModel
 
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.errors import ModelError
+from longmlm.errors import ModelError, counted
 from longmlm.hubs.models import check_has_config, snapshot_of
 from longmlm.model.architecture import FAMILIES, check_architecture
 from longmlm.model.files import check_model_files
@@ -24,6 +24,8 @@ from longmlm.model.loading import (
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
+
+NUM_GLOBAL = "num_global_tokens"  # a key of our own in the config.json of a released Longformer
 
 
 def load_for_task(
@@ -63,11 +65,27 @@ def load_for_task(
     with library_errors(f"{name} cannot be loaded"):  # some models have a word embedding of a kind of their own
         check_embedding(name, model, tokenizer)
     provenance = read_provenance(folder)
-    if config.model_type != LongformerConfig.model_type:
+    if config.model_type == LongformerConfig.model_type:
+        replaced += _with_stock_global_tokens(name, model.config, auto_class)
+    else:
         use_window(model.base_model, Window.of(provenance.extension))
     use_packed_attention(model.base_model)
     notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code), *replaced)
     return LoadedModel(model, tokenizer, snapshot.commit, notes, provenance)
+
+
+def stock_global_tokens(auto_class: Any) -> int:
+    """Returns how many tokens of a Longformer are global if nothing says which, as in the pipelines of transformers."""
+    return 1 if auto_class is AutoModelForSequenceClassification else 0
+
+
+def _with_stock_global_tokens(name: str, config: Any, auto_class: Any) -> tuple[str, ...]:
+    """Gives a released Longformer as many global tokens as its new class has; returns a note if it had others."""
+    before, now = getattr(config, NUM_GLOBAL, None), stock_global_tokens(auto_class)
+    if before is None or before == now:
+        return ()
+    setattr(config, NUM_GLOBAL, now)
+    return (f"{name} was trained with {counted(before, 'global token')}; here it has {now or 'none'}, as by default",)
 
 
 def _with_new_head(name: str, model: PreTrainedModel, info: dict[str, Any], seed: int) -> tuple[str, ...]:

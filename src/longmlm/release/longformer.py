@@ -22,8 +22,10 @@ from longmlm.errors import ReleaseError
 from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
 from longmlm.model.architecture import Architecture, position_offset
 from longmlm.model.carried import Carried
+from longmlm.model.chunks import without_pooler
 from longmlm.model.loading import LoadedModel, quiet_transformers
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.task_loading import NUM_GLOBAL
 from longmlm.model.window import Window
 from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.release import ReleaseRecipe
@@ -48,7 +50,6 @@ COPIED = (
     *("id2label", "label2id", "problem_type"),
 )
 BUFFERS = ("position_ids", "token_type_ids")
-NUM_GLOBAL = "num_global_tokens"  # a key of our own in the exported config.json
 
 
 def longformer_window(trained: LoadedModel) -> Window | None:
@@ -118,23 +119,25 @@ def as_longformer(model: PreTrainedModel, window: Window, auto_class: Any = Auto
             "model without attention_window"
         )
     config = model.config
-    offset, reserved = position_offset(model.base_model), config.pad_token_id + 1
+    num_positions, reserved = _num_positions(model), config.pad_token_id + 1
     described: dict[str, Any] = {name: getattr(config, name) for name in COPIED}
     described[NUM_GLOBAL] = window.num_global
-    longformer = auto_class.from_config(
+    longformer: Any = auto_class.from_config(
         LongformerConfig(
             **described,
             attention_window=[2 * window.each_side] * config.num_hidden_layers,
-            max_position_embeddings=_num_positions(model) + reserved,
+            max_position_embeddings=num_positions + reserved,
             sep_token_id=config.eos_token_id,
         )
     )
+    if getattr(model.base_model, "pooler", None) is None:
+        without_pooler(longformer)
     state: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
         if name.endswith(BUFFERS):
             continue
         renamed = longformer_name(name, model)
-        state[renamed] = _with_reserved(value, reserved - offset) if "position_embeddings" in name else value
+        state[renamed] = _with_reserved(value, num_positions + reserved) if "position_embeddings" in name else value
         for part in ("query", "key", "value"):
             if f".attention.self.{part}." in name:
                 state[renamed.replace(part, f"{part}_global")] = value
@@ -193,9 +196,9 @@ def is_sentence_file(name: str) -> bool:
 
 
 def _num_positions(model: PreTrainedModel) -> int:
-    return model.config.max_position_embeddings - position_offset(model.base_model)
+    return model.config.max_position_embeddings - position_offset(cast(PreTrainedModel, model.base_model))
 
 
-def _with_reserved(rows: Tensor, missing: int) -> Tensor:
-    """Returns the position table with so many more reserved rows, which are zero."""
-    return torch.cat([rows.new_zeros(missing, rows.shape[1]), rows]) if missing else rows
+def _with_reserved(rows: Tensor, num_rows: int) -> Tensor:
+    """Returns the position table with so many rows, the first of which are reserved: new ones are zero."""
+    return torch.cat([rows.new_zeros(num_rows - len(rows), rows.shape[1]), rows])

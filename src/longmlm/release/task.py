@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -23,12 +23,11 @@ from longmlm.model.classification import MULTI_LABEL
 from longmlm.model.loading import LoadedModel
 from longmlm.model.saving import full_disk_as_os_error, save_model
 from longmlm.model.similarity import load_embedder
-from longmlm.model.task_loading import load_for_task
-from longmlm.model.window import Window
+from longmlm.model.task_loading import load_for_task, stock_global_tokens
 from longmlm.release import reload
 from longmlm.release.build import ReleaseSettings, new_release_id
 from longmlm.release.export import TYPES
-from longmlm.release.longformer import as_longformer, longformer_window
+from longmlm.release.longformer import as_longformer, longformer_problem, longformer_window
 from longmlm.release.proof import TOLERANCE, check_faithful, reloaded
 from longmlm.reports.model_card import licence_of
 from longmlm.reports.task_card import TaskFacts, task_card
@@ -41,7 +40,6 @@ AUTO_CLASSES: Mapping[TaskKind, str] = {
     "labelling": "AutoModelForTokenClassification",
     "similarity": "AutoModel",
 }
-GLOBAL_TOKENS: Mapping[TaskKind, int] = {"classification": 1, "labelling": 0, "similarity": 0}  # without a mask
 SEED, SHORT = 0, 8
 
 
@@ -108,7 +106,7 @@ def _check_releasable(source: TaskSource) -> None:
 def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[str]:
     recipe, kind = settings.recipe, source.config.task.kind
     loaded = _loaded(source)
-    _check_global_tokens(longformer_window(loaded), kind)
+    _check_longformer(loaded, getattr(transformers, AUTO_CLASSES[kind]))
     licence = licence_of(settings.card.license, loaded.provenance)
     num_special = loaded.tokenizer.num_special_tokens_to_add()
     num_tokens = (source.trial.length or 0) + num_special
@@ -118,9 +116,11 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
     carried = Carried()
     if kind == "similarity":
         carried = carried.with_pooling("mean", loaded.model.config.hidden_size, num_tokens)
-    model: Any = loaded.model.to(TYPES[recipe.weights])
+    model: Any = loaded.model
+    model.to(TYPES[recipe.weights])
     if window := longformer_window(loaded):
-        model = as_longformer(model, window, getattr(transformers, AUTO_CLASSES[kind])).to(TYPES[recipe.weights])
+        model = cast(Any, as_longformer(loaded.model, window, getattr(transformers, AUTO_CLASSES[kind])))
+        model.to(TYPES[recipe.weights])
     model.config.dtype = TYPES[recipe.weights]
     save_model(model, loaded.tokenizer, carried, folder, max_shard_size=recipe.max_shard_size)
     facts = TaskFacts(
@@ -141,13 +141,15 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
     return [f"reloaded with plain transformers as {AUTO_CLASSES[kind]}: outputs {result}"]
 
 
-def _check_global_tokens(window: Window | None, kind: TaskKind) -> None:
-    """Raises ReleaseError unless Longformer's class has the model's global tokens without being passed a mask."""
-    if window and window.num_global != GLOBAL_TOKENS[kind]:
+def _check_longformer(loaded: LoadedModel, auto_class: Any) -> None:
+    """Raises ReleaseError for a model with a window that this class of Longformer does not compute by itself."""
+    window, stock = longformer_window(loaded), stock_global_tokens(auto_class)
+    problem = longformer_problem(loaded.model.config, has_mlm_head=False)
+    if window and not problem and window.num_global != stock:
         raise ReleaseError(
             f"the model has {counted(window.num_global, 'global token')}, but pipelines of transformers give a "
-            f"Longformer for {kind} {GLOBAL_TOKENS[kind] or 'none'}: extend the base model with num_global_tokens = "
-            f"{GLOBAL_TOKENS[kind]} and fine-tune that"
+            f"Longformer for this task {stock or 'none'}: extend the base model with num_global_tokens = {stock} and "
+            "fine-tune that"
         )
 
 

@@ -127,10 +127,18 @@ def check_longest_input(
     inputs = sorted((tokens for example in examples for tokens in example.inputs), key=len)
     both = replace(examples[0], inputs=(inputs[-1], inputs[0]), num_first=1)
     batch = collate_examples([both], None if objective.reads_packed_batches else pad)
-    hint = "" if objective.precision == "no" else f' in {objective.precision} (precision = "no" in [recipe] may help)'
-    failure = f"{config.arm.model} fails on an input of {len(inputs[-1]):,} tokens{hint}"
-    with library_errors(failure), inference(objective):
-        objective.outputs(batch.to(objective.model.device))
+    failure = f"{config.arm.model} fails on an input of {len(inputs[-1]):,} tokens"
+    batch, precision = batch.to(objective.model.device), objective.precision
+    try:
+        with library_errors(failure), inference(objective):
+            objective.outputs(batch)
+    except ModelError as error:
+        if precision == "no":
+            raise
+        objective.precision = "no"
+        with library_errors(failure), inference(objective):
+            objective.outputs(batch)
+        raise ModelError(f'{error}; in fp32 it does not: set precision = "no" in [recipe]') from error
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # the size of micro-batches depends on the memory that is free
 
