@@ -20,7 +20,7 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import ReleaseError
 from longmlm.model.architecture import has_dropout
 from longmlm.model.carried import Carried
-from longmlm.model.cost import Work, finetuning_cost
+from longmlm.model.cost import Work, computed_tokens, finetuning_cost
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import set_dropout
 from longmlm.model.task_loading import load_for_task
@@ -159,7 +159,9 @@ def test_the_planned_memory_of_a_longformer_is_that_of_its_window() -> None:
     config = LongformerConfig(**sizes, attention_window=64, max_position_embeddings=1100)
     model = AutoModelForSequenceClassification.from_config(config)
     works = [Work(row_length=num, selected_fraction=0.0, is_half=False, has_gpu=False) for num in (1024, 512, 64, 8)]
-    long, short, window, shortest = (finetuning_cost(model, work, work.row_length) for work in works)
+    numbers = [computed_tokens(model, work.row_length) for work in works]
+    assert numbers == [1024, 512, 64, 64]
+    long, short, window, shortest = (finetuning_cost(model, *pair) for pair in zip(works, numbers, strict=True))
     assert long.row_bytes == 2 * short.row_bytes, "linear in the length"
     assert shortest.row_bytes == window.row_bytes == short.row_bytes // 8, "a short input is padded to the window"
     assert long.attention_flop_per_token == 12 * 2 * 65 * config.hidden_size

@@ -108,9 +108,10 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
 
 
 def finetuning_cost(model: PreTrainedModel, work: Work, num_tokens: int) -> Cost:
-    """Returns the cost of training any encoder with a small head, on documents of up to `num_tokens` tokens.
+    """Returns the cost of training any encoder with a small head, on documents that take up to `num_tokens` tokens.
 
-    They are read in inputs of up to `work.row_length` tokens. A frozen encoder keeps no activations.
+    They are read in inputs of up to `work.row_length` tokens; see `computed_tokens`. A frozen encoder keeps no
+    activations.
     """
     encoder = cast(PreTrainedModel, model.base_model)
     return _encoder_cost(model, encoder, layers_of(encoder), work, num_tokens, num_head_weights=0.0)
@@ -130,14 +131,13 @@ def _encoder_cost(
     applied = shared * config.num_hidden_layers // len(layers)
     attention = 12 * _num_attended(config, work.row_length) * config.hidden_size
     layer, rest = _bytes_per_token(config, layers, work)
-    num_computed = _padded(config, num_tokens)
     is_frozen = not any(parameter.requires_grad for parameter in layers.parameters())
     return Cost(
         flop_per_token=float(6 * (_num_weights(encoder) - shared + applied + num_head_weights) + attention),
         attention_flop_per_token=attention,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
-        row_bytes=round(num_computed * (rest + (layer if is_frozen else _kept_bytes(config, layer, work)))),
-        evaluation_row_bytes=round(num_computed * (layer + rest)),
+        row_bytes=round(num_tokens * (rest + (layer if is_frozen else _kept_bytes(config, layer, work)))),
+        evaluation_row_bytes=round(num_tokens * (layer + rest)),
         checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
     )
 
@@ -206,8 +206,9 @@ def _num_attended(config: Any, row_length: int) -> int:
             return config.num_hidden_layers * (window.num_attended(row_length) if window else row_length)
 
 
-def _padded(config: Any, num_tokens: int) -> int:
-    """Returns how many tokens the model computes for so many: Longformer pads to a multiple of its window."""
+def computed_tokens(model: PreTrainedModel, num_tokens: int) -> int:
+    """Returns how many tokens the model computes for an input: Longformer pads it to a multiple of its window."""
+    config: Any = cast(PreTrainedModel, model.base_model).config
     window = max(config.attention_window) if config.model_type == "longformer" else 1
     return -(-num_tokens // window) * window
 
@@ -247,7 +248,7 @@ def _saved_bytes_of_attention(config: Any, layers: nn.ModuleList, work: Work) ->
         case "mpnet" | "roformer":
             width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
         case "longformer":
-            width, pairs = (27, (8, 11)) if work.is_half else (36, (11, 16))
+            width, pairs = (52, (8, 11)) if work.is_half else (72, (11, 16))
         case _:
             width, pairs = 27 if work.is_half else 36, (0, 0 if can_use_packed_attention(config) else 12)
             window = window_of(config)

@@ -91,6 +91,8 @@ def set_dropout(model: nn.Module, probability: float) -> None:
     for module in list(model.modules()):
         if isinstance(module, nn.Dropout):
             module.p = probability
+        elif isinstance(module, nn.RNNBase):  # of one layer: its dropout would be between layers
+            continue
         elif isinstance(getattr(module, "dropout", None), int | float):  # attention over chunks, Longformer, XLM
             cast(Any, module).dropout = probability
         elif isinstance(getattr(module, "attention_dropout", None), int | float):  # ModernBERT, NomicBERT, EuroBERT

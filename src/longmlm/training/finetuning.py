@@ -25,7 +25,7 @@ from longmlm.evaluation.measure import inference
 from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.task_evaluation import TaskEvaluation
 from longmlm.model.architecture import position_offset
-from longmlm.model.cost import Cost, Work, finetuning_cost
+from longmlm.model.cost import Cost, Work, computed_tokens, finetuning_cost
 from longmlm.model.encoding import TaskObjective
 from longmlm.model.loading import LoadedModel, library_errors
 from longmlm.model.mlm import checkpoint_activations, set_dropout
@@ -172,7 +172,8 @@ def cost_of_trial(
         is_half=precision != "no",
         is_checkpointed=config.runtime.activation_checkpointing,
     )
-    return finetuning_cost(loaded.model, work, max(map(len, examples)))
+    num_tokens = max(sum(computed_tokens(loaded.model, len(tokens)) for tokens in one.inputs) for one in examples)
+    return finetuning_cost(loaded.model, work, num_tokens)
 
 
 def recipe_of(config: DownstreamTrialConfig, steps_per_epoch: int) -> PretrainRecipe:
