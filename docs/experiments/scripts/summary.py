@@ -6,7 +6,8 @@
 seeds; `base_windows` is null unless trials ran until evaluate, on the rows of that stage, or --evaluation names the
 evaluation.json of a run of the best arm, whose accuracies, on more rows, are added as `evaluation`.
 `tokens_to_recover_*` is null if a seed did not recover; all values of an arm are null if it was not run.
---plain-comparison names a comparison with more steps, in which the plain arm has recovered.
+--plain-comparison names a comparison with more steps, in which the plain arm has recovered; its results are taken if
+the first comparison has no such arm.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def entry(comparison: Comparison, longer: Comparison, language: str, plain: str,
         "base_windows": _rounded(_measured(one, "base_windows")),
         "best_init": best,
     }
-    other = arms.get(plain)
+    other = arms.get(plain) or slow
     recovery = {
         "tokens_to_recover_best": one.tokens_to_recovery(),
         "tokens_to_recover_plain": slow and slow.tokens_to_recovery(),

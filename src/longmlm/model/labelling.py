@@ -33,8 +33,10 @@ def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int, has_head: bool =
         id2label=dict(enumerate(names)),
         label2id={label: number for number, label in enumerate(names)},
     )
-    window, num_positions = window_of(loaded.model.config), loaded.model.config.max_position_embeddings
-    if has_head or window is None or not window.num_global or window.covers(num_positions):
+    window = window_of(loaded.model.config)
+    if has_head or window is None or window.covers(loaded.model.config.max_position_embeddings):
+        return loaded
+    if not window.num_global:
         return loaded
     note = f"{arm.model} has {counted(window.num_global, 'global token')}: to release a labeller, extend with none"
     return replace(loaded, notes=(*loaded.notes, note))
