@@ -55,9 +55,9 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         ]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
-    size = f"{len(trials)} trials with {counted(num_seeds, 'seed')}"
+    size = f"{counted(len(trials), 'trial')} with {counted(num_seeds, 'seed')}"
     head = Head(
-        f"{public_path(comparison.model)}: comparison of {len(comparison.arms())} arms",
+        f"{public_path(comparison.model)}: comparison of {counted(len(comparison.arms()), 'arm')}",
         f"{size}{_rows_text(comparison)}",
         finding(comparison),
     )
