@@ -105,8 +105,8 @@ def _check_releasable(source: TaskSource) -> None:
 
 def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[str]:
     recipe, kind = settings.recipe, source.config.task.kind
-    loaded = _loaded(source)
-    _check_longformer(loaded, getattr(transformers, AUTO_CLASSES[kind]))
+    loaded, auto_class = _loaded(source), getattr(transformers, AUTO_CLASSES[kind])
+    _check_longformer(loaded, auto_class)
     licence = licence_of(settings.card.license, loaded.provenance)
     num_special = loaded.tokenizer.num_special_tokens_to_add()
     num_tokens = (source.trial.length or 0) + num_special
@@ -119,7 +119,7 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
     model: Any = loaded.model
     model.to(TYPES[recipe.weights])
     if window := longformer_window(loaded):
-        model = cast(Any, as_longformer(loaded.model, window, getattr(transformers, AUTO_CLASSES[kind])))
+        model = cast(Any, as_longformer(loaded.model, window, auto_class))
         model.to(TYPES[recipe.weights])
     model.config.dtype = TYPES[recipe.weights]
     save_model(model, loaded.tokenizer, carried, folder, max_shard_size=recipe.max_shard_size)
