@@ -127,6 +127,13 @@ def test_documents_that_are_not_tested_are_counted() -> None:
     assert "ot tested" not in downstream_page(comparison_of(CLEAR), "")
 
 
+def test_a_speed_that_was_not_measured_is_a_dash() -> None:
+    unknown = replace(cost(), documents_per_second=None)
+    untimed = [replace(trial(arm, correct), cost=unknown) for arm, correct in CLEAR.items()]
+    table = cost_table(compared(task([*CLEAR]), untimed, {}))
+    assert {line[table.header.index("documents/s predicted")] for line in table.lines} == {"–"}
+
+
 def test_memory_of_prediction_is_shown_where_it_is_known() -> None:
     assert "in prediction (GB)" not in cost_table(comparison_of(CLEAR)).header
     trials = [trial(arm, correct) for arm, correct in CLEAR.items()]

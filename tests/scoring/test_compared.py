@@ -164,6 +164,9 @@ def test_costs_are_averaged_and_memory_is_the_highest() -> None:
     on_gpu = mean_cost([replace(cost(), inference_memory_bytes=size) for size in (3, 4)])
     assert on_gpu.inference_memory_bytes == 4
     assert mean_cost([cost(None)]).train_tokens_per_second is None
+    untimed = replace(cost(), documents_per_second=None)
+    assert mean_cost([cost(), untimed]).documents_per_second == cost().documents_per_second
+    assert mean_cost([untimed]).documents_per_second is None
 
 
 def test_the_file_holds_all_of_it(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification
 
+from longmlm.model.classification import ClassificationObjective
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.pretrain import Tracking
-from tests.support.finetuning import model, result_of, run, settings
+from tests.support.finetuning import elsewhere, model, result_of, run, settings
 
 __all__ = ["model", "run", "settings"]
 
@@ -37,3 +38,22 @@ def test_a_trial_is_shown_in_a_tracker(settings: DownstreamTrialConfig, run: Run
 def test_a_frozen_arm_has_no_speed_in_training(settings: DownstreamTrialConfig, run: Run) -> None:
     cost = result_of(run(replace(settings, arm=replace(settings.arm, frozen=True), num_epochs=1))).cost
     assert cost.train_tokens_per_second is None and cost.train_seconds > 0 and cost.documents_per_second > 0
+
+
+def test_prediction_from_shared_vectors_is_not_timed(
+    settings: DownstreamTrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    encoded = []
+    compute = ClassificationObjective._encoded
+    monkeypatch.setattr(ClassificationObjective, "_encoded", lambda *args: encoded.append(1) or compute(*args))
+    arm, vectors = replace(settings.arm, frozen=True), str(tmp_path / "vectors.safetensors")
+    results = []
+    for name, is_timed in (("first", True), ("second", False), ("third", False)):
+        encoded.clear()
+        one = elsewhere(settings, name, arm=arm, num_epochs=1, vectors=vectors, times_prediction=is_timed)
+        results.append(result_of(run(one)))
+    assert [result.cost.documents_per_second is None for result in results] == [False, True, True]
+    assert len(encoded) == 1  # the check of the longest input; the second trial encoded the test documents
+    for mine, its in zip(results[2].predictions, results[0].predictions, strict=True):
+        assert mine.predicted == its.predicted
+        assert mine.probabilities == pytest.approx(its.probabilities, abs=1e-5)

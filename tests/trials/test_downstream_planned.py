@@ -13,7 +13,7 @@ from longmlm.inputs import check_inputs
 from longmlm.settings.downstream import Arm, DownstreamConfig, FinetuneRuntime, LabelledData, LabelledTask, TaskKind
 from longmlm.settings.pipeline import PACKAGE
 from longmlm.training import run_folder
-from longmlm.trials.downstream_planned import combinations, difference, inputs_of, planned_trial
+from longmlm.trials.downstream_planned import combinations, difference, inputs_of, planned_trial, seeds_and_folds
 from tests.support.tiny import tiny_folder
 
 DOCUMENTS_FILE = str(PACKAGE / "bundled" / "text" / "demo.jsonl")
@@ -103,6 +103,16 @@ def test_frozen_arms_share_vectors_if_the_same_encoder_reads_the_same() -> None:
     assert file_of(config_of(a=replace(frozen, frozen=False))) is None
     similarity = replace(config, task=replace(config.task, kind="similarity"))
     assert file_of(similarity, values={}) is None
+
+
+def test_only_the_first_trials_of_an_arm_that_shares_vectors_time_prediction() -> None:
+    config = config_of(tuned=Arm(model=MINI), frozen=Arm(model=MINI, frozen=True))
+    config = replace(config, task=replace(config.task, num_folds=3))
+    inputs, values = inputs_of(config, CORPUS), {"learning_rate": 2e-5, "num_epochs": 4}
+    first, *others = seeds_and_folds(config)
+    for arm in ("tuned", "frozen"):
+        assert planned_trial(config, inputs, arm, values, first).times_prediction
+        assert {planned_trial(config, inputs, arm, values, one).times_prediction for one in others} == {arm == "tuned"}
 
 
 def test_other_arms_and_values_do_not_matter_to_a_result() -> None:

@@ -89,13 +89,14 @@ class Explanation:
 class TrialCost:
     """What a trial took: training without evaluations, prediction without training, peak memory of the process.
 
-    Prediction runs from text to labels, spans or scores, so it includes tokenisation. `inference_memory_bytes` is the
-    peak GPU memory of prediction alone; None without a GPU.
+    Prediction runs from text to labels, spans or scores, so it includes tokenisation; its speed is None where it reads
+    vectors that another trial computed. `inference_memory_bytes` is the peak GPU memory of prediction alone; None
+    without a GPU.
     """
 
     train_tokens_per_second: float | None
     train_seconds: float
-    documents_per_second: float
+    documents_per_second: float | None
     peak_memory_bytes: int
     num_parameters: int
     inference_memory_bytes: int | None = None

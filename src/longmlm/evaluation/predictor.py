@@ -45,7 +45,8 @@ class Predictor(Protocol):
 class FitResult:
     """A fitted model, its development scores in percent, and what fitting it took.
 
-    `length` is how many tokens one of its inputs may have, without special tokens; None for TF-IDF.
+    `length` is how many tokens one of its inputs may have, without special tokens; None for TF-IDF. Prediction is timed
+    unless it reads vectors that another trial computed.
     """
 
     predictor: Predictor
@@ -54,6 +55,7 @@ class FitResult:
     tokens_per_second: float | None = None
     peak_memory_bytes: int = 0
     length: int | None = None
+    is_timed: bool = True
 
 
 def trial_result(
@@ -85,7 +87,7 @@ def trial_result(
         cost=TrialCost(
             train_tokens_per_second=fitted.tokens_per_second,
             train_seconds=fitted.seconds,
-            documents_per_second=len(test) / seconds,
+            documents_per_second=len(test) / seconds if fitted.is_timed else None,
             peak_memory_bytes=max(peak_bytes, inference_bytes, fitted.peak_memory_bytes),
             num_parameters=predictor.num_parameters,
             inference_memory_bytes=inference_bytes if uses_cuda else None,

@@ -130,7 +130,8 @@ def cost_table(comparison: DownstreamComparison) -> Table:
     for arm in comparison.arms:
         cost = arm.cost
         speed = "–" if cost.train_tokens_per_second is None else f"{cost.train_tokens_per_second:,.0f}"
-        seconds, documents = f"{cost.train_seconds:,.1f}", f"{cost.documents_per_second:,.1f}"
+        seconds = f"{cost.train_seconds:,.1f}"
+        documents = "–" if cost.documents_per_second is None else f"{cost.documents_per_second:,.1f}"
         memory, parameters = f"{cost.peak_memory_bytes / 1e9:.2f}", f"{cost.num_parameters / 1e6:,.1f}"
         inference = [] if cost.inference_memory_bytes is None else [f"{cost.inference_memory_bytes / 1e9:.2f}"]
         inference = inference or (["–"] if has_inference else [])

@@ -242,11 +242,12 @@ def _result(
 def mean_cost(costs: Sequence[TrialCost]) -> TrialCost:
     """Returns the mean over trials; of memory, the most that one took."""
     speeds = [cost.train_tokens_per_second for cost in costs if cost.train_tokens_per_second is not None]
+    predicted = [cost.documents_per_second for cost in costs if cost.documents_per_second is not None]
     inference = [cost.inference_memory_bytes for cost in costs if cost.inference_memory_bytes is not None]
     return TrialCost(
         train_tokens_per_second=statistics.fmean(speeds) if speeds else None,
         train_seconds=statistics.fmean(cost.train_seconds for cost in costs),
-        documents_per_second=statistics.fmean(cost.documents_per_second for cost in costs),
+        documents_per_second=statistics.fmean(predicted) if predicted else None,
         peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
         num_parameters=costs[0].num_parameters,
         inference_memory_bytes=max(inference, default=None),

@@ -264,7 +264,8 @@ class DownstreamTrialConfig:
     """One training of an arm: trial.toml in the trial's folder, written by the downstream command.
 
     `recipe` has no values but the trial's own; `model_sha256` is that of a local folder. `vectors` is the file in which
-    trials share the vectors of a frozen encoder. The command removes the model of a trial that need not keep it.
+    trials share the vectors of a frozen encoder; a trial that times prediction does not read those of its test
+    documents. The command removes the model of a trial that need not keep it.
     """
 
     folder: str
@@ -283,6 +284,7 @@ class DownstreamTrialConfig:
     tracking: Tracking = field(default_factory=Tracking)
     num_explained: int = 0
     vectors: str | None = None
+    times_prediction: bool = True
 
     @property
     def values(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import evaluation_rows
 from longmlm.training.run_folder import CHECKPOINTS, best_checkpoint, read_state
 from longmlm.training.tracker import tracked
-from longmlm.training.vectors import write_vectors
+from longmlm.training.vectors import read_vectors, write_vectors
 from longmlm.trials.downstream_planned import MODEL, documents_sha256
 from longmlm.trials.planned import TRIAL
 
@@ -65,7 +65,10 @@ def finetune(folder: Path) -> None:
         else:
             fitted = fit_encoder(open_trial(folder, config, corpus, fold))
         if fitted is not None:
-            artifact.write(folder / DownstreamTrial.FILE, trial_result(fitted, config, corpus, fold))
+            result = trial_result(fitted, config, corpus, fold)
+            if isinstance(fitted.predictor, EncoderPredictor):
+                write_vectors(config.vectors, fitted.predictor.objective)
+            artifact.write(folder / DownstreamTrial.FILE, result)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
@@ -128,6 +131,8 @@ def best_encoder(trial: Trial, summary: RunSummary | None) -> FitResult:
         save_best(loaded, trial.folder / MODEL)
     objective = task_objective(config, loaded, precision or resolved_precision(config.recipe.precision))
     objective.to(accelerator.device)
+    if not config.times_prediction:
+        read_vectors(config.vectors, objective)
     examples, pad = trial.examples(loaded, trial.corpus), padding_token(config, loaded.tokenizer)
     if summary is None:
         check_longest_input(config, objective, examples, pad)
@@ -146,6 +151,7 @@ def best_encoder(trial: Trial, summary: RunSummary | None) -> FitResult:
         tokens_per_second=None if reads_cache else summary.train_tokens_per_second,
         peak_memory_bytes=summary.peak_memory_bytes,
         length=length,
+        is_timed=config.times_prediction or not reads_cache,
     )
 
 

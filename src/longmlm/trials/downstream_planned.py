@@ -75,7 +75,7 @@ def planned_trial(
     config: DownstreamConfig, inputs: TrialInputs, arm: str, values: dict[str, Any], seed_and_fold: tuple[int, int]
 ) -> DownstreamTrialConfig:
     """Returns the settings of a trial, with a hash of all that its result depends on."""
-    seed, fold = seed_and_fold
+    (seed, fold), is_first = seed_and_fold, seed_and_fold == seeds_and_folds(config)[0]
     recipe = FinetuneRecipe(precision=config.recipe.precision, seeds=(seed,))  # of a trial that trains nothing
     if values:
         rate, epochs = values["learning_rate"], values["num_epochs"]
@@ -95,10 +95,11 @@ def planned_trial(
         model_sha256=inputs.models_sha256.get(arm),
         recipe=recipe,
         runtime=config.runtime.of_training(),
-        num_explained=config.num_explained if seed_and_fold == seeds_and_folds(config)[0] else 0,
+        num_explained=config.num_explained if is_first else 0,
     )
     tracking = Tracking(**asdict(config.tracking), name=f"{Path(config.output).name}: {name_of(trial)}")
-    trial = replace(trial, vectors=vectors_file(config, trial), tracking=tracking)
+    vectors = vectors_file(config, trial)
+    trial = replace(trial, vectors=vectors, times_prediction=is_first or vectors is None, tracking=tracking)
     depends_on = [trial.documents_sha256, trial.model_sha256, _settings_of_result(trial)]
     return replace(trial, settings_sha256=hashed(depends_on))
 
