@@ -41,7 +41,7 @@ from longmlm.evaluation.measure import measure
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried
-from longmlm.model.extension import check_extendable, check_finite, check_window, long_table
+from longmlm.model.extension import check_extendable, check_finite, check_keeps_window, long_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of, replace_positions
@@ -103,7 +103,7 @@ def extend(
     check_extendable(origin.provenance, source.name)
     check_finite(base, source.name)
     extension = Extension.of(recipe, source, len(positions.usable_rows))
-    check_window(origin.provenance, extension, source.name)
+    check_keeps_window(origin.provenance, extension, source.name)
     table = long_table(base, extension)
     long = copy.deepcopy(base) if base is model else base
     with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table

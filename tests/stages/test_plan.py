@@ -138,6 +138,12 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
         planned("--pretrain.rows", str(world.rows), "--length", str(LONG_POSITIONS + 8))
 
 
+def test_a_model_that_only_gets_new_tokens_is_planned(planned, tmp_path):
+    (tmp_path / "terms.txt").write_text("thrombolysis\n")
+    options = ("--no-extension", "--length", str(NUM_POSITIONS), "--extend.recipe.add-tokens", f"{tmp_path}/terms.txt")
+    assert planned(*options)["model"][1].endswith(f"parameters, {NUM_POSITIONS} positions")
+
+
 def test_many_epochs_are_advised_against(planned):
     advice = "epochs; so many repetitions gain little: add text or lower num_steps"
     assert not planned()["steps"][1].endswith(advice)

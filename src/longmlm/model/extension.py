@@ -51,7 +51,7 @@ def check_extendable(provenance: Provenance, name: str) -> None:
     )
 
 
-def check_window(base: Provenance, extension: Extension | None, name: str) -> None:
+def check_keeps_window(base: Provenance, extension: Extension | None, name: str) -> None:
     """Raises PositionsError if the base model attends within a window and the extension sets none."""
     before = base.extension
     if before and before.attention and (extension is None or extension.attention is None):

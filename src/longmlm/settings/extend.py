@@ -105,6 +105,10 @@ class ExtendRecipe(Stretched):
         if self.num_positions is not None and self.num_positions < 1:
             raise ValueError("num_positions must be at least 1")
 
+    def keeps_positions(self, base_positions: int) -> bool:
+        """Returns whether only tokens are added to a base model with so many positions."""
+        return self.add_tokens is not None and self.num_positions in (None, base_positions)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendConfig:

@@ -9,7 +9,7 @@ from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.errors import PositionsError
 from longmlm.folders import check_absent
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import ExtensionReport, check_extendable, check_window, write_extension
+from longmlm.model.extension import ExtensionReport, check_extendable, check_keeps_window, write_extension
 from longmlm.model.loading import load_model
 from longmlm.model.terms import read_terms
 from longmlm.release.longformer import longformer_problem
@@ -27,7 +27,7 @@ def extend(config: ExtendConfig) -> None:
     source, n = ModelSource(name=config.base, revision=base.revision), architecture_of(base.model).num_positions
     terms = read_terms(recipe.add_tokens, base.tokenizer, source) if recipe.add_tokens is not None else None
     extension = extension_of(recipe, source, n)
-    check_window(base.provenance, extension, config.base)
+    check_keeps_window(base.provenance, extension, config.base)
     report = write_extension(base, extension, output, terms)
     for note in (*base.notes, *base.carried.lines):
         print(note)
@@ -48,7 +48,7 @@ def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -
 
     Raises PositionsError for settings of new positions if there are none.
     """
-    if recipe.add_tokens is None or recipe.num_positions not in (None, base_positions):
+    if not recipe.keeps_positions(base_positions):
         return Extension.of(recipe, base, base_positions)
     for item in fields(recipe):
         name = item.name

@@ -95,7 +95,7 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
         model = meta_model(config.extend.base, config.extend.revision)
         base_positions = architecture_of(model).num_positions
         num_positions = config.extend.recipe.num_positions or base_positions
-        if config.extend.recipe.num_positions != base_positions or config.extend.recipe.add_tokens is None:
+        if not config.extend.recipe.keeps_positions(base_positions):
             check_num_positions(base_positions, num_positions)
         if config.extend.recipe.mode == "materialized" and num_positions > base_positions:
             width = position_table_of(model, config.extend.base).rows.embedding_dim
