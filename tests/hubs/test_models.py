@@ -11,10 +11,12 @@ from huggingface_hub import constants
 from huggingface_hub.utils import _http, enable_progress_bars, logging
 from huggingface_hub.utils.tqdm import progress_bar_states
 
+from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.data.vocabulary import tokenizer_folder
-from longmlm.errors import ModelError, ModelNotFoundError, UserError
+from longmlm.errors import ModelError, ModelNotFoundError, UnavailableError, UserError
 from longmlm.hubs import huggingface
-from longmlm.hubs.models import check_model, snapshot_of, weight_files
+from longmlm.hubs.models import check_model, model_card_of, snapshot_of, weight_files
+from longmlm.reports.model_card import Licence, licence_of
 from longmlm.settings.pipeline import bundled_resolved
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import Fault
@@ -224,3 +226,21 @@ def test_a_run_folder_is_no_model_and_its_newest_checkpoint_is_named(tmp_path: P
         (tmp_path / "checkpoints" / step / "config.json").write_text("{}")
     with pytest.raises(ModelError, match=r"of a model, such as \S*/checkpoints/step-00000020$"):
         check_model(str(tmp_path))
+
+
+def test_model_card_is_that_of_the_commit(hub: Hub, repository: Repository) -> None:
+    without = repository.branches["main"]
+    commit = repository.commit({**FILES, "README.md": b"---\nlicense: mit\n---\n"})
+    assert (model_card_of(NAME, commit), model_card_of(NAME, without)) == ("---\nlicense: mit\n---\n", "")
+    with pytest.raises(ModelNotFoundError):
+        model_card_of("nobody/nothing", commit)
+
+
+def test_licence_is_not_unknown_because_the_hub_fails(hub: Hub, repository: Repository) -> None:
+    commit = repository.commit({**FILES, "README.md": b"---\nlicense: mit\n---\n"})
+    provenance = Provenance(started_from=ModelSource(name=NAME, revision=commit))
+    hub.faults = [Fault("README.md", 503, times=10**6)]
+    with pytest.raises(UnavailableError, match=rf"{NAME}: .*; or state the licence of the base model as card\.license"):
+        licence_of(None, provenance)
+    hub.faults = []
+    assert licence_of(None, provenance) == Licence("mit", is_of_base=True)

@@ -96,7 +96,7 @@ def assert_changes_are_refused_or_followed(folder: Path) -> None:
     (folder / "aside").rename(folder / "out" / "long")
     code, lines = longmlm(folder, "run", "mine.toml", "--evaluate.recipe.held-out.max-rows", "12")
     assert labels(lines)[3:] == ["evaluate: started", "release: started"]
-    assert code == 2 and any("holds a release of a different model or with other settings" in line for line in lines)
+    assert code == 2 and any("holds a release of a different model, or with other settings" in line for line in lines)
     assert "release: failed (exit code 2)" in lines[-1]
 
 

@@ -11,16 +11,19 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification, pipeline
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.downstream import DownstreamComparison
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import FolderError, ReleaseError
+from longmlm.errors import ArtifactError, FolderError, ReleaseError
 from longmlm.folders import verify
 from longmlm.model.task_loading import load_for_task
 from longmlm.release import task
 from longmlm.reports.model_card import addressed
 from longmlm.reports.task_card import name_in_words, reading
+from longmlm.scoring.compared import compared
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
+from tests.support.compared_arms import task as compared_task
 from tests.support.finetuning import labelling, model, result_of, run, settings, similarity
 from tests.support.tiny import LONG_POSITIONS, tiny_extension, tiny_folder
 
@@ -63,7 +66,7 @@ def test_a_classifier_is_released_with_a_card(
     assert "fill" not in on_hub
     released(trial)
     assert "already holds this release" in capsys.readouterr().out
-    with pytest.raises(FolderError, match="already holds a release of a different model or with other settings"):
+    with pytest.raises(FolderError, match="already holds a release of a different model, or with other settings"):
         released(trial, recipe=ReleaseRecipe(weights="bf16"))
 
 
@@ -202,3 +205,22 @@ def test_the_card_says_what_was_read() -> None:
     assert (name_in_words("a/news/*.jsonl"), name_in_words("a/news.jsonl")) == ("news/*.jsonl", "news.jsonl")
     assert "the last 510 tokens of each document. Cut" in reading(Arm(model="m", reads="head-tail"), 640)
     assert "the middle 512 tokens" in reading(Arm(model="m", reads="middle"), 512)
+
+
+def test_results_of_other_arms_make_a_new_release(
+    settings: DownstreamTrialConfig, run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "downstream" / "trials" / "first" / "as-given" / "seed-1-fold-0"
+    trial = run(replace(settings, folder=str(folder), num_epochs=1))
+    facts, others = compared_task(["first", "second"]), {"second, seed 1": "out of memory"}
+    file = tmp_path / "downstream" / DownstreamComparison.FILE
+    artifact.write(file, compared(facts, [result_of(trial)], {}))
+    for _ in range(2):
+        released(trial)
+    assert "already holds this release" in capsys.readouterr().out
+    artifact.write(file, compared(facts, [result_of(trial)], others))
+    with pytest.raises(FolderError, match="with other settings or results"):
+        released(trial)
+    file.write_text("{")
+    with pytest.raises(ArtifactError, match=r"downstream\.json"):
+        released(trial)

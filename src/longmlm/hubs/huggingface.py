@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
-from huggingface_hub import HfApi, constants, errors, get_token, set_client_factory, snapshot_download
+from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download, set_client_factory, snapshot_download
 from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_ratelimit_headers
 from huggingface_hub.utils.tqdm import progress_bar_states
 
@@ -89,6 +89,14 @@ def download(target: Target, commit: str, patterns: Sequence[str], ignored: Sequ
     """Returns the folder with the repository's files that match a pattern; files in the cache are not downloaded."""
     options = {"allow_patterns": list(patterns), "ignore_patterns": list(ignored)}
     return Path(snapshot_download(target.name, repo_type=target.kind, revision=commit, **options))
+
+
+def download_file(target: Target, commit: str, name: str) -> Path | None:
+    """Returns one file of the repository, from the cache if it is there; None if the repository does not have it."""
+    try:
+        return Path(hf_hub_download(target.name, name, repo_type=target.kind, revision=commit))
+    except errors.RemoteEntryNotFoundError:
+        return None
 
 
 @_bounded_client()

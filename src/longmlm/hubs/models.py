@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_cached_repo_tree
+from huggingface_hub.constants import REPOCARD_NAME
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
 from longmlm.errors import ModelError, ModelNotFoundError
@@ -84,6 +85,18 @@ def check_model(name: str, revision: str | None = None) -> None:
         return
     target = Target("hf", name, revision)
     huggingface.retry_download(target, lambda: huggingface.resolve(target))
+
+
+def model_card_of(name: str, commit: str | None) -> str:
+    """Returns the model card in a folder or, at a commit, of a repository; empty if there is none.
+
+    Raises ModelNotFoundError if the repository or the commit is gone, and ModelError if the hub fails.
+    """
+    path = Path(name) / REPOCARD_NAME
+    if commit and not path.is_file():
+        target = Target("hf", name, commit)
+        path = huggingface.retry_download(target, lambda: huggingface.download_file(target, commit, path.name)) or path
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def is_folder(name: str) -> bool:

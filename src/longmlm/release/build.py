@@ -103,8 +103,8 @@ def new_release_id(output: Path, content: Sequence[object]) -> str | None:
     if verify(output).get("released_from") == released_from:
         return None
     raise FolderError(
-        f"{output} already holds a release of a different model or with other settings: remove it or name another "
-        "folder"
+        f"{output} already holds a release of a different model, or with other settings or results: remove it or name "
+        "another folder"
     )
 
 

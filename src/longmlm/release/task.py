@@ -81,6 +81,7 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
         asdict(settings.card),
         weights_sha256(source.model),
         source.trial.settings_sha256,
+        *([asdict(source.comparison)] if source.comparison else []),
     ]
     released_from = new_release_id(settings.output, content)
     if released_from is None:

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download
-from huggingface_hub.constants import REPOCARD_NAME
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.rows import RowsManifest
-from longmlm.errors import ArtifactError, ReleaseError
+from longmlm.errors import ArtifactError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError
+from longmlm.hubs.models import model_card_of
 from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accuracy_table, explanation
 from longmlm.reports.packing import name_of, packing_table
 from longmlm.reports.pages import render
@@ -164,11 +164,17 @@ def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fiel
 
 
 def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
-    """Returns the licence of that identifier, else that in the base model's card; raises ReleaseError without one."""
+    """Returns the licence of that identifier, else that in the base model's card.
+
+    Raises ReleaseError without one, and UnavailableError if the hub does not give the card.
+    """
     if identifier is not None:
         return Licence(identifier)
     source = provenance.source
-    data = _card_metadata(source) if source else {}
+    try:
+        data = _card_metadata(source) if source else {}
+    except ModelError as error:
+        raise UnavailableError(f"{error}; or state the licence of the base model as card.license") from error
     if not isinstance(data.get("license"), str):
         reason = f"the licence of the base model {source.name} is not known" if source else "there is no base model"
         raise ReleaseError(f'the licence is missing, and {reason}: set card.license, such as license = "apache-2.0"')
@@ -176,11 +182,12 @@ def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
 
 
 def _card_metadata(source: ModelSource) -> dict[str, Any]:  # a card may contain anything
-    path = Path(source.name) / REPOCARD_NAME
-    with suppress(Exception):  # a missing or malformed card names no licence; libraries raise their own types
-        if source.revision and not path.is_file():
-            path = hf_hub_download(source.name, REPOCARD_NAME, revision=source.revision)
-        return ModelCard.load(path).data.to_dict()
+    try:
+        content = model_card_of(source.name, source.revision)
+    except ModelNotFoundError:
+        return {}
+    with suppress(Exception):  # a malformed card names no licence; libraries raise their own types
+        return ModelCard(content, ignore_metadata_errors=True).data.to_dict()
     return {}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.config import read
-from longmlm.errors import ReleaseError, UserError
+from longmlm.errors import ReleaseError
 from longmlm.hubs.publish import check_can_publish
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
@@ -73,7 +73,5 @@ def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSet
 
 def comparison_of(trial: Path) -> DownstreamComparison | None:
     """Returns the comparison in downstream/, of which this is a trial: None if it has not been written yet."""
-    try:
-        return artifact.read(DownstreamComparison, trial.parents[3] / DownstreamComparison.FILE)
-    except (OSError, UserError, IndexError):
-        return None
+    file = (trial / "../../../..").resolve() / DownstreamComparison.FILE
+    return artifact.read(DownstreamComparison, file) if file.is_file() else None
