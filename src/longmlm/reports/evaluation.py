@@ -9,7 +9,7 @@ from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, ViewName
 from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
-from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, write_page
+from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, public_path, write_page
 from longmlm.reports.tables import Table, signed
 from longmlm.settings.pretrain import number_format
 
@@ -90,11 +90,11 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
         sections.append(Section("Masks near the end of a long row", text, evaluation.examples))
     sources = evaluation.sources
     facts = {
-        "rows": sources.rows,
-        "base model": sources.base,
+        "rows": public_path(sources.rows),
+        "base model": public_path(sources.base),
         "base model revision": sources.base_revision,
-        "model before training": sources.before,
-        "model after training": sources.after,
+        "model before training": public_path(sources.before or ""),
+        "model after training": public_path(sources.after or ""),
         "SHA-256 of its weights": sources.after_sha256,
         "SHA-256 of the rows": sources.rows_sha256,
         "precision": number_format(evaluation.precision),

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from longmlm.artifacts.accuracy import FilledMask
-from longmlm.folders import partial_of
+from longmlm.folders import write_text
 from longmlm.hubs.errors import redact
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
 from longmlm.reports.tables import Table, signed
@@ -99,13 +100,15 @@ def without_paths(value: Any) -> Any:  # of any type that settings have
     return value
 
 
+def made_with(command: str, settings: Mapping[str, Any]) -> str:
+    """Returns a command with its settings, for the footer of a page that others read."""
+    return f"# longmlm {command} settings.toml\n{tomli_w.dumps(without_paths(settings))}"
+
+
 def write_page(text: str, path: Path) -> None:
     """Writes a page atomically; an identical page is left untouched."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return
-    partial = partial_of(path)
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
 
 
 def render(template: str, **values: object) -> str:

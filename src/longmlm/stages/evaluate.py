@@ -1,16 +1,17 @@
 """The evaluate stage: base model and long model, before and after training, on the same held-out rows."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from longmlm.artifacts.evaluation import EvaluationSources
-from longmlm.config import to_toml
+from longmlm.config import present
 from longmlm.data.rows import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.hubs.models import weights_sha256
 from longmlm.reports.evaluation import accuracy_table, check_output, write_evaluation
-from longmlm.reports.pages import PAGE_FILE
+from longmlm.reports.pages import PAGE_FILE, made_with
 from longmlm.reports.tables import text_table
 from longmlm.runtime.collectives import broadcast_from_main, local_main_first
 from longmlm.runtime.launch import launch
@@ -48,5 +49,5 @@ def evaluate(config: EvaluateConfig) -> None:
     frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, config.runtime.rows_per_batch)
     evaluation = compare(models, frozen, sources, curve, precision, accelerator)
     if accelerator.is_main_process:
-        write_evaluation(evaluation, output, f"# longmlm evaluate settings.toml\n{to_toml(config)}")
+        write_evaluation(evaluation, output, made_with("evaluate", present(asdict(config))))
         print(text_table(accuracy_table(evaluation)), f"page: {output / PAGE_FILE}", sep="\n")

@@ -5,8 +5,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-import tomli_w
-
 from longmlm.config import present
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
@@ -15,7 +13,7 @@ from longmlm.data.vocabulary import decode, load_vocabulary
 from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
-from longmlm.reports.pages import PAGE_FILE, without_paths, write_page
+from longmlm.reports.pages import PAGE_FILE, made_with, write_page
 from longmlm.settings.prepare import PrepareConfig
 
 
@@ -30,8 +28,7 @@ def prepare(config: PrepareConfig) -> None:
     if not page.is_file():
         row = open_rows(output, "train", verified=existed)[0]
         example = Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
-        made_by = f"# longmlm prepare settings.toml\n{tomli_w.dumps(present(without_paths(asdict(config))))}"
-        write_page(packing_page(manifest, example, made_by), page)
+        write_page(packing_page(manifest, example, made_with("prepare", present(asdict(config)))), page)
     print(f"{packing_report(manifest.report)}\npage: {page}\nrows: {output}")
     if config.publish:
         publish_rows(config)

@@ -13,15 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.config import present, read, to_toml
 from longmlm.errors import ConfigError, TrainingError
 from longmlm.folders import move_aside, write_text
 from longmlm.reports.downstream import write_downstream
-from longmlm.reports.pages import without_paths
+from longmlm.reports.pages import made_with
 from longmlm.scoring.compared import chosen_values, compared
 from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
 from longmlm.training.run_folder import CHECKPOINTS
@@ -118,7 +116,7 @@ class DownstreamTrials:
         """Writes downstream.json, the charts and the page; returns the comparison."""
         trials = [one.trial for finished in self.finished.values() for one in finished]
         comparison = compared(self.task, trials, self.failed)
-        made_by = f"# longmlm downstream settings.toml\n{tomli_w.dumps(present(without_paths(asdict(self.config))))}"
+        made_by = made_with("downstream", present(asdict(self.config)))
         write_downstream(comparison, Path(self.config.output) / FOLDER, made_by)
         return comparison
 

@@ -30,7 +30,7 @@ from longmlm.errors import TrainingError, counted
 from longmlm.folders import MANIFEST
 from longmlm.inputs import check_inputs
 from longmlm.reports.comparison import write_comparison
-from longmlm.reports.pages import without_paths
+from longmlm.reports.pages import made_with
 from longmlm.runtime.children import run_child
 from longmlm.settings.compare import ComparedPipeline, budget_minutes
 from longmlm.settings.tables import without_empty_tables
@@ -105,8 +105,7 @@ class Trials:
         if comparison.arms():
             settings = {**without_empty_tables(asdict(compared)), "arms": compared.arms}  # an arm may set nothing
             given = present({"budget": config.budget, **without_empty_tables(config.tables), "compare": settings})
-            made_by = f"# longmlm compare settings.toml\n{tomli_w.dumps(without_paths(given))}"
-            write_comparison(comparison, Path(config.output) / FOLDER, made_by)
+            write_comparison(comparison, Path(config.output) / FOLDER, made_with("compare", given))
         return comparison
 
 
