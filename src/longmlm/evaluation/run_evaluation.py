@@ -50,7 +50,7 @@ class RunEvaluation:
             return None
         name, revision = self.base.name, self.base.revision
         is_missing = revision is None and not Path(name).is_dir()  # a release drops the path of a local base
-        if any(any_rank(self.accelerator, is_missing)):
+        if any_rank(self.accelerator, is_missing):
             self.accelerator.print(f"the base model {name} is not on this machine: base_cut is not measured")
             return None
         model = with_tokens_of(load_model(name, revision), self.tokenizer).model.to(self.accelerator.device)

@@ -17,7 +17,12 @@ Value = TypeVar("Value")
 POLL_SECONDS = 0.1
 
 
-def any_rank(accelerator: Accelerator, *flags: bool) -> list[bool]:
+def any_rank(accelerator: Accelerator, flag: bool) -> bool:
+    """Returns on every rank whether the flag is set on any."""
+    return each_on_any_rank(accelerator, flag)[0]
+
+
+def each_on_any_rank(accelerator: Accelerator, *flags: bool) -> list[bool]:
     """Returns on every rank, for each flag, whether it is set on any; a single process does not wait for its device."""
     if accelerator.num_processes == 1:
         return list(flags)
@@ -33,7 +38,7 @@ def min_over_ranks(accelerator: Accelerator, value: int) -> int:
 def check_same_on_all_ranks(accelerator: Accelerator, content: str | bytes, what: str) -> None:
     """Raises TrainingError on every rank when `content` differs on one: their machines do not share a disk."""
     (first,) = broadcast_object_list([content])
-    if any(any_rank(accelerator, content != first)):
+    if any_rank(accelerator, content != first):
         raise TrainingError(f"a process sees {what}: it must be on a disk that all machines share")
 
 
@@ -56,10 +61,10 @@ def _while_others_wait(accelerator: Accelerator, work: Callable[[], Value], is_w
     if is_worker:
         task = Future()
         Thread(target=_complete, args=(task, work), daemon=True).start()  # a stop signal does not wait for a daemon
-    while any(any_rank(accelerator, task is not None and not task.done())):
+    while any_rank(accelerator, task is not None and not task.done()):
         time.sleep(POLL_SECONDS)
     error = task.exception() if task else None
-    if any(any_rank(accelerator, error is not None)):
+    if any_rank(accelerator, error is not None):
         raise error or TrainingError("another process failed: its error says why")
     return task.result() if task else None
 

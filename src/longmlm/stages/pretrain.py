@@ -13,8 +13,9 @@ if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the 
     sys.exit()
 
 from accelerate import Accelerator
+from transformers import PreTrainedModel
 
-from longmlm.artifacts.provenance import Provenance, TrainingRecord
+from longmlm.artifacts.provenance import Extension, Provenance, TrainingRecord
 from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
@@ -47,7 +48,13 @@ from longmlm.training.dry_run import dry_run
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task
-from longmlm.training.run_folder import check_still_newest, model_folder, newest_verified, read_state
+from longmlm.training.run_folder import (
+    VerifiedCheckpoint,
+    check_still_newest,
+    model_folder,
+    newest_verified,
+    read_state,
+)
 from longmlm.training.tracker import check_installed, tracked
 
 NOTED_DEVIATION = 0.1  # relative difference between batch_tokens and the tokens of a global batch
@@ -95,48 +102,19 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     The main process verifies the checkpoints. Raises CheckpointError when there are some and none is intact,
     TrainingError on every rank when one sees a different checkpoint, or none.
     """
-    recipe, runtime = config.recipe, config.runtime
-    newest = broadcast_from_main(accelerator, lambda: newest_verified(Path(config.run)))
-    if newest.folder is not None:
-        manifest = newest.folder / MANIFEST
-        content = manifest.read_bytes() if manifest.is_file() else b""
-        check_same_on_all_ranks(accelerator, content, f"a different checkpoint than {newest.folder}, or none")
-    saved = read_state(newest.folder) if newest.folder else None
-    precision, notes = run_precision(recipe.precision, saved, newest.folder)
+    newest, saved = resume_point(config, accelerator)
+    precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
     check_scaling(precision, accelerator.deepspeed_plugin is not None)
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
-    extension = provenance.extension
-    if runtime.stop_when_recovered and extension is None:
+    recipe, extension = config.recipe, provenance.extension
+    if config.runtime.stop_when_recovered and extension is None:
         raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
-    rebuild_positions(loaded.model, extension)
-    if recipe.dropout is not None:
-        set_dropout(loaded.model, recipe.dropout)
-    use_packed_attention(loaded.model)
-    if runtime.activation_checkpointing:
-        checkpoint_activations(loaded.model)
-    is_half = precision != "no"
-    work = Work(
-        row_length=rows.row_length,
-        selected_fraction=recipe.masking.selected_fraction,
-        is_half=is_half,
-        is_checkpointed=runtime.activation_checkpointing,
-        has_all_logits=getattr(accelerator.deepspeed_plugin, "zero_stage", 0) == PARTITIONED_PARAMETERS,
-    )
-    cost = cost_of(loaded.model, work)
-    peak = (runtime.peak_flops or peak_flops()) if is_half else None
+    prepare_model(loaded.model, config, extension)
     objective = MlmObjective(loaded.model, precision)
-    backend_kind = DeepSpeedBackend if accelerator.deepspeed_plugin else PlainBackend
-    run = Run(
-        folder=Path(config.run),
-        accelerator=accelerator,
-        backend=backend_kind.wrap(accelerator, objective.train(), replace(recipe, precision=precision)),
-        runtime=runtime,
-        cost=cost,
-        peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
-    )
+    run = new_run(config, accelerator, objective, rows.row_length)
     held_out = open_named_rows(config.rows, "held_out", verified=False)
     frozen = FrozenRows(
         held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
@@ -151,7 +129,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         tokenizer=loaded.tokenizer,
         num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
         accelerator=accelerator,
-        stops_when_recovered=runtime.stop_when_recovered,
+        stops_when_recovered=config.runtime.stop_when_recovered,
     )
     training = training_record(config, rows, precision)
     record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried)
@@ -160,6 +138,51 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
         accelerator.print(note)
     return Task(batches, evaluation, record), run, newest.folder
+
+
+def resume_point(config: PretrainConfig, accelerator: Accelerator) -> tuple[VerifiedCheckpoint, CheckpointState | None]:
+    """Returns the newest intact checkpoint, the same on all ranks, and its state; None before the first one."""
+    newest = broadcast_from_main(accelerator, lambda: newest_verified(Path(config.run)))
+    if newest.folder is None:
+        return newest, None
+    manifest = newest.folder / MANIFEST
+    content = manifest.read_bytes() if manifest.is_file() else b""
+    check_same_on_all_ranks(accelerator, content, f"a different checkpoint than {newest.folder}, or none")
+    return newest, read_state(newest.folder)
+
+
+def prepare_model(model: PreTrainedModel, config: PretrainConfig, extension: Extension | None) -> None:
+    """Makes a loaded model train as the settings say: its positions, dropout, attention and activations."""
+    rebuild_positions(model, extension)
+    if config.recipe.dropout is not None:
+        set_dropout(model, config.recipe.dropout)
+    use_packed_attention(model)
+    if config.runtime.activation_checkpointing:
+        checkpoint_activations(model)
+
+
+def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObjective, row_length: int) -> Run:
+    """Returns the run of a model, wrapped for its backend, with the cost of a step."""
+    recipe, runtime, plugin = config.recipe, config.runtime, accelerator.deepspeed_plugin
+    is_half = objective.precision != "no"
+    work = Work(
+        row_length=row_length,
+        selected_fraction=recipe.masking.selected_fraction,
+        is_half=is_half,
+        is_checkpointed=runtime.activation_checkpointing,
+        has_all_logits=getattr(plugin, "zero_stage", 0) == PARTITIONED_PARAMETERS,
+    )
+    cost = cost_of(objective.model, work)
+    peak = (runtime.peak_flops or peak_flops()) if is_half else None
+    backend_kind = DeepSpeedBackend if plugin else PlainBackend
+    return Run(
+        folder=Path(config.run),
+        accelerator=accelerator,
+        backend=backend_kind.wrap(accelerator, objective.train(), replace(recipe, precision=objective.precision)),
+        runtime=runtime,
+        cost=cost,
+        peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
+    )
 
 
 def training_rows(

@@ -122,10 +122,10 @@ class Saver:
         The ranks synchronise meanwhile, so that no watchdog fires, however slow the disk is.
         """
         pending = [self.pending] if self.pending else []
-        while any(any_rank(self.run.accelerator, bool(wait(pending, POLL_SECONDS).not_done))):
+        while any_rank(self.run.accelerator, bool(wait(pending, POLL_SECONDS).not_done)):
             heartbeat()
         error = self.pending.exception() if self.pending else None
-        if any(any_rank(self.run.accelerator, error is not None)):
+        if any_rank(self.run.accelerator, error is not None):
             raise error or CheckpointError("the main process could not write a checkpoint")
         self.pending = None
 

@@ -39,7 +39,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     largest_share = math.ceil(batches.rows_per_step / run.accelerator.num_processes)
     memory = bytes_needed(run, min(batches.rows_per_micro_batch, largest_share))
     free_memory = free_memory_bytes()
-    if any(any_rank(run.accelerator, memory > free_memory)):
+    if any_rank(run.accelerator, memory > free_memory):
         raise TrainingError(
             f"a process needs about {memory / GB:.1f} GB of memory, {free_memory / GB:.1f} GB are free: lower "
             "rows_per_micro_batch, or set activation_checkpointing = true"

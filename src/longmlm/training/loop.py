@@ -33,7 +33,7 @@ from longmlm.errors import ArtifactError, TrainingError
 from longmlm.folders import PARTIAL, write_json
 from longmlm.processes import ignore_stop_signals
 from longmlm.progress import Progress, dated_line
-from longmlm.runtime.collectives import any_rank
+from longmlm.runtime.collectives import any_rank, each_on_any_rank
 from longmlm.runtime.launch import generator_states, peak_memory_bytes
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
@@ -79,7 +79,7 @@ def _prepare_folder(task: Task, run: Run, step: int) -> None:
         for partial in (run.folder / CHECKPOINTS).glob(f"*{PARTIAL}"):
             shutil.rmtree(partial)
     run.accelerator.wait_for_everyone()
-    if any(any_rank(run.accelerator, not (run.folder / SETTINGS).is_file())):
+    if any_rank(run.accelerator, not (run.folder / SETTINGS).is_file()):
         raise TrainingError(f"a process does not see {run.folder}: it must be on a disk that all machines share")
 
 
@@ -94,12 +94,14 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         if _is_evaluation_due(task, run, state) and state.accuracy_here is None:  # abandoned by a stop signal
             state = evaluate(task, run, state, stop)
             saver.save(state)
-        is_over = task.evaluation.is_over(state) or _is_stopping(run, stop, saver)
-        if is_over and not state.step:
-            saver.save(state)
+        if task.evaluation.is_over(state) or _is_stopping(run, stop, saver):
+            if not state.step:
+                saver.save(state)
+            saver.finish()
+            return state
         started = time.monotonic()
-        task = task if is_over else fitting_on_all_ranks(task, run, state)
-        loader = iter(()) if is_over else _loader(task, run, state)
+        task = fitting_on_all_ranks(task, run, state)
+        loader = _loader(task, run, state)
         while (batches := next(loader, None)) is not None:
             fitting, update = fitting_update(task, run, batches, state)
             seconds = time.monotonic() - started
@@ -146,7 +148,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
 
     def between_rows() -> None:
         heartbeat()
-        if any(any_rank(run.accelerator, bool(stop))):
+        if any_rank(run.accelerator, bool(stop)):
             raise EvaluationStoppedError
 
     try:
@@ -215,7 +217,7 @@ def _is_evaluation_due(task: Task, run: Run, state: TrainState) -> bool:
 
 def _is_stopping(run: Run, stop: Stop, saver: Saver) -> bool:
     """Returns whether a stop signal reached any rank; raises CheckpointError when a checkpoint was not written."""
-    is_stopping, has_failed = any_rank(run.accelerator, bool(stop), saver.has_failed())
+    is_stopping, has_failed = each_on_any_rank(run.accelerator, bool(stop), saver.has_failed())
     if has_failed:
         saver.finish()
     return is_stopping

@@ -79,7 +79,7 @@ def fitting_on_all_ranks(task: Task, run: Run, state: TrainState) -> Task:
     is_set = run.runtime.rows_per_micro_batch is not None
     if is_set or run.accelerator.num_processes == 1 or run.accelerator.deepspeed_plugin is not None:
         return task
-    while any(any_rank(run.accelerator, not _fits(task, run, state))):
+    while any_rank(run.accelerator, not _fits(task, run, state)):
         task = _with_half_the_rows(task, run, state.step + 1)
     return task
 
