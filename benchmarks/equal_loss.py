@@ -5,12 +5,11 @@ sums are computed differs.
 """
 
 import itertools
-import multiprocessing
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
 
+from paired import in_a_process
 from steps import RATE, TOKENIZER, MaskedRows, Shape, own_step, trainer_arguments
 from torch.utils.data import SequentialSampler
 from transformers import (
@@ -76,9 +75,8 @@ class Losses:
 
 
 def losses(shape: Shape) -> Losses:
-    """Trains with both, in a process of its own, and returns the losses; exits with an error if they differ."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:  # a process that used torch cannot fork
-        own, peer = (pool.submit(way, shape).result() for way in (own_losses, trainer_losses))
+    """Trains with both, each in a process of its own, and returns the losses; exits with an error if they differ."""
+    own, peer = (in_a_process(way, shape) for way in (own_losses, trainer_losses))
     difference = max(abs(ours / theirs - 1) for ours, theirs in zip(own, peer, strict=True))
     print(
         f"loss of the last of {shape.num_steps} steps on the same masks: {own[-1]:.4f} and {peer[-1]:.4f}", flush=True

@@ -7,17 +7,15 @@ longmlm in the timed part. Both must find the same loss and accuracy, up to roun
     python benchmarks/evaluation.py [--quick]
 """
 
-import multiprocessing
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from paired import Comparison, Way, run
-from steps import TOKENIZER, MaskedRows, roberta_config, trainer_arguments
+from paired import Comparison, Way, in_a_process, run
+from steps import BASE, SMALL, TOKENIZER, MaskedRows, Shape, trainer_arguments
 from transformers import (
     AutoTokenizer,
     DataCollatorForTokenClassification,
@@ -33,50 +31,32 @@ from longmlm.evaluation.measure import measure
 from longmlm.model.mlm import MlmObjective
 from longmlm.settings.held_out import HeldOut
 
-NUM_BASE_POSITIONS = 512
+NUM_BASE_POSITIONS, ROWS_PER_BATCH = 512, 8
 TOLERANCE = 0.01  # relative for the loss; for the accuracy, a share of the selected tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The size of a RoBERTa model, and the number and length of rows."""
+def model_of(shape: Shape) -> RobertaForMaskedLM:
+    """Returns a model that predicts the token that it sees, which is right for unchanged selected tokens."""
+    model = shape.roberta().eval()
+    torch.nn.init.eye_(model.lm_head.dense.weight)
+    return model
 
-    name: str
-    num_layers: int
-    width: int
-    vocabulary: int
-    num_rows: int
-    rows_per_batch: int
-    row_length: int = 1536
 
-    @property
-    def label(self) -> str:
-        """The shape in words."""
-        model = f"{self.name} ({self.num_layers} x {self.width}, vocabulary {self.vocabulary:,})"
-        return f"{model}, {self.num_rows} rows of up to {self.row_length} tokens, {self.rows_per_batch} per batch, bf16"
-
-    def model(self) -> RobertaForMaskedLM:
-        """Returns a model that predicts the token that it sees, which is right for unchanged selected tokens."""
-        torch.manual_seed(0)
-        model = RobertaForMaskedLM(roberta_config(self.num_layers, self.width, self.vocabulary, self.row_length)).eval()
-        torch.nn.init.eye_(model.lm_head.dense.weight)
-        return model
-
-    def frozen(self) -> FrozenRows:
-        """Returns the rows under their masks."""
-        vocabulary, generator = load_vocabulary(TOKENIZER), np.random.default_rng(0)
-        special, rows = vocabulary.special, []
-        for number in range(self.num_rows):
-            fill = generator.uniform(0.9, 1) if number % 4 else generator.uniform(0.1, 0.9)
-            content = generator.integers(300, 8000, int(fill * self.row_length) - 2)
-            row = np.concatenate([[special.cls], content, [special.sep]])
-            rows.append(Row(row, np.array([1]), np.array([0])))
-        return FrozenRows(LooseRows(tuple(rows)), HeldOut(), vocabulary.maskable, special, self.rows_per_batch)
+def frozen_rows(shape: Shape) -> FrozenRows:
+    """Returns the rows under their masks."""
+    vocabulary, generator = load_vocabulary(TOKENIZER), np.random.default_rng(0)
+    special, rows = vocabulary.special, []
+    for number in range(shape.num_rows):
+        fill = generator.uniform(0.9, 1) if number % 4 else generator.uniform(0.1, 0.9)
+        content = generator.integers(300, 8000, int(fill * shape.row_length) - 2)
+        row = np.concatenate([[special.cls], content, [special.sep]])
+        rows.append(Row(row, np.array([1]), np.array([0])))
+    return FrozenRows(LooseRows(tuple(rows)), HeldOut(), vocabulary.maskable, special, ROWS_PER_BATCH)
 
 
 def ours(shape: Shape) -> tuple[FrozenRows, Callable[[], tuple[float, float]]]:
     """Returns the rows, and a function that measures loss and share of correct predictions with longmlm."""
-    frozen, objective = shape.frozen(), MlmObjective(shape.model(), "bf16")
+    frozen, objective = frozen_rows(shape), MlmObjective(model_of(shape), "bf16")
 
     def work() -> tuple[float, float]:
         measured = measure(objective, frozen, whole, NUM_BASE_POSITIONS, accelerator=None).whole
@@ -89,11 +69,11 @@ def ours(shape: Shape) -> tuple[FrozenRows, Callable[[], tuple[float, float]]]:
 
 def theirs(shape: Shape) -> tuple[FrozenRows, Callable[[], tuple[float, float]]]:
     """Returns the rows, and a function that measures loss and share of correct predictions with the Trainer."""
-    frozen = shape.frozen()
-    arguments = trainer_arguments(per_device_eval_batch_size=shape.rows_per_batch)
+    frozen = frozen_rows(shape)
+    arguments = trainer_arguments(per_device_eval_batch_size=ROWS_PER_BATCH)
     tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER)
     trainer = Trainer(
-        shape.model(),
+        model_of(shape),
         arguments,
         DataCollatorForTokenClassification(tokenizer),
         eval_dataset=MaskedRows(map(frozen.masked, frozen.row_ids)),
@@ -126,10 +106,7 @@ def num_tokens_after(prepare: Callable[[Shape], Any], shape: Shape) -> Callable[
 
 
 def check_same_result(shape: Shape) -> None:
-    """Raises AssertionError unless both measure the same.
-
-    Call it in a process of its own: a process that has used torch must not fork.
-    """
+    """Raises AssertionError unless both measure the same."""
     (own_loss, own_share), (loss, share) = (prepare(shape)[1]() for prepare in (ours, theirs))
     print(f"loss {own_loss:.4f} and {loss:.4f}, correct {100 * own_share:.3f} % and {100 * share:.3f} %", flush=True)
     assert abs(own_loss / loss - 1) < TOLERANCE
@@ -138,16 +115,13 @@ def check_same_result(shape: Shape) -> None:
 
 def comparison(shape: Shape) -> Comparison:
     """Returns the comparison for this shape."""
+    rows = f"{shape.num_rows} rows of up to {shape.row_length} tokens, {ROWS_PER_BATCH} per batch, bf16"
     own = Way("longmlm", partial(num_tokens_after, ours, shape))
-    return Comparison(shape.label, own, Way("transformers Trainer", partial(num_tokens_after, theirs, shape)), aim=1.5)
+    peer = Way("transformers Trainer", partial(num_tokens_after, theirs, shape))
+    return Comparison(f"{shape.model_label}, {rows}", own, peer, aim=1.5)
 
 
 if __name__ == "__main__":
-    small = Shape("small", 4, 256, 8192, num_rows=16, rows_per_batch=8)
-    base = Shape("RoBERTa-base", 12, 768, 50265, num_rows=16, rows_per_batch=8)
-    check = multiprocessing.get_context("fork").Process(target=check_same_result, args=(replace(small, num_rows=8),))
-    check.start()
-    check.join()
-    if check.exitcode:
-        sys.exit("both ways must measure the same")
+    base, small = (replace(shape, num_rows=16) for shape in (BASE, SMALL))
+    in_a_process(check_same_result, replace(small, num_rows=8))
     run("evaluation", __doc__ or "", [comparison(base)], [comparison(small)])

@@ -8,10 +8,10 @@ from functools import partial
 
 import torch
 from paired import Comparison, Way, run
+from steps import random_batch
 from transformers import BertConfig, BertForMaskedLM
 
 from longmlm.artifacts.provenance import Extension, ModelSource
-from longmlm.batches.collate import MlmBatch
 from longmlm.model.generated import rebuild_positions
 from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.settings.extend import PositionMode
@@ -32,9 +32,7 @@ def steps(num_layers: int, mode: PositionMode) -> Callable[[], int]:
     set_dropout(model, 0.0)
     objective = MlmObjective(model.train())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    input_ids = torch.randint(5, VOCABULARY, (1, LENGTH))
-    selected = torch.randperm(LENGTH)[: round(0.15 * LENGTH)].sort().values
-    batch = MlmBatch(input_ids, None, selected, input_ids[0, selected])
+    batch = random_batch(objective, 1, LENGTH, round(0.15 * LENGTH))
 
     def work(num_steps: int = NUM_STEPS) -> int:
         for _ in range(num_steps):

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from steps import BASE, SMALL, Shape, own_step
+from micro_batch_memory import CARD, Mode, rows_that_fit
+from steps import BASE, LARGE, SMALL, Shape, own_step
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
@@ -25,8 +25,6 @@ from longmlm.model.mlm import checkpoint_activations
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import ComputePrecision
 
-CARD_BYTES = 24 << 30
-LARGE = Shape("RoBERTa-large", 24, 1024, 50265, 1536, 0.1)
 LENGTHS, MEMORY_LENGTHS = (512, 1024, 1536, 2048), (512, 1024, 1536, 2048, 4096, 8192)
 NUM_STEPS, STEP_TOKENS = 10, 24576
 ALMOST_ALL = 1 - 1e-9  # of the tokens; rounded up to all of a row
@@ -42,35 +40,12 @@ class Line:
     value: str
 
 
-class Mode(NamedTuple):
-    """A way to train: its precision, whether the head runs at every position, whether activations are recomputed."""
-
-    name: str
-    precision: ComputePrecision
-    has_full_head: bool = False
-    is_checkpointed: bool = False
-
-    @property
-    def masking(self) -> Masking:
-        """Masks that select every token where the head runs at every position."""
-        return Masking(selected_fraction=ALMOST_ALL) if self.has_full_head else Masking()
-
-
 MODES = (
-    Mode("fp32, head at every position", "no", has_full_head=True),
+    Mode("fp32, head at every position", "no", ALMOST_ALL),
     Mode("fp32", "no"),
     Mode("bf16", "bf16"),
     Mode("bf16, recomputation", "bf16", is_checkpointed=True),
 )
-
-
-def planned_rows(shape: Shape, mode: Mode, memory_bytes: int = CARD_BYTES) -> int:
-    """Returns how many rows of a micro-batch fit into that memory by the cost model, which needs no weights."""
-    with torch.device("meta"):
-        model = shape.roberta()
-    is_half, fraction = mode.precision != "no", mode.masking.selected_fraction
-    cost = cost_of(model, Work(shape.row_length, fraction, is_half, mode.is_checkpointed, has_gpu=True))
-    return cost.fitting_rows(memory_bytes, cost.state_bytes)
 
 
 def kernels(shape: Shape, lengths: tuple[int, ...]) -> Iterator[Line]:
@@ -125,12 +100,12 @@ def memory(shapes: tuple[Shape, ...], lengths: tuple[int, ...]) -> Iterator[Line
     """
     if _has_gpu():
         total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, CARD_BYTES / total))
+        torch.cuda.set_per_process_memory_fraction(min(1.0, CARD / total))
     for shape in shapes:
         for length in lengths:
             for mode in MODES:
                 one = replace(shape, row_length=length, num_steps=1)
-                num_rows = planned_rows(one, mode)
+                num_rows = rows_that_fit(one, mode)
                 taken = _peak_memory(replace(one, num_rows=num_rows), mode) if _has_gpu() and num_rows else "not run"
                 yield Line("memory", f"{shape.name}, {mode.name}, rows of {length}", f"{num_rows} planned, {taken}")
 
@@ -143,7 +118,7 @@ def _peak_memory(shape: Shape, mode: Mode) -> str:
     if mode.is_checkpointed:
         checkpoint_activations(model)
     try:
-        step = own_step(shape, model, mode.precision, mode.masking)
+        step = own_step(shape, model, mode.precision, Masking(selected_fraction=mode.selected_fraction))
         float(step() + step())
     except torch.cuda.OutOfMemoryError:
         return "out of memory"

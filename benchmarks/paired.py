@@ -8,17 +8,19 @@ many times as good as the peer's our figure is: ours divided by the peer's for t
 import argparse
 import json
 import multiprocessing
-import multiprocessing.connection
 import resource
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, TypeVar, TypeVarTuple
 
 NUM_ROUNDS, QUICK_ROUNDS = 5, 3
 
 Unit = Literal["tokens/s", "GFLOP/s", "s"]
+Given = TypeVarTuple("Given")
+Found = TypeVar("Found")
 
 
 def rate(work: Callable[[], float]) -> float:
@@ -167,7 +169,7 @@ def _measure_alternately(ways: Sequence[Way], num_rounds: int) -> list[Measured]
     peaks = [0.0] * len(ways)
     for _ in range(num_rounds):
         for number, way in enumerate(ways):
-            figure, peak = _in_a_process(way)
+            figure, peak = in_a_process(_measure, way)
             figures[number].append(figure)
             peaks[number] = max(peaks[number], peak)
     return [
@@ -176,21 +178,33 @@ def _measure_alternately(ways: Sequence[Way], num_rounds: int) -> list[Measured]
     ]
 
 
-def _in_a_process(way: Way) -> tuple[float, float]:
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_measure, args=(way, sender))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        raise RuntimeError(f"{way.name} failed") from None
-    finally:
-        process.join()
-
-
-def _measure(way: Way, sender: multiprocessing.connection.Connection) -> None:
+def _measure(way: Way) -> tuple[float, float]:
     figure = way.figure(way.prepare())
     peaks = (resource.getrusage(of).ru_maxrss for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    sender.send((figure, max(peaks) / 2**20))
+    return figure, max(peaks) / 2**20
+
+
+def in_a_process(function: Callable[[*Given], Found], *arguments: *Given) -> Found:
+    """Returns what the function returns in a forked process, whose temporary files are removed at its end.
+
+    Raises RuntimeError if the process fails; its traceback is on stderr. Call it from a process that has not computed
+    with torch: one that has must not fork.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def work(folder: str) -> None:
+        tempfile.tempdir = folder
+        sender.send(function(*arguments))
+
+    with tempfile.TemporaryDirectory() as folder:
+        process = context.Process(target=work, args=(folder,))
+        process.start()
+        sender.close()
+        try:
+            return receiver.recv()
+        except EOFError:
+            process.join()
+            raise RuntimeError(f"{function} of {arguments} failed with exit code {process.exitcode}") from None
+        finally:
+            process.join()

@@ -9,7 +9,6 @@ divided by the seconds since the rows were opened.
     python benchmarks/start_up.py [--quick]
 """
 
-import multiprocessing
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import skip_first_batches
-from paired import Comparison, Way, run
+from paired import Comparison, Way, in_a_process, run
 from torch.utils.data import DataLoader, Dataset
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
@@ -106,7 +105,5 @@ def comparisons(folder: Path) -> list[Comparison]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         rows = Path(scratch) / "rows"
-        making = multiprocessing.get_context("fork").Process(target=make_rows, args=(rows,))
-        making.start()
-        making.join()
+        in_a_process(make_rows, rows)
         run("start-up", __doc__ or "", comparisons(rows), comparisons(rows))

@@ -27,7 +27,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from longmlm.batches.collate import collate
+from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow, mask_row
 from longmlm.data.rows import Row
 from longmlm.data.vocabulary import Maskable, load_vocabulary
@@ -68,10 +68,14 @@ class Shape:
     num_steps: int = 2
 
     @property
+    def model_label(self) -> str:
+        """The model in words."""
+        return f"{self.name} ({self.num_layers} x {self.width}, vocabulary {self.vocabulary:,})"
+
+    @property
     def label(self) -> str:
         """The shape in words."""
-        model = f"{self.name} ({self.num_layers} x {self.width}, vocabulary {self.vocabulary:,})"
-        return f"{model}, {self.num_rows} x {self.row_length} tokens, dropout {self.dropout}, bf16"
+        return f"{self.model_label}, {self.num_rows} x {self.row_length} tokens, dropout {self.dropout}, bf16"
 
     @property
     def tokens_per_step(self) -> int:
@@ -82,7 +86,7 @@ class Shape:
         """Returns the configuration, with the usual dropout of 0.1."""
         return roberta_config(self.num_layers, self.width, self.vocabulary, self.row_length)
 
-    def roberta(self) -> PreTrainedModel:
+    def roberta(self) -> RobertaForMaskedLM:
         """Returns an untrained model with this dropout."""
         torch.manual_seed(0)
         model = RobertaForMaskedLM(self.config()).train()
@@ -90,6 +94,12 @@ class Shape:
         return model
 
     @functools.cache  # noqa: B019 - shapes are few
+    def without_weights(self) -> RobertaForMaskedLM:
+        """Returns the same without weights. Nothing is computed, so that the process may fork."""
+        with torch.device("meta"):
+            return self.roberta()
+
+    @functools.cache  # noqa: B019
     def rows(self) -> np.ndarray:
         """Returns random token ids for the timed steps and one warm-up step."""
         size = ((self.num_steps + 1) * self.num_rows, self.row_length)
@@ -120,7 +130,17 @@ class MaskedRows(Dataset[dict[str, list[int]]]):
 
 
 BASE = Shape("RoBERTa-base", 12, 768, 50265, 1536, 0.1)
+LARGE = Shape("RoBERTa-large", 24, 1024, 50265, 1536, 0.1)
 SMALL = Shape("small", 4, 256, 8192, 1536, 0.1)
+
+
+def random_batch(objective: MlmObjective, num_rows: int, row_length: int, num_selected: int) -> MlmBatch:
+    """Returns rows of random tokens, some of them selected; packed if the objective reads packed batches."""
+    tokens = torch.randint(5, 8000, (num_rows * row_length,))
+    selected = torch.randperm(len(tokens))[:num_selected].sort().values
+    row_lengths = (row_length,) * num_rows if objective.reads_packed_batches else ()
+    input_ids = tokens.view(1 if row_lengths else num_rows, -1)
+    return MlmBatch(input_ids, None, selected, tokens[selected], row_lengths=row_lengths)
 
 
 def own_step(
@@ -150,10 +170,8 @@ def own_step(
 
 def flop_per_token(shape: Shape) -> float:
     """Returns the FLOP per token of a training step of longmlm, by the cost model."""
-    with torch.device("meta"):
-        model = shape.roberta()
-    selected_fraction = Masking().selected_fraction
-    return cost_of(model, Work(shape.row_length, selected_fraction, is_half=True, has_gpu=False)).flop_per_token
+    work = Work(shape.row_length, Masking().selected_fraction, is_half=True, has_gpu=False)
+    return cost_of(shape.without_weights(), work).flop_per_token
 
 
 def ours(shape: Shape) -> Callable[[], int]:

@@ -8,56 +8,32 @@ the peak memory of both grows linearly.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
-import torch
 from paired import Comparison, Way, run
-from steps import roberta_config
-from transformers import RobertaForMaskedLM
+from steps import BASE, SMALL, Shape, random_batch
 
-from longmlm.batches.collate import MlmBatch
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 
 WINDOW = Window(each_side=256, num_global=1)
-SELECTED = 7  # every seventh token
+SELECTED = 7  # one token in seven
 AIMS = {1024: 1.0, 2048: 1.0, 4096: 1.5, 8192: 2.5}
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The size of a RoBERTa model, and the length of its rows."""
-
-    name: str
-    num_layers: int
-    width: int
-    row_length: int
-
-    @property
-    def label(self) -> str:
-        """The shape in words."""
-        model = f"{self.name} ({self.num_layers} x {self.width}), 1 x {self.row_length} tokens"
-        return f"{model}, window of {WINDOW.each_side} on each side, {WINDOW.num_global} global, dropout 0.1, bf16"
 
 
 def training(shape: Shape, window: Window | None) -> Callable[[], int]:
     """Returns a function that runs one step, forward and backward, after one warm-up step."""
-    torch.manual_seed(0)
-    config = roberta_config(shape.num_layers, shape.width, 8192, shape.row_length)
-    model = RobertaForMaskedLM(config)
+    model = shape.roberta()
     use_window(model, window)
     use_packed_attention(model)
     objective = MlmObjective(model, "bf16").train()
-    tokens = torch.randint(300, 8000, (1, shape.row_length))
-    selected = torch.arange(0, shape.row_length, SELECTED)
-    row_lengths = (shape.row_length,) if objective.reads_packed_batches else ()
-    batch = MlmBatch(tokens, None, selected, tokens.flatten()[selected], row_lengths=row_lengths)
+    batch = random_batch(objective, 1, shape.row_length, -(-shape.row_length // SELECTED))
 
     def step() -> int:
-        (objective(batch).loss_sum / len(selected)).backward()
+        (objective(batch).loss_sum / batch.num_targets).backward()
         return shape.row_length
 
     step()
@@ -66,12 +42,14 @@ def training(shape: Shape, window: Window | None) -> Callable[[], int]:
 
 def comparison(shape: Shape) -> Comparison:
     """Returns the comparison for this shape."""
+    model = f"{shape.name} ({shape.num_layers} x {shape.width}), 1 x {shape.row_length} tokens"
+    label = f"{model}, window of {WINDOW.each_side} on each side, {WINDOW.num_global} global, dropout 0.1, bf16"
     own, peer = Way("window", partial(training, shape, WINDOW)), Way("full attention", partial(training, shape, None))
-    return Comparison(shape.label, own, peer, AIMS[shape.row_length])
+    return Comparison(label, own, peer, AIMS[shape.row_length])
 
 
 if __name__ == "__main__":
     lengths = (8192, 4096, 2048, 1024)
-    full = [comparison(Shape("RoBERTa-base", 12, 768, length)) for length in lengths]
-    quick = [comparison(Shape("small", 2, 256, length)) for length in lengths[1:]]
+    full = [comparison(replace(BASE, vocabulary=8192, row_length=length)) for length in lengths]
+    quick = [comparison(replace(SMALL, num_layers=2, row_length=length)) for length in lengths[1:]]
     run("window attention", __doc__ or "", full, quick)

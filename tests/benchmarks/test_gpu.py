@@ -6,6 +6,7 @@ from typing import Any
 import gpu
 import pytest
 import torch
+from micro_batch_memory import rows_that_fit
 from steps import BASE
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -67,7 +68,7 @@ def test_padded_rows_have_a_mask_that_only_the_memory_efficient_kernel_takes(cal
 
 @pytest.mark.parametrize("length", AUTHOR)
 def test_more_rows_fit_with_each_saving(length):
-    rows = [gpu.planned_rows(replace(BASE, row_length=length), mode) for mode in gpu.MODES]
+    rows = [rows_that_fit(replace(BASE, row_length=length), mode) for mode in gpu.MODES]
     assert [mode.name for mode in gpu.MODES][-2:] == ["bf16", "bf16, recomputation"]
     assert rows[0] <= rows[1] < rows[2] < rows[3]  # without recomputation, logits of all positions fit in the same room
     assert rows[2] > 4 * AUTHOR[length] and rows[3] > 2 * rows[2]
@@ -76,7 +77,7 @@ def test_more_rows_fit_with_each_saving(length):
 def test_a_row_of_four_times_the_length_takes_four_times_the_memory():
     """Attention saves nothing that grows with the square of the length on a GPU."""
     bf16 = gpu.MODES[2]
-    short, long = (gpu.planned_rows(replace(BASE, row_length=length), bf16) for length in (1024, 4096))
+    short, long = (rows_that_fit(replace(BASE, row_length=length), bf16) for length in (1024, 4096))
     assert abs(short - 4 * long) < 4
 
 
