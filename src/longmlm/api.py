@@ -27,6 +27,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
 from longmlm.batches.collate import collate
+from longmlm.batches.examples import IGNORED
 from longmlm.batches.masking import mask_row
 from longmlm.data.corpus import Document, document_of
 from longmlm.data.packing import TokenizedDocument
@@ -55,7 +56,6 @@ from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PackingMode, check_row_length
 from longmlm.settings.release import WeightType
 
-IGNORED = -100  # the label of a token that transformers' loss leaves out
 ORIGIN = "longmlm_origin"  # the attribute of an extended model that holds its Origin
 
 

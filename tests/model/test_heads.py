@@ -34,8 +34,8 @@ def encoder(any_kind: tuple[str, int], tmp_path_factory: pytest.TempPathFactory)
     return tiny_folder(tmp_path_factory.mktemp("encoder") / "model", *any_kind)
 
 
-def classifier(folder: Path, arm: Arm, is_multilabel: bool = False, seed: int = 0, has_head: bool = False):
-    return load_classifier(replace(arm, model=str(folder)), LABELS, is_multilabel, seed, has_head)
+def classifier(folder: Path, arm: Arm, is_multilabel: bool = False, seed: int = 0, keeps_head: bool = False):
+    return load_classifier(replace(arm, model=str(folder)), LABELS, is_multilabel, seed, keeps_head)
 
 
 def pad_of(loaded) -> int | None:
@@ -66,7 +66,7 @@ def test_a_trained_head_is_replaced_unless_the_trial_has_trained_it(encoder: Pat
     trained = classifier(encoder, Arm(reads="first"), seed=5)
     assert not any("head" in note for note in trained.notes)
     save_model(trained.model, trained.tokenizer, Carried(), tmp_path)
-    kept = classifier(tmp_path, Arm(reads="first"), seed=7, has_head=True)
+    kept = classifier(tmp_path, Arm(reads="first"), seed=7, keeps_head=True)
     torch.testing.assert_close(kept.model.state_dict(), trained.model.state_dict(), rtol=0, atol=0)
     renewed, again = (classifier(tmp_path, Arm(reads="first"), seed=7) for _ in range(2))
     assert renewed.notes[-1] == f"{tmp_path} has a trained head: it is replaced by a new one"
@@ -204,7 +204,7 @@ def test_a_chunk_model_of_any_family_is_saved_and_loaded(encoder: Path, pooling:
             parameter.mul_(1.01)
     before = logits_of(loaded, CHUNKED)
     save_model(loaded.model, loaded.tokenizer, Carried(), tmp_path / "saved")
-    again = classifier(tmp_path / "saved", arm, has_head=True)
+    again = classifier(tmp_path / "saved", arm, keeps_head=True)
     assert again.model.state_dict().keys() == loaded.model.state_dict().keys()
     torch.testing.assert_close(logits_of(again, CHUNKED), before)  # an LSTM computes in another order once loaded
     assert before.shape == (4, 3) and before.std() > 1e-3

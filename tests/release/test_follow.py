@@ -16,7 +16,7 @@ from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.folders import new_folder
 from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.release.follow import follow
-from longmlm.release.publishing import refusal
+from longmlm.release.publishing import reason_not_to_publish
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.run_folder import checkpoint_folder
 
@@ -134,14 +134,18 @@ def test_checkpoint_with_unreadable_state_is_named_once(run: Path, capsys: pytes
 
 
 def test_checkpoint_is_refused_unless_known_to_equal_its_base(run: Path) -> None:
-    assert refusal(checkpoint(run, 1, 12.0), allow_unrecovered=False) is None
+    assert reason_not_to_publish(checkpoint(run, 1, 12.0), allow_unrecovered=False) is None
     worse = checkpoint(run, 2, 9.5)
     unmeasured = checkpoint(run, 3, 12.0, base_cut=None)
-    assert "9.50 %" in (refusal(worse, allow_unrecovered=False) or "")
-    assert "base model" in (refusal(unmeasured, allow_unrecovered=False) or "")
-    assert refusal(worse, allow_unrecovered=True) is refusal(unmeasured, allow_unrecovered=True) is None
+    assert "9.50 %" in (reason_not_to_publish(worse, allow_unrecovered=False) or "")
+    assert "base model" in (reason_not_to_publish(unmeasured, allow_unrecovered=False) or "")
+    assert (
+        reason_not_to_publish(worse, allow_unrecovered=True)
+        is reason_not_to_publish(unmeasured, allow_unrecovered=True)
+        is None
+    )
     (worse / "state.json").write_text("damaged")
-    assert "state.json" in (refusal(worse, allow_unrecovered=True) or "")
+    assert "state.json" in (reason_not_to_publish(worse, allow_unrecovered=True) or "")
 
 
 def test_sigterm_leaves_no_scratch_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

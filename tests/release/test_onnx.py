@@ -21,7 +21,7 @@ from longmlm.release.export import export
 from longmlm.release.onnx_graph import INPUTS, write_graphs
 from longmlm.release.proof import INT8_SIMILARITY, ONNX_TOLERANCE, OnnxProof, prove
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
-from longmlm.reports.model_card import CardFacts, Licence, Training, addressed, model_card
+from longmlm.reports.model_card import CardFacts, Licence, Training, card_for_hub, model_card
 from longmlm.settings.release import ReleaseCard
 from tests.support.families import SPECIAL_OF_OTHERS
 from tests.support.tiny import (
@@ -124,11 +124,11 @@ def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, 
     (folder / "README.md").write_text(card.replace('session.run(["logits"]', 'session.run(["answers"]'))
     with pytest.raises(Exception, match="answers"):
         reload.run_card(folder)
-    on_hub = addressed(card, "hf", "owner/tiny", "v1")
+    on_hub = card_for_hub(card, "hf", "owner/tiny", "v1")
     assert 'AutoTokenizer.from_pretrained("owner/tiny", revision="v1")' in on_hub
     assert 'cached_file("owner/tiny", revision="v1", filename="onnx/mlm.onnx")' in on_hub
     assert 'pipeline("fill-mask", model="owner/tiny", revision="v1")' in on_hub
-    on_modelscope = addressed(on_hub, "ms", "owner/tiny")
+    on_modelscope = card_for_hub(on_hub, "ms", "owner/tiny")
     assert on_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 2
     assert 'cached_file(folder, filename="onnx/mlm.onnx")' in on_modelscope
 

@@ -17,7 +17,7 @@ from longmlm.reports.model_card import (
     CardFacts,
     Licence,
     Training,
-    addressed,
+    card_for_hub,
     model_card,
 )
 from longmlm.settings.release import ReleaseCard
@@ -246,10 +246,10 @@ def test_address_changes_the_code_and_nothing_else(
     provenance: Provenance, measured: Evaluation, rows: RowsManifest, has_onnx: bool
 ) -> None:
     card = render(provenance, measured, rows, has_onnx=has_onnx)
-    hub, modelscope = addressed(card, "hf", "owner/name", "v1"), addressed(card, "ms", "owner/name")
+    hub, modelscope = card_for_hub(card, "hf", "owner/name", "v1"), card_for_hub(card, "ms", "owner/name")
     assert hub.count('"owner/name", revision="v1"') == 1 + 2 * has_onnx
     assert modelscope.count('download_repo("owner/name", "model")') == 1 + has_onnx
-    assert addressed(addressed(card, "hf", "owner/name", "v1"), "", "tiny-40") == card
+    assert card_for_hub(card_for_hub(card, "hf", "owner/name", "v1"), "", "tiny-40") == card
     for text in (hub, modelscope):
         for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
             compile(code, "card", "exec")
@@ -282,7 +282,7 @@ def test_card_of_a_sentence_transformer_loads_it_from_where_it_is_published(
     assert "sentence-transformers model (Pooling, Normalize)" in card
     assert 'SentenceTransformer("tiny-40")' in card
     assert "sentence-transformers" not in render(provenance, measured, rows)
-    on_hub = addressed(card, "hf", "owner/tiny", "v1")
+    on_hub = card_for_hub(card, "hf", "owner/tiny", "v1")
     for call in (
         "SentenceTransformer(",
         "AutoTokenizer.from_pretrained(",
@@ -290,7 +290,7 @@ def test_card_of_a_sentence_transformer_loads_it_from_where_it_is_published(
         'pipeline("fill-mask", model=',
     ):
         assert f'{call}"owner/tiny", revision="v1"' in on_hub
-    on_modelscope = addressed(on_hub, "ms", "owner/tiny")
+    on_modelscope = card_for_hub(on_hub, "ms", "owner/tiny")
     assert on_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 3
     assert "SentenceTransformer(folder)" in on_modelscope
-    assert addressed(on_modelscope, "hf", "owner/tiny", "v1") == on_hub
+    assert card_for_hub(on_modelscope, "hf", "owner/tiny", "v1") == on_hub

@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 from longmlm.artifacts.downstream import LabelledSpan, Prediction
-from longmlm.scoring.scores import Metric, beyond, main_score, metrics_of
+from longmlm.scoring.scores import Metric, main_score, metrics_of, recall_beyond
 
 LABELS = tuple("abcdef")
 
@@ -111,7 +111,7 @@ def test_a_span_is_correct_if_borders_and_label_are() -> None:
     assert values[Metric("label", "a")] == pytest.approx(100 * 2 / 4)
     assert values[Metric("label", "b")] == 0
     assert scores["macro-F1"] == pytest.approx(25)
-    assert np.isnan(scores[beyond(512)])
+    assert np.isnan(scores[recall_beyond(512)])
     longer = Prediction(
         document="d",
         num_tokens=9,
@@ -128,7 +128,7 @@ def test_spans_are_counted_where_they_begin() -> None:
     positions = {metric.name: value for metric, value in values.items() if metric.group == "position"}
     assert list(positions)[:2] == ["0–511", "512–1023"] and list(positions)[-1] == "4096+"
     assert (positions["0–511"], positions["512–1023"], positions["4096+"]) == (100, pytest.approx(100 * 2 / 3), 0)
-    assert values[Metric("score", beyond(512))] == pytest.approx(100 / 3)
+    assert values[Metric("score", recall_beyond(512))] == pytest.approx(100 / 3)
     cuts = {metric.name: value for metric, value in values.items() if metric.group == "cut"}
     assert np.isnan([*cuts.values()]).all(), "a prediction of an earlier version has no distances"
 

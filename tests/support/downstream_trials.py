@@ -6,13 +6,20 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import ComparedTask, DownstreamComparison, DownstreamTrial, Prediction, TrialCost
+from longmlm.artifacts.downstream import (
+    MODEL,
+    ComparedTask,
+    DownstreamComparison,
+    DownstreamTrial,
+    Prediction,
+    TrialCost,
+)
 from longmlm.config import parse, read
 from longmlm.scoring.compared import compared
 from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials import downstream_running, running
-from longmlm.trials.downstream_planned import MODEL, TrialInputs
+from longmlm.trials.downstream_planned import TrialInputs
 from longmlm.trials.downstream_running import DownstreamTrials
 from longmlm.trials.planned import TRIAL
 

@@ -11,7 +11,7 @@ from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
-from longmlm.reports.model_card import addressed
+from longmlm.reports.model_card import card_for_hub
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pretrain import Start
@@ -60,7 +60,7 @@ def test_the_window_goes_from_extend_to_the_proof_of_a_release(settings, train, 
     card = (tmp_path / "released" / "README.md").read_text()
     assert "must be 1 for the first 2 tokens" in card
     assert "attends to 4 tokens on each side" in card
-    on_hub = addressed(card, "hf", "someone/tiny")
+    on_hub = card_for_hub(card, "hf", "someone/tiny")
     assert 'model = AutoModelForMaskedLM.from_pretrained("someone/tiny")' in on_hub
     assert "global_attention_mask=is_global" in on_hub
     exported = read_provenance(tmp_path / "released").trained.exported_accuracy

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from longmlm.artifacts.artifact import Artifact, Json, without
 from longmlm.settings.downstream import Arm, TaskKind, noun_of
 
+MODEL = "model"  # the fine-tuned model, in the folder of a trial
 DEFAULT_LENGTH = 512  # of an input, where an earlier version did not record it
 
 

@@ -15,7 +15,7 @@ from longmlm.model.architecture import LEARNED_FAMILIES, LearnedFamily
 from longmlm.model.chunks import ChunkClassifier
 from longmlm.model.encoding import LossSum, TaskObjective, input_starts
 from longmlm.model.loading import LoadedModel
-from longmlm.model.task_loading import load_for_task
+from longmlm.model.task_loading import config_of_labels, load_for_task
 from longmlm.settings.downstream import Arm
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -23,23 +23,19 @@ SINGLE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classifi
 
 
 def load_classifier(
-    arm: Arm, labels: tuple[str, ...], is_multilabel: bool, seed: int, has_head: bool = False
+    arm: Arm, labels: tuple[str, ...], is_multilabel: bool, seed: int, keeps_head: bool = False
 ) -> LoadedModel:
     """Returns the arm's model with a new head, initialised with `seed`, or with its own, if it is a trained classifier.
 
     Raises ModelError as load_for_task does.
     """
-    values: dict[str, object] = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: number for number, label in enumerate(labels)},
-        "problem_type": MULTI_LABEL if is_multilabel else SINGLE_LABEL,
-    }
+    values = {**config_of_labels(labels), "problem_type": MULTI_LABEL if is_multilabel else SINGLE_LABEL}
     name, revision = str(arm.model), arm.revision
     if arm.reads != "chunks":
-        return load_for_task(AutoModelForSequenceClassification, name, revision, seed, has_head, **values)
+        return load_for_task(AutoModelForSequenceClassification, name, revision, seed, keeps_head, values)
     values["chunk_pooling"] = arm.pooling
-    if has_head:
-        return load_for_task(ChunkClassifier, name, revision, seed, has_head, **values)
+    if keeps_head:
+        return load_for_task(ChunkClassifier, name, revision, seed, keeps_head, values)
     loaded = load_for_task(AutoModel, name, revision, seed)
     torch.manual_seed(seed)
     return replace(loaded, model=ChunkClassifier.around(loaded.model, **values))

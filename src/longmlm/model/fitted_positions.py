@@ -33,7 +33,7 @@ def fitted_table(
     heads and queries: that of the trained kernels' means by distance, and that of the table's own kernels. A penalty
     keeps rows close to `start`, whose scale the layers above are used to.
     """
-    torch_state = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     num_positions, begin = len(start), start.detach().float()
     goals = kernels_by_distance(trained.detach().float(), attention)
     table, scale = begin.clone().requires_grad_(), begin[1:].std()
@@ -41,7 +41,7 @@ def fitted_table(
     with torch.enable_grad(), Progress("fit positions", NUM_STEPS, "step") as progress:
         for step in progress.over(range(NUM_STEPS)):
             optimizer.param_groups[0]["lr"] = RATE * scale.item() * (1 - step / NUM_STEPS)
-            queries = torch.randint(1, num_positions, (NUM_QUERIES,), generator=torch_state)
+            queries = torch.randint(1, num_positions, (NUM_QUERIES,), generator=generator)
             reach = goals[0].shape[1] // 2
             distances = (torch.arange(1, num_positions) - queries.unsqueeze(1)).clamp(-reach, reach) + reach
             loss = CLOSENESS * ((table - begin) / scale).square().mean()

@@ -13,12 +13,12 @@ from longmlm.batches.tasks import TaskBatch
 from longmlm.errors import counted
 from longmlm.model.encoding import LossSum, TaskObjective, input_lengths, tokens_of
 from longmlm.model.loading import LoadedModel
-from longmlm.model.task_loading import load_for_task
+from longmlm.model.task_loading import config_of_labels, load_for_task
 from longmlm.model.window_attention import window_of
 from longmlm.settings.downstream import Arm
 
 
-def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int, has_head: bool = False) -> LoadedModel:
+def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int, keeps_head: bool = False) -> LoadedModel:
     """Returns the arm's model with a new head for the BIO classes of the labels, or with its own, if it is a labeller.
 
     Raises ModelError as load_for_task does.
@@ -29,12 +29,11 @@ def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int, has_head: bool =
         str(arm.model),
         arm.revision,
         seed,
-        has_head,
-        id2label=dict(enumerate(names)),
-        label2id={label: number for number, label in enumerate(names)},
+        keeps_head,
+        config_of_labels(names),
     )
     window = window_of(loaded.model.config)
-    if has_head or window is None or window.covers(loaded.model.config.max_position_embeddings):
+    if keeps_head or window is None or window.covers(loaded.model.config.max_position_embeddings):
         return loaded
     if not window.num_global:
         return loaded

@@ -73,7 +73,7 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     check_architecture(config, name)
     if new_head:
         torch.manual_seed(seed)
-    model, info = pretrained(AutoModelForMaskedLM, name, folder, config)
+    model, info = load_weights(AutoModelForMaskedLM, name, folder, config)
     notes = [*snapshot.notes, *_check_missing(name, model, info, new_head)]
     check_unexpected(name, model, info["unexpected_keys"], has_code)
     notes += loading_notes(name, folder, config, has_code)
@@ -181,7 +181,7 @@ def load_config(name: str, folder: Path) -> tuple[Any, bool]:  # Any: each famil
     return config, has_code
 
 
-def pretrained(auto_class: Any, name: str, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
+def load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
     """Returns the model in a folder, in fp32, of one of transformers' Auto classes, and transformers' loading info.
 
     Weights of another shape than the config specifies are listed there and initialised: the caller refuses them.

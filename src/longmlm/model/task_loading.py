@@ -1,5 +1,6 @@
 """Loads an encoder with the head of a task, from a folder or a hub: any encoder in transformers."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ from longmlm.model.loading import (
     library_errors,
     load_config,
     load_tokenizer,
+    load_weights,
     loading_notes,
-    pretrained,
 )
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
@@ -34,14 +35,14 @@ def load_for_task(
     revision: str | None = None,
     seed: int = 0,
     keeps_head: bool = False,
-    **values: object,
+    config_values: Mapping[str, object] | None = None,
 ) -> LoadedModel:
     """Returns the encoder in a folder or on the hub with the head of one of transformers' Auto classes, in fp32.
 
-    `values` are set in its config. The head is initialised with `seed`, also where the checkpoint has a trained one,
-    unless `keeps_head` is set; so is the encoder's pooler where the checkpoint has none. The model attends within the
-    window that its longmlm.json records, if there is one; if not, it reads packed batches where it can. A Longformer
-    has a window of its own, in its config.
+    `config_values` are set in its config. The head is initialised with `seed`, also where the checkpoint has a trained
+    one, unless `keeps_head` is set; so is the encoder's pooler where the checkpoint has none. The model attends within
+    the window that its longmlm.json records, if there is one; if not, it reads packed batches where it can. A
+    Longformer has a window of its own, in its config.
 
     Code in a repository is never run. Raises ModelError for a model that is missing, altered or unreadable, with
     missing weights of the encoder or tokenizer, weights that its config does not describe, token ids beyond the word
@@ -54,10 +55,10 @@ def load_for_task(
     config, has_code = load_config(name, folder)
     if config.model_type in FAMILIES:
         check_architecture(config, name)
-    for key, value in values.items():
+    for key, value in (config_values or {}).items():
         setattr(config, key, value)
     torch.manual_seed(seed)
-    model, info = pretrained(auto_class, name, folder, config)
+    model, info = load_weights(auto_class, name, folder, config)
     _check_encoder(name, model, info)
     replaced = () if keeps_head else _with_new_head(name, model, info, seed)
     check_unexpected(name, model, info["unexpected_keys"], has_code)
@@ -72,6 +73,11 @@ def load_for_task(
     use_packed_attention(model.base_model)
     notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code), *replaced)
     return LoadedModel(model, tokenizer, snapshot.commit, notes, provenance)
+
+
+def config_of_labels(labels: Sequence[str]) -> dict[str, object]:
+    """Returns what the config of a model says about its labels."""
+    return {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
 
 
 def stock_global_tokens(auto_class: Any) -> int:

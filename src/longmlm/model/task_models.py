@@ -20,13 +20,13 @@ def load_task_model(
     config: DownstreamTrialConfig, corpus: LabelledCorpus, checkpoint: str | None = None
 ) -> LoadedModel:
     """Returns the arm's model with the new head that its task needs, or the model of a checkpoint of the trial."""
-    is_trained = checkpoint is not None
-    arm = replace(config.arm, model=checkpoint, revision=None) if is_trained else config.arm
+    keeps_head = checkpoint is not None
+    arm = replace(config.arm, model=checkpoint, revision=None) if checkpoint else config.arm
     match config.task.kind:
         case "classification":
-            return load_classifier(arm, corpus.labels, corpus.is_multilabel, config.seed, has_head=is_trained)
+            return load_classifier(arm, corpus.labels, corpus.is_multilabel, config.seed, keeps_head=keeps_head)
         case "labelling":
-            return load_labeller(arm, corpus.labels, config.seed, has_head=is_trained)
+            return load_labeller(arm, corpus.labels, config.seed, keeps_head=keeps_head)
         case "similarity":
             return load_embedder(arm)
         case _:

@@ -32,11 +32,11 @@ def export(trained: LoadedModel, weights: WeightType, folder: Path, max_shard_si
     stock.to(TYPES[weights])
     stock.config.dtype = TYPES[weights]
     trained.tokenizer.model_max_length = num_positions
-    carried = rounded(carried_by(trained), weights)
+    carried = carried_in_type(carried_by(trained), weights)
     save_model(stock, trained.tokenizer, carried, folder, max_shard_size=max_shard_size)
 
 
-def rounded(carried: Carried, weights: WeightType) -> Carried:
+def carried_in_type(carried: Carried, weights: WeightType) -> Carried:
     """Returns what a model carries, with its weights cast to the stored type."""
     stored = {name: value.to(TYPES[weights]) for name, value in carried.weights.items() if value.is_floating_point()}
     return replace(carried, weights={**carried.weights, **stored})

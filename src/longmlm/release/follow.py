@@ -8,7 +8,7 @@ from pathlib import Path
 from longmlm.artifacts.metrics import METRICS_FILE
 from longmlm.artifacts.run import RunSummary
 from longmlm.errors import ArtifactError, ReleaseError, UnavailableError, UserError
-from longmlm.release.publishing import refusal, step_of
+from longmlm.release.publishing import reason_not_to_publish, step_label
 from longmlm.training.run_folder import evaluated_checkpoints, list_checkpoints, read_state
 
 POLL_SECONDS = 30.0
@@ -27,11 +27,11 @@ def follow(run: Path, allow_unrecovered: bool, publish_step: Callable[[Path], No
         best = max(evaluated_checkpoints(run), default=(0.0, None))[1]
         for folder in unreadable_checkpoints(run) - reported:
             reported.add(folder)
-            print(f"{step_of(folder)} is skipped: its state.json cannot be read", file=sys.stderr, flush=True)
+            print(f"{step_label(folder)} is skipped: its state.json cannot be read", file=sys.stderr, flush=True)
         if best is not None and best != published:
             try:
-                if reason := refusal(best, allow_unrecovered):
-                    print(f"{step_of(best)} is not published: {reason}", flush=True)
+                if reason := reason_not_to_publish(best, allow_unrecovered):
+                    print(f"{step_label(best)} is not published: {reason}", flush=True)
                 else:
                     publish_step(best)
                 published = best
@@ -40,7 +40,7 @@ def follow(run: Path, allow_unrecovered: bool, publish_step: Callable[[Path], No
                 may_pass = isinstance(error, UnavailableError) or not best.is_dir()
                 if was_finished or not may_pass:
                     raise
-                print(f"{step_of(best)} is not published yet: {error}", file=sys.stderr, flush=True)
+                print(f"{step_label(best)} is not published yet: {error}", file=sys.stderr, flush=True)
         elif was_finished:
             print("the run is finished", flush=True)
             return

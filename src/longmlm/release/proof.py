@@ -23,7 +23,7 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
 from longmlm.model.saving import full_disk_as_os_error
 from longmlm.release import reload
-from longmlm.release.export import TYPES, rounded
+from longmlm.release.export import TYPES, carried_in_type
 from longmlm.release.longformer import carried_by
 from longmlm.release.onnx_graph import Embeddings
 from longmlm.release.reload import CARRIED, ENCODER, ENCODER_INT8, MASKED, MLM, MLM_INT8
@@ -137,20 +137,22 @@ def prove(
     content = _reference(stored, rows, base_positions)
     if (folder / MLM).is_file():
         content |= _onnx_reference(stored, content, trained, rows)
-    content |= {f"{CARRIED}{name}": value for name, value in rounded(carried_by(trained), weights).weights.items()}
+    content |= {
+        f"{CARRIED}{name}": value for name, value in carried_in_type(carried_by(trained), weights).weights.items()
+    }
     with tempfile.TemporaryDirectory() as scratch:
         reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
         with full_disk_as_os_error(reference):
             save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, reference)
         text.write_text(masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions)), encoding="utf-8")
-        report = reloaded(folder, reference, text)
+        report = reload_in_process(folder, reference, text)
     onnx = report.pop("onnx")
     proof = Proof(**report, onnx=onnx and OnnxProof(**onnx))
     _check(proof, num_positions, reload.is_tied(stored))
     return proof
 
 
-def reloaded(folder: Path, *arguments: object) -> dict[str, Any]:
+def reload_in_process(folder: Path, *arguments: object) -> dict[str, Any]:
     """Returns what the script reload.py reports about a folder, in a process without longmlm.
 
     Raises ReleaseError if the script fails.

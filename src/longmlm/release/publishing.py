@@ -13,7 +13,7 @@ from longmlm.errors import FolderError
 from longmlm.folders import MANIFEST, entry_of, new_folder, read_manifest, write_json
 from longmlm.hubs.publish import publish
 from longmlm.release.build import ReleaseSettings, ReleaseSource, build
-from longmlm.reports.model_card import addressed, training_of
+from longmlm.reports.model_card import card_for_hub, training_of
 from longmlm.settings.publishing import Target
 from longmlm.training.run_folder import verify_checkpoint
 
@@ -28,14 +28,14 @@ def address_card(folder: Path, target: Target) -> None:
     """Makes the card's code load the model from the hub it is published to, or from a folder if it is not on a hub."""
     card, manifest = folder / REPOCARD_NAME, read_manifest(folder)
     hub, name = ("", folder.name) if target.hub == "storage" else (target.hub, target.name)
-    card.write_text(addressed(card.read_text(encoding="utf-8"), hub, name, target.revision), encoding="utf-8")
+    card.write_text(card_for_hub(card.read_text(encoding="utf-8"), hub, name, target.revision), encoding="utf-8")
     manifest["files"][REPOCARD_NAME] = asdict(entry_of(card))
     write_json(folder / MANIFEST, manifest)
 
 
 def publish_checkpoint(checkpoint: Path, rows: Rows, settings: ReleaseSettings, target: Target) -> None:
     """Releases one checkpoint of a run into a temporary folder and publishes it as the whole content of the branch."""
-    title, output = f"{settings.card.title}, {step_of(checkpoint)}", settings.output
+    title, output = f"{settings.card.title}, {step_label(checkpoint)}", settings.output
     source = ReleaseSource(checkpoint, read_provenance(checkpoint), rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as scratch:
@@ -51,14 +51,14 @@ def publish_checkpoints(checkpoints: Sequence[Path], rows: Rows, settings: Relea
     On ModelScope a revision is a tag of the only branch, so the release itself must be published afterwards.
     """
     for checkpoint in checkpoints:
-        if reason := refusal(checkpoint, settings.recipe.allow_unrecovered):
-            print(f"{step_of(checkpoint)} is not published: {reason}")
+        if reason := reason_not_to_publish(checkpoint, settings.recipe.allow_unrecovered):
+            print(f"{step_label(checkpoint)} is not published: {reason}")
         else:
             revision = f"step-{int(checkpoint.name.removeprefix('step-'))}"
             publish_checkpoint(checkpoint, rows, settings, replace(target, revision=revision))
 
 
-def refusal(folder: Path, allow_unrecovered: bool) -> str | None:
+def reason_not_to_publish(folder: Path, allow_unrecovered: bool) -> str | None:
     """Returns why a checkpoint must not be published: it is damaged, or worse than its base model, or unmeasured.
 
     The last two are allowed with `allow_unrecovered`. None for a checkpoint that may be published.
@@ -80,6 +80,6 @@ def refusal(folder: Path, allow_unrecovered: bool) -> str | None:
     return None
 
 
-def step_of(checkpoint: Path) -> str:
+def step_label(checkpoint: Path) -> str:
     """Returns a checkpoint's step in words, such as step 1,000 for step-00001000."""
     return f"step {int(checkpoint.name.removeprefix('step-')):,}"

@@ -28,13 +28,12 @@ from longmlm.release import reload
 from longmlm.release.build import ReleaseSettings, new_release_id
 from longmlm.release.export import TYPES
 from longmlm.release.longformer import as_longformer, longformer_problem, longformer_window
-from longmlm.release.proof import TOLERANCE, check_faithful, reloaded
+from longmlm.release.proof import TOLERANCE, check_faithful, reload_in_process
 from longmlm.reports.model_card import licence_of
 from longmlm.reports.task_card import TaskFacts, task_card
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, TaskKind
 from longmlm.settings.release import ReleaseRecipe
 
-MODEL = "model"  # in the folder of a trial
 AUTO_CLASSES: Mapping[TaskKind, str] = {
     "classification": "AutoModelForSequenceClassification",
     "labelling": "AutoModelForTokenClassification",
@@ -182,7 +181,7 @@ def _prove(loaded: LoadedModel, kind: TaskKind, folder: Path) -> float:
         reference = Path(scratch) / "reference.safetensors"
         with full_disk_as_os_error(reference):
             save_file(_reference(loaded), reference)
-        report = reloaded(folder, reference, "", AUTO_CLASSES[kind])
+        report = reload_in_process(folder, reference, "", AUTO_CLASSES[kind])
     difference = report["largest_difference"]
     check_faithful(report, [] if difference <= TOLERANCE else [f"outputs differ by {difference:.2e}"])
     return difference

@@ -21,7 +21,7 @@ from longmlm.reports.downstream_details import (
 from longmlm.reports.downstream_finding import finding, metric_of, points, sign
 from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
 from longmlm.reports.tables import Table, percent
-from longmlm.scoring.scores import beyond
+from longmlm.scoring.scores import recall_beyond
 
 SCORES_PICTURE, DIFFERENCES_PICTURE = "scores.png", "differences.png"
 
@@ -94,7 +94,9 @@ def arms_table(comparison: DownstreamComparison) -> Table:
     """
     is_unpaired = any(arm.num_unpaired for arm in comparison.arms)
     shown = [
-        number for number, score in enumerate(comparison.arms[0].scores) if score.metric != beyond(comparison.length)
+        number
+        for number, score in enumerate(comparison.arms[0].scores)
+        if score.metric != recall_beyond(comparison.length)
     ]
     main_name, *names = [f"{comparison.arms[0].scores[number].metric} (%)" for number in shown]
     lines = []
@@ -212,27 +214,27 @@ def _seeds(comparison: DownstreamComparison) -> list[int]:
 def _lead(comparison: DownstreamComparison) -> str:
     task, num_seeds = comparison.task, len(_seeds(comparison))
     tested = max(comparison.arms, key=lambda arm: arm.num_documents)
-    several, per_seed = tested.num_documents, tested.documents_per_seed
+    num_documents, per_seed = tested.num_documents, tested.documents_per_seed
     noun = task.noun
-    drawn = f" Each seed draws other test {noun}s, {per_seed:,} of these." if 0 < per_seed < several else ""
+    drawn = f" Each seed draws other test {noun}s, {per_seed:,} of these." if 0 < per_seed < num_documents else ""
     folds = f", cross-validation with {task.num_folds} folds" if task.num_folds else ""
     untested = f" Not tested: {_untested(comparison)}." if task.num_untested else ""
-    tested_with = f"{counted(several, f'test {noun}')}{folds}, {counted(num_seeds, 'seed')}"
+    tested_with = f"{counted(num_documents, f'test {noun}')}{folds}, {counted(num_seeds, 'seed')}"
     return f"{_capital(task.kind)} of {tested_with}.{drawn}{untested}"
 
 
 def _untested(comparison: DownstreamComparison) -> str:
     noun, number = comparison.task.noun, comparison.task.num_untested
-    several = " with some seed" if len(_seeds(comparison)) > 1 else ""
-    return f"{counted(number, noun)}{several}, since no training {noun} has all of the labels"
+    with_seed = " with some seed" if len(_seeds(comparison)) > 1 else ""
+    return f"{counted(number, noun)}{with_seed}, since no training {noun} has all of the labels"
 
 
 def _scores_text(comparison: DownstreamComparison) -> str:
-    several, noun = len(_seeds(comparison)) > 1, comparison.task.noun
+    has_seeds, noun = len(_seeds(comparison)) > 1, comparison.task.noun
     return (
         f"Ranked by {metric_of(comparison)}: computed over all test {noun}s of a seed"
-        f"{', averaged over seeds' if several else ''}. Low and high: 95 % interval of 2,000 bootstrap resamples of "
-        f"the {noun}s{' and of the seeds' if several else '; one seed says nothing about how much training varies'}. "
+        f"{', averaged over seeds' if has_seeds else ''}. Low and high: 95 % interval of 2,000 bootstrap resamples of "
+        f"the {noun}s{' and of the seeds' if has_seeds else '; one seed says nothing about how much training varies'}. "
         f"The difference is that from the baseline, {comparison.task.baseline}."
     )
 
@@ -248,11 +250,11 @@ def _differences_text(comparison: DownstreamComparison) -> str:
 
 def _facts(comparison: DownstreamComparison) -> dict[str, str]:
     task = comparison.task
-    several, noun = ", several per document" if task.is_multilabel else "", task.noun
+    per_document, noun = ", several per document" if task.is_multilabel else "", task.noun
     return {
         f"{noun}s": f"{task.num_documents:,}",
         "records set aside": f"{task.num_set_aside:,}",
-        "labels": f"{len(task.labels):,}{several}" if task.labels else "–",
+        "labels": f"{len(task.labels):,}{per_document}" if task.labels else "–",
         "folds": f"{task.num_folds}, every {noun} in one test set per seed" if task.num_folds else "one split",
         **({"not tested": _untested(comparison)} if task.num_untested else {}),
         "seeds": ", ".join(map(str, _seeds(comparison))),

@@ -8,7 +8,7 @@ from longmlm.artifacts.trials import values_in_words
 from longmlm.reports.charts import Chart, Colour, Series
 from longmlm.reports.pages import Section, WeightedText
 from longmlm.reports.tables import Table, percent
-from longmlm.scoring.scores import CUT_STARTS, beyond, bin_names, position_starts
+from longmlm.scoring.scores import CUT_STARTS, bin_names, position_starts, recall_beyond
 
 COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
 MAX_SPANS = 40  # that are shown
@@ -39,7 +39,7 @@ def position_sections(comparison: DownstreamComparison) -> list[Section]:
 
 def beyond_table(comparison: DownstreamComparison) -> Table:
     """Returns, per arm, the share of the true entities beyond an input of the baseline that it found."""
-    name = beyond(comparison.length)
+    name = recall_beyond(comparison.length)
     by_arm = [(arm.arm, next(score for score in arm.scores if score.metric == name)) for arm in comparison.arms]
     lines = [[name, *(percent(value, 1) for value in (score.mean, score.low, score.high))] for name, score in by_arm]
     return Table(["arm", "found (%)", "95 % low", "95 % high"], lines)

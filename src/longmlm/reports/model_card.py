@@ -98,7 +98,7 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     )
 
 
-def addressed(card: str, hub: str, name: str, revision: str | None = None) -> str:
+def card_for_hub(card: str, hub: str, name: str, revision: str | None = None) -> str:
     """Returns the card with code that loads the model from the hub, "hf" or "ms", or else from a folder."""
     task = re.search(r'pipeline\("([\w-]+)"', card)
     target = {"hub": hub, "name": name, "revision_argument": f', revision="{revision}"' if revision else ""}

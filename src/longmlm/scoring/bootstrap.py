@@ -6,7 +6,7 @@ Documents of one unit, such as copies or those of one author, are drawn together
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from longmlm.artifacts.downstream import Score
 from longmlm.scoring.scores import Measure
@@ -26,7 +26,7 @@ def resampled(measures: Sequence[Measure], units: Sequence[str]) -> list[Values]
     it would be the same in all of them.
     """
     numbers = np.unique(np.array(units, dtype=object), return_inverse=True)[1]
-    blocks = [[each.values(weights) for each in measures] for weights in _weights(units)]
+    blocks = [[each.values(weights) for each in measures] for weights in _weights(numbers)]
     by_measure = [np.concatenate(values) for values in zip(*blocks, strict=True)]
     for each, values in zip(measures, by_measure, strict=True):
         is_single = [len(np.unique(numbers[of_metric])) < 2 for of_metric in each.counted.T]  # noqa: PLR2004
@@ -63,15 +63,14 @@ def scores(names: Sequence[str], values: Values) -> list[Score]:
     return computed
 
 
-def _weights(units: Sequence[str]) -> Iterator[Float[np.ndarray, "resamples documents"]]:
+def _weights(units: Int64[np.ndarray, " documents"]) -> Iterator[Float[np.ndarray, "resamples documents"]]:
     """Yields how often each document occurs: once, then in each resample, some of them at a time."""
+    num_units = int(units.max(initial=-1)) + 1
     yield np.ones((1, len(units)))
-    names, unit_numbers = np.unique(np.array(units, dtype=object), return_inverse=True)
-    num_units = len(names)
     generator = np.random.default_rng(SEED)
     rows = max(1, BLOCK_ENTRIES // max(1, len(units)))
     for first in range(0, NUM_RESAMPLES, rows):
         size = (min(rows, NUM_RESAMPLES - first), num_units)
         drawn = generator.integers(num_units, size=size) + num_units * np.arange(size[0])[:, None]
         counts = np.bincount(drawn.ravel(), minlength=size[0] * num_units).reshape(size)
-        yield counts[:, unit_numbers].astype(np.float64)
+        yield counts[:, units].astype(np.float64)

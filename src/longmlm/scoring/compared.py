@@ -1,4 +1,4 @@
-"""Trials of the downstream command to its comparison: the values chosen for each arm, scores, differences, costs."""
+"""Compares the arms of the downstream command: the values chosen for each, its scores, differences and costs."""
 
 import math
 import statistics

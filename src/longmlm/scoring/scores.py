@@ -110,7 +110,7 @@ def metrics_of(
             counts = [[*_class_counts(row, labels)] if row else [] for row in rows]
             return _ratios((*(Metric("score", name) for name in names), *of_labels), counts)
         case "labelling":
-            names = ("entity F1", "precision", "recall", MACRO, beyond(length))
+            names = ("entity F1", "precision", "recall", MACRO, recall_beyond(length))
             positions = (Metric("position", name) for name in bin_names(position_starts(length)))
             cuts = (Metric("cut", name) for name in bin_names(CUT_STARTS))
             counts = [[*_span_counts(row, length)] if row else [] for row in rows]
@@ -179,7 +179,7 @@ def _span_counts(row: Prediction, length: int) -> Iterator[Count]:
         yield Metric("score", "precision"), is_found, not is_true
         yield Metric("score", "recall"), is_found, is_true
         if is_true and token >= length:
-            yield Metric("score", beyond(length)), is_found, 1
+            yield Metric("score", recall_beyond(length)), is_found, 1
 
 
 def _f1_metrics(label: str, token: int, distance: int, length: int) -> Iterator[Metric]:
@@ -191,7 +191,7 @@ def _f1_metrics(label: str, token: int, distance: int, length: int) -> Iterator[
         yield Metric("cut", _bin_name(CUT_STARTS, distance))
 
 
-def beyond(length: int) -> str:
+def recall_beyond(length: int) -> str:
     """Returns the name of the metric that counts only the true spans after the first `length` tokens."""
     return f"recall beyond token {length}"
 

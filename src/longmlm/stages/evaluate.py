@@ -17,7 +17,7 @@ from longmlm.runtime.collectives import broadcast_from_main, local_main_first
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.training.run_folder import evaluations_of, model_folder
+from longmlm.training.run_folder import evaluations_of, model_or_best_checkpoint
 
 
 def evaluate(config: EvaluateConfig) -> None:
@@ -25,7 +25,7 @@ def evaluate(config: EvaluateConfig) -> None:
     output = Path(config.output)
     check_output(output)
     curve = evaluations_of(Path(config.run)) if config.run else ()
-    names = [str(model_folder(name)) for name in (config.long_before, config.long_after) if name]
+    names = [model_or_best_checkpoint(name) for name in (config.long_before, config.long_after) if name]
     after_sha256 = weights_sha256(names[-1]) if config.long_after else None
     precision = resolved_precision(config.recipe.precision)
     accelerator = launch(precision)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import DownstreamTrial
+from longmlm.artifacts.downstream import MODEL, DownstreamTrial
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import RunSummary
@@ -39,13 +39,20 @@ from longmlm.runtime.signals import stop_on_signal
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.training.encoder_predictor import EncoderPredictor
-from longmlm.training.finetuning import Trial, check_longest_input, cost_of_trial, input_length, open_run, padding_token
+from longmlm.training.finetuning import (
+    FinetuningTrial,
+    check_longest_input,
+    cost_of_trial,
+    input_length,
+    open_run,
+    padding_token,
+)
 from longmlm.training.loop import start, train, write_summary
-from longmlm.training.micro_batch import evaluation_rows
+from longmlm.training.micro_batch import fitting_evaluation_rows
 from longmlm.training.run_folder import CHECKPOINTS, best_checkpoint, read_state
 from longmlm.training.tracker import tracked
 from longmlm.training.vectors import read_vectors, write_vectors
-from longmlm.trials.downstream_planned import MODEL, documents_sha256
+from longmlm.trials.downstream_planned import documents_sha256
 from longmlm.trials.planned import TRIAL
 
 
@@ -63,7 +70,7 @@ def finetune(folder: Path) -> None:
         if config.arm.model is None:
             fitted = fit_tfidf_arm(config, corpus, fold)
         else:
-            fitted = fit_encoder(open_trial(folder, config, corpus, fold))
+            fitted = fit_encoder(launch_trial(folder, config, corpus, fold))
         if fitted is not None:
             result = trial_result(fitted, config, corpus, fold)
             if isinstance(fitted.predictor, EncoderPredictor):
@@ -87,7 +94,7 @@ def fit_tfidf_arm(config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: F
     return FitResult(predictor=model, dev_scores=(model.dev_score,), seconds=time.monotonic() - since)
 
 
-def fit_encoder(trial: Trial) -> FitResult | None:
+def fit_encoder(trial: FinetuningTrial) -> FitResult | None:
     """Returns the encoder of the best epoch, fine-tuned if the arm is trained; None after a stop signal."""
     if not trial.config.arm.is_trained(trial.config.task.kind):
         return best_encoder(trial, None)
@@ -95,14 +102,14 @@ def fit_encoder(trial: Trial) -> FitResult | None:
     return best_encoder(trial, summary) if summary else None
 
 
-def open_trial(folder: Path, config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fold) -> Trial:
+def launch_trial(folder: Path, config: DownstreamTrialConfig, corpus: LabelledCorpus, fold: Fold) -> FinetuningTrial:
     """Returns the trial on this launch."""
     precision, runtime = resolved_precision(config.recipe.precision), config.runtime
     accelerator = launch(precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds)
-    return Trial(folder, config, to_toml(config), corpus, fold, accelerator)
+    return FinetuningTrial(folder, config, to_toml(config), corpus, fold, accelerator)
 
 
-def train_trial(trial: Trial) -> RunSummary | None:
+def train_trial(trial: FinetuningTrial) -> RunSummary | None:
     """Trains until the last epoch, or until the development score stops rising; None after a stop signal."""
     task, run, resumed_from = open_run(trial)
     tracker = trial.config.tracking.tracker if run.accelerator.is_main_process else None
@@ -120,8 +127,11 @@ def train_trial(trial: Trial) -> RunSummary | None:
     return artifact.read(RunSummary, run.folder / RunSummary.FILE)
 
 
-def best_encoder(trial: Trial, summary: RunSummary | None) -> FitResult:
-    """Loads and saves the model of the best epoch; without a summary, loads the arm's own model and saves nothing."""
+def best_encoder(trial: FinetuningTrial, summary: RunSummary | None) -> FitResult:
+    """Returns the arm's model, ready to predict: that of the best epoch, which is also saved, or its own as it is.
+
+    An arm that trains nothing has no summary.
+    """
     config, accelerator = trial.config, trial.accelerator
     accelerator.free_memory()  # it holds the model of the last epoch
     checkpoint = best_checkpoint(trial.folder, first_step=1) if summary else None
@@ -138,7 +148,9 @@ def best_encoder(trial: Trial, summary: RunSummary | None) -> FitResult:
         check_longest_input(config, objective, examples, pad)
     for note in check_packed_examples(objective, examples, pad):
         accelerator.print(note)
-    rows = evaluation_rows(accelerator, config.runtime, cost_of_trial(config, loaded, examples, objective.precision))
+    rows = fitting_evaluation_rows(
+        accelerator, config.runtime, cost_of_trial(config, loaded, examples, objective.precision)
+    )
     predictor = EncoderPredictor(trial, loaded, objective, pad, rows)
     length = input_length(config, loaded.model, loaded.tokenizer) - loaded.tokenizer.num_special_tokens_to_add()
     if summary is None:

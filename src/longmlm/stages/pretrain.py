@@ -51,7 +51,7 @@ from longmlm.training.run import Run, RunRecord, Task
 from longmlm.training.run_folder import (
     VerifiedCheckpoint,
     check_still_newest,
-    model_folder,
+    model_or_best_checkpoint,
     newest_verified,
     read_state,
 )
@@ -211,7 +211,7 @@ def load_start(
     """
     start_from, seed = config.start, config.recipe.seed
     if resumed_from is None and start_from.checkpoint is not None:
-        source = str(model_folder(start_from.checkpoint))
+        source = model_or_best_checkpoint(start_from.checkpoint)
         commit = broadcast_from_main(accelerator, lambda: snapshot_of(source, start_from.revision).commit)
         loaded = load_model(source, commit or start_from.revision, start_from.new_head, seed)
         return loaded, loaded.provenance_of_run(source)

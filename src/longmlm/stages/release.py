@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
+from longmlm.artifacts.downstream import MODEL, DownstreamComparison, DownstreamTrial
 from longmlm.config import read
 from longmlm.errors import ReleaseError
 from longmlm.hubs.publish import check_can_publish
@@ -12,11 +12,11 @@ from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, w
 from longmlm.release.follow import follow
 from longmlm.release.onnx_graph import check_onnx_installed
 from longmlm.release.publishing import publish_checkpoint, publish_checkpoints, publish_release
-from longmlm.release.task import MODEL, TaskSource, check_task_recipe, trial_folder, write_task_release
+from longmlm.release.task import TaskSource, check_task_recipe, trial_folder, write_task_release
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseConfig
-from longmlm.training.run_folder import list_checkpoints, model_folder
+from longmlm.training.run_folder import list_checkpoints, model_or_best_checkpoint
 from longmlm.trials.planned import TRIAL
 
 
@@ -37,7 +37,7 @@ def release(config: ReleaseConfig) -> None:
         return
     if config.rows is None:
         raise ReleaseError("rows is missing: name the folder of rows that the model was trained on")
-    model = Path(model_folder(config.model))
+    model = Path(model_or_best_checkpoint(config.model))
     source = open_source(model, config.rows, config.evaluation, config.recipe.allow_unrecovered)
     proof = write_release(source, settings)
     if proof:

@@ -12,14 +12,14 @@ from longmlm.evaluation.task_outputs import outputs_of
 from longmlm.evaluation.task_predictions import predictions_of
 from longmlm.model.encoding import TaskObjective
 from longmlm.model.loading import LoadedModel
-from longmlm.training.finetuning import Trial
+from longmlm.training.finetuning import FinetuningTrial
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderPredictor:
     """A fine-tuned or frozen encoder, which reads documents as its arm does, in batches of `rows_per_batch`."""
 
-    trial: Trial
+    trial: FinetuningTrial
     loaded: LoadedModel
     objective: TaskObjective
     pad_token_id: int

@@ -44,7 +44,7 @@ NO_LIMIT = 10**9  # tokenizers without a limit report a larger one
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class FinetuningTrial:
     """A trial: its folder, its settings, also as text, the documents, and what it runs on."""
 
     folder: Path
@@ -65,7 +65,7 @@ class Trial:
         return characters_read(text, loaded.tokenizer, self.config.arm.reads, length)
 
 
-def open_run(trial: Trial) -> tuple[Task, Run, Path | None]:
+def open_run(trial: FinetuningTrial) -> tuple[Task, Run, Path | None]:
     """Returns the task, the run that executes it, and the checkpoint to resume from, whose weights are loaded."""
     config, accelerator = trial.config, trial.accelerator
     newest = newest_verified(trial.folder)
@@ -143,14 +143,14 @@ def check_longest_input(
         torch.cuda.empty_cache()  # the size of micro-batches depends on the memory that is free
 
 
-def documents_per_micro_batch(trial: Trial, run: Run, batches: TaskBatches, saved: MicroBatch | None) -> int:
+def documents_per_micro_batch(trial: FinetuningTrial, run: Run, batches: TaskBatches, saved: MicroBatch | None) -> int:
     """Returns what rows_per_micro_batch does; for similarity, the number of pairs that fit, on a CPU too."""
     longest = 1 if trial.config.task.kind == "similarity" else max(map(len, batches.examples))
     return rows_per_micro_batch(run, batches.rows_per_step, longest, saved)
 
 
 def record_of(
-    trial: Trial, loaded: LoadedModel, recipe: PretrainRecipe, precision: ComputePrecision, is_new: bool
+    trial: FinetuningTrial, loaded: LoadedModel, recipe: PretrainRecipe, precision: ComputePrecision, is_new: bool
 ) -> RunRecord:
     """Returns what checkpoints record; a trial with other settings does not resume from them."""
     config = trial.config

@@ -72,10 +72,10 @@ def remedy_for_one_row(run: Run) -> str:
 
 def rows_per_evaluation_batch(run: Run) -> int:
     """Returns the setting or, without one, the number of rows that fit on every rank, at least 1 and at most 16."""
-    return evaluation_rows(run.accelerator, run.runtime, run.cost, bytes_needed(run, 0))
+    return fitting_evaluation_rows(run.accelerator, run.runtime, run.cost, bytes_needed(run, 0))
 
 
-def evaluation_rows(accelerator: Accelerator, runtime: PretrainRuntime, cost: Cost, reserved: int = 0) -> int:
+def fitting_evaluation_rows(accelerator: Accelerator, runtime: PretrainRuntime, cost: Cost, reserved: int = 0) -> int:
     """Returns what rows_per_evaluation_batch does, for a rank that still has to allocate `reserved` bytes."""
     if runtime.rows_per_evaluation_batch is not None:
         return runtime.rows_per_evaluation_batch

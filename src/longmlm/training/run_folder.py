@@ -144,9 +144,9 @@ def best_checkpoint(run: Path, first_step: int = 0) -> Path:
     return next((folder for folder in evaluated if not damage_of(folder)), newest)
 
 
-def model_folder(name: str) -> Path | str:
+def model_or_best_checkpoint(name: str) -> str:
     """Returns the best checkpoint if `name` is a run folder, and any other name unchanged."""
-    return best_checkpoint(Path(name)) if (Path(name) / CHECKPOINTS).is_dir() else name
+    return str(best_checkpoint(Path(name))) if (Path(name) / CHECKPOINTS).is_dir() else name
 
 
 def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:

@@ -10,7 +10,7 @@ from longmlm.artifacts.trials import BudgetRecord, Trial, accuracy_of
 from longmlm.errors import ConfigError
 from longmlm.settings.compare import CANDIDATES, LEARNING_RATE, NUM_STEPS, ComparedPipeline, budget_minutes
 from longmlm.settings.tables import Table, table_at
-from longmlm.trials.planned import FOLDER, hashed, planned_trial
+from longmlm.trials.planned import FOLDER, planned_trial, sha256_of_json
 from longmlm.trials.running import Trials
 
 PROBE_STEPS, MIN_STEPS = 10, 20
@@ -40,7 +40,7 @@ def run_within_budget(config: ComparedPipeline, trials: Trials) -> None:
     trials.probes, trials.finished = measured, []
     if not measured:
         return
-    sha256 = hashed([{"folder": str(probe.folder), **probe.stages} for probe in probes])
+    sha256 = sha256_of_json([{"folder": str(probe.folder), **probe.stages} for probe in probes])
     chosen = recorded_choice(config, measured, len(probes) - len(trials.failed), sha256)
     values = [{NUM_STEPS: chosen.num_steps, LEARNING_RATE: rate} for rate in chosen.rates]
     searched = [planned_trial(config, arm, one, first) for arm in chosen.arms for one in values]

@@ -11,11 +11,10 @@ from longmlm.errors import ModelError
 from longmlm.hubs.models import CONFIG, model_sha256, read_architecture, snapshot_of
 from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamConfig, DownstreamTrialConfig, FinetuneRecipe
 from longmlm.settings.pretrain import Tracking
-from longmlm.training.run_folder import model_folder
-from longmlm.trials.planned import TRIALS, folder_name, hashed
+from longmlm.training.run_folder import model_or_best_checkpoint
+from longmlm.trials.planned import TRIALS, folder_name, sha256_of_json
 
 FOLDER, VECTORS = "downstream", "vectors"
-MODEL = "model"  # in the folder of a trial
 SETTINGS_OF_RESULT = ("task", "arm", "learning_rate", "num_epochs", "seed", "fold", "recipe", "num_explained")
 
 
@@ -39,7 +38,7 @@ def inputs_of(config: DownstreamConfig, corpus: LabelledCorpus) -> TrialInputs:
     for name, arm in config.arms.items():
         if arm.model is None:
             continue
-        model = str(model_folder(arm.model))
+        model = model_or_best_checkpoint(arm.model)
         snapshot = snapshot_of(model, arm.revision, with_weights=False)
         check_length(name, arm, snapshot.folder)
         arms[name] = replace(arm, model=model, revision=snapshot.commit or arm.revision)
@@ -51,7 +50,7 @@ def inputs_of(config: DownstreamConfig, corpus: LabelledCorpus) -> TrialInputs:
 
 def documents_sha256(corpus: LabelledCorpus) -> str:
     """Returns the SHA-256 of all documents with their labels."""
-    return hashed([asdict(document) for document in corpus.documents])
+    return sha256_of_json([asdict(document) for document in corpus.documents])
 
 
 def check_length(name: str, arm: Arm, folder: Path) -> None:
@@ -101,7 +100,7 @@ def planned_trial(
     vectors = vectors_file(config, trial)
     trial = replace(trial, vectors=vectors, times_prediction=is_first or vectors is None, tracking=tracking)
     depends_on = [trial.documents_sha256, trial.model_sha256, _settings_of_result(trial)]
-    return replace(trial, settings_sha256=hashed(depends_on))
+    return replace(trial, settings_sha256=sha256_of_json(depends_on))
 
 
 def vectors_file(config: DownstreamConfig, trial: DownstreamTrialConfig) -> str | None:
@@ -110,7 +109,7 @@ def vectors_file(config: DownstreamConfig, trial: DownstreamTrialConfig) -> str 
     if not arm.frozen or not trial.values:
         return None
     depends_on = [arm.model, arm.revision, trial.model_sha256, arm.reads, arm.length, trial.recipe.precision]
-    return str(Path(config.output) / FOLDER / VECTORS / f"{hashed(depends_on)[:16]}.safetensors")
+    return str(Path(config.output) / FOLDER / VECTORS / f"{sha256_of_json(depends_on)[:16]}.safetensors")
 
 
 def combinations(config: DownstreamConfig, arm: str) -> list[dict[str, Any]]:

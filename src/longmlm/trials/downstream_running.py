@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import ComparedTask, DownstreamComparison, DownstreamTrial
+from longmlm.artifacts.downstream import MODEL, ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.config import present, read, to_toml
 from longmlm.errors import ConfigError, TrainingError
 from longmlm.folders import move_aside, write_text
@@ -25,7 +25,6 @@ from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.downstream_planned import (
     FOLDER,
-    MODEL,
     TrialInputs,
     combinations,
     difference,

@@ -48,7 +48,7 @@ class PlannedTrial:
         every = self.pipeline.pretrain.runtime.evaluate_every_steps
         settings = {name: result_settings(stage) for name, stage in self.pipeline.stages.items()}
         settings["pretrain"]["evaluate_every_steps"] = every
-        return {name: hashed(values) for name, values in settings.items()}
+        return {name: sha256_of_json(values) for name, values in settings.items()}
 
 
 def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> PlannedTrial:
@@ -100,13 +100,13 @@ def rows_tables(config: ComparedPipeline, pipeline: ResolvedPipeline) -> Table:
     """Returns where all stages find the rows of a pipeline: pipelines with the same prepare settings share them."""
     folder = config.prepare.output
     if pipeline.prepare.recipe != config.prepare.recipe:
-        name = hashed(result_settings(pipeline.prepare)["recipe"])[:8]
+        name = sha256_of_json(result_settings(pipeline.prepare)["recipe"])[:8]
         folder = str(Path(config.output) / FOLDER / f"rows-{name}")
     readers = ("pretrain", "release", *(["evaluate"] if pipeline.evaluate else []))
     return {"prepare": {"output": folder}, **{stage: {"rows": folder} for stage in readers}}
 
 
-def hashed(settings: object) -> str:
+def sha256_of_json(settings: object) -> str:
     """Returns the SHA-256 of settings, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
@@ -170,4 +170,4 @@ def folder_name(values: Mapping[str, Any]) -> str:
     """Returns the values as the name of a folder; one that would be too long, or no plain name, ends in a hash."""
     label = ",".join(labels_of(values)).replace(" ", "-") or "as-given"
     name = re.sub(r"[^\w.,+-]+", "-", label)[:MAX_NAME]
-    return name if name == label else f"{name}-{hashed(dict(values))[:8]}"
+    return name if name == label else f"{name}-{sha256_of_json(dict(values))[:8]}"
