@@ -255,6 +255,14 @@ def test_address_changes_the_code_and_nothing_else(
             compile(code, "card", "exec")
 
 
+def test_code_of_the_author_stays_as_it_is(provenance: Provenance, measured: Evaluation, rows: RowsManifest) -> None:
+    code = '```python\npipeline("text-classification", global_attention_mask=1)\n```\n'
+    author = replace(CARD, description=f"A model of notes.\n\n## Use\n\n{code}")
+    on_hub = card_for_hub(render(provenance, measured, rows, author), "hf", "owner/name")
+    assert on_hub.count(code) == 1 and on_hub.count('pipeline("fill-mask", model="owner/name")') == 1
+    assert on_hub.count("```python") == 2
+
+
 def test_training_is_shown_if_it_is_known(provenance: Provenance, rows: RowsManifest) -> None:
     author = replace(CARD, hardware="one H200")
     for seconds, duration in ((9000.0, "2.5 hours"), (90.0, "1.5 minutes"), (0.4, "0.4 seconds")):

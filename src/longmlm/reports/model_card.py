@@ -22,6 +22,7 @@ from longmlm.settings.pretrain import number_format
 from longmlm.settings.release import ReleaseCard
 from longmlm.training.run_folder import read_state
 
+USE = "\n## Use\n"  # the heading of the code that loads the model
 ANY_CODE = r"```python\n.*?```\n"
 PIPELINE_OPTIONS = {  # of pipelines for fine-tuned models
     "text-classification": ", truncation=True",
@@ -99,7 +100,11 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
 
 
 def card_for_hub(card: str, hub: str, name: str, revision: str | None = None) -> str:
-    """Returns the card with code that loads the model from the hub, "hf" or "ms", or else from a folder."""
+    """Returns the card with code that loads the model from the hub, "hf" or "ms", or else from a folder.
+
+    Code in the author's description stays as it is.
+    """
+    description, heading, card = card.rpartition(USE)
     task = re.search(r'pipeline\("([\w-]+)"', card)
     target = {"hub": hub, "name": name, "revision_argument": f', revision="{revision}"' if revision else ""}
     codes = {
@@ -116,7 +121,7 @@ def card_for_hub(card: str, hub: str, name: str, revision: str | None = None) ->
     for template, code in codes.items():
         text = render(template, **target)
         card = re.sub(code, lambda _, text=text: text, card, count=1, flags=re.DOTALL)
-    return card
+    return description + heading + card
 
 
 def _duration(seconds: float) -> str:
