@@ -41,6 +41,7 @@ LOOK = {
 }
 
 Colour = Literal["ink", "faint", "line", "amber", "pale", "blue", "green", "red"]
+PALETTE: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")  # of arms that are compared, the best first
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Difference, Measured, paired_difference
+from longmlm.artifacts.accuracy import Measured, paired_difference
 from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.trials import accuracy_of, values_in_words
 from longmlm.errors import counted
-from longmlm.reports.charts import Chart, Colour, Series, write_png
+from longmlm.reports.charts import PALETTE, Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, page, public_path, write_page
-from longmlm.reports.tables import Table, signed
+from longmlm.reports.tables import Table, difference_text, signed
 
 MAX_PROBABILITY = 0.99  # that a few seeds can show
 RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
 SAME_TOKENS = 0.02  # arms whose numbers of tokens differ by less are trained on as many
 CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")
-COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
 
 
 def write_comparison(comparison: Comparison, folder: Path, made_by: str) -> None:
@@ -81,7 +80,7 @@ def finding(comparison: Comparison) -> str:
     mine, its = ("" if is_same else f" on {_tokens(arm.tokens)} M tokens" for arm in (best, rival))
     parts.append(f"after training{mine} {best.after:.2f} %, {name}{its} {rival.after:.2f} %")
     if gain := best.gain_over(rival):
-        parts.append(f", {_points(gain)} points")
+        parts.append(f", {difference_text(gain)} points")
         if len(best.pairs_with(rival)) == 1:
             parts.append(" (standard error over held-out rows; training noise not included)")
         elif (probability := best.probability_over(rival)) is not None:
@@ -113,7 +112,7 @@ def arms_table(comparison: Comparison) -> Table:
         gain = arm.gain_over(baseline) if baseline and arm != baseline else None
         recovery = [_tokens(arm.tokens_to_recovery()), *([_tokens(arm.tokens_to_recovery(control))] if control else [])]
         accuracies = [f"{arm.before:.2f}", f"{arm.after:.2f}{_spread([t.after for t in arm.trials])}"]
-        lines.append([arm.name, values_in_words(arm.values), *accuracies, _points(gain), *recovery])
+        lines.append([arm.name, values_in_words(arm.values), *accuracies, difference_text(gain), *recovery])
     return Table(header, lines)
 
 
@@ -136,7 +135,7 @@ def context_table(comparison: Comparison) -> Table:
         measured = {name: [trial.measured[name] for trial in arm.trials] for name in CONTEXT_VIEWS}
         means = [f"{_mean([*map(accuracy_of, values)]):.2f}" for values in measured.values()]
         gain = paired_difference(measured["long_after"], measured["base_windows"])
-        lines.append([comparison.label_of(arm), *means, _points(gain)])
+        lines.append([comparison.label_of(arm), *means, difference_text(gain)])
     return Table(["arm", *CONTEXT_VIEWS, "long_after − base_windows"], lines)
 
 
@@ -184,7 +183,7 @@ def _drawn(comparison: Comparison) -> list[tuple[Arm, Colour]]:
     """Returns the baseline and the best of the other arms, as many as there are colours."""
     baseline = comparison.baseline_arm()
     drawn: list[tuple[Arm, Colour]] = [(baseline, "ink")] if baseline else []
-    return drawn + list(zip([arm for arm in comparison.arms() if arm != baseline], COLOURS, strict=False))
+    return drawn + list(zip([arm for arm in comparison.arms() if arm != baseline], PALETTE, strict=False))
 
 
 def _curve(arm: Arm, label: str, colour: Colour) -> Series:
@@ -254,9 +253,3 @@ def _percent(value: float) -> str:
 
 def _tokens(count: float | None) -> str:
     return "–" if count is None else f"{count / 1e6:.2f}"
-
-
-def _points(difference: Difference | None) -> str:
-    if difference is None:
-        return "–"
-    return signed(f"{difference.points:+.2f} ± {difference.standard_error:.2f}")

@@ -5,12 +5,11 @@ from itertools import zip_longest
 
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Explanation, Score, SpanOutcome
 from longmlm.artifacts.trials import values_in_words
-from longmlm.reports.charts import Chart, Colour, Series
+from longmlm.reports.charts import PALETTE, Chart, Colour, Series
 from longmlm.reports.pages import Section, WeightedText
 from longmlm.reports.tables import Table, percent
 from longmlm.scoring.scores import CUT_STARTS, bin_names, position_starts, recall_beyond
 
-COLOURS: tuple[Colour, ...] = ("blue", "amber", "green", "red", "pale")
 MAX_SPANS = 40  # that are shown
 INTERVALS = "With 95 % intervals; bins whose entities are all of one document have none and are left out."
 
@@ -177,4 +176,4 @@ def _drawn(comparison: DownstreamComparison) -> list[tuple[ArmResult, Colour]]:
     baseline = comparison.task.baseline
     drawn: list[tuple[ArmResult, Colour]] = [(arm, "faint") for arm in comparison.arms if arm.arm == baseline]
     others = [arm for arm in comparison.arms if arm.arm != baseline]
-    return [*drawn, *zip(others, COLOURS, strict=False)]
+    return [*drawn, *zip(others, PALETTE, strict=False)]

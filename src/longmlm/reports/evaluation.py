@@ -10,7 +10,7 @@ from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, ViewName
 from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, public_path, write_page
-from longmlm.reports.tables import Table, signed
+from longmlm.reports.tables import Table, difference_text, signed
 from longmlm.settings.pretrain import number_format
 
 EXPLANATIONS: dict[ViewName, str] = {
@@ -121,7 +121,7 @@ def gains_table(evaluation: Evaluation) -> Table:
             f"{gain.long_after.num_selected:,}",
             _percent(gain.base_windows),
             _percent(gain.long_after),
-            "–" if gain.gain is None else signed(f"{gain.gain.points:+.2f} ± {gain.gain.standard_error:.2f}"),
+            difference_text(gain.gain),
         ]
         for gain in evaluation.gains
     ]

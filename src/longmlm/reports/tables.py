@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from longmlm.artifacts.accuracy import Difference
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -29,6 +31,13 @@ def signed(text: str) -> str:
 def percent(value: float | None, decimals: int = 2) -> str:
     """Returns a number as text, a dash where there is none."""
     return "–" if value is None else signed(f"{value:.{decimals}f}")
+
+
+def difference_text(difference: Difference | None) -> str:
+    """Returns a difference in percentage points with its standard error, a dash where there is none."""
+    if difference is None:
+        return "–"
+    return signed(f"{difference.points:+.2f} ± {difference.standard_error:.2f}")
 
 
 def markdown_table(table: Table) -> str:
