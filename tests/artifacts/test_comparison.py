@@ -47,6 +47,7 @@ def test_against_control_the_gain_of_the_base_model_is_added() -> None:
     assert mean_gain([], 9000) == 0
     assert trial(*ACCURACIES).tokens_to_recovery([control]) is None
     assert trial(*ACCURACIES, 36.5).tokens_to_recovery([control]) == 5000
+    assert trial(17.0, 35.9, 35.9).tokens_to_recovery([trial(40.0, 39.0, 38.0)]) is None, "a loss lowers nothing"
 
 
 def test_an_arm_gets_the_values_that_served_it_best_with_the_first_seed() -> None:

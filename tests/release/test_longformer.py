@@ -15,14 +15,16 @@ from transformers import (
     LongformerConfig,
 )
 
+import longmlm
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import ReleaseError
-from longmlm.model.architecture import has_dropout
+from longmlm.batches.collate import MlmBatch
+from longmlm.errors import ModelError, ReleaseError
+from longmlm.model.architecture import architecture_of, has_dropout, parts_of
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Work, computed_tokens, finetuning_cost
-from longmlm.model.loading import LoadedModel, load_model
-from longmlm.model.mlm import set_dropout
+from longmlm.model.loading import LoadedModel, load_model, meta_model
+from longmlm.model.mlm import MlmObjective, set_dropout
 from longmlm.model.task_loading import load_for_task
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
@@ -31,10 +33,9 @@ from longmlm.release.longformer import (
     as_longformer,
     carried_by,
     check_exportable,
-    global_attention_mask,
-    load_longformer,
     longformer_problem,
 )
+from longmlm.release.reload import global_mask
 from longmlm.settings.release import ReleaseRecipe
 from tests.support.families import tiny_config, tiny_model, tiny_tokenizer
 from tests.support.tiny import LONG_POSITIONS, tiny_extension
@@ -74,17 +75,33 @@ def test_a_longformer_loaded_by_transformers_computes_the_same_logits(
     assert stock.lm_head.decoder.weight is stock.longformer.embeddings.word_embeddings.weight
     tokens, mask = inputs_of(kind)
     expected = trained.model(tokens, attention_mask=mask).logits[mask == 1]
-    is_global = global_attention_mask(tokens, window.num_global)
-    logits = stock(tokens, attention_mask=mask, global_attention_mask=is_global).logits[mask == 1]
+    logits = stock(tokens, attention_mask=mask, **global_mask(stock, tokens)).logits[mask == 1]
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     without = stock(tokens, attention_mask=mask).logits[mask == 1]
     assert ((without - expected).abs().max() > 0.1) == bool(window.num_global)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("num_global", [0, 2])
+@torch.no_grad()
+def test_the_objective_of_a_longformer_computes_the_logits_of_the_model_it_was_made_of(
+    kind: tuple[str, int], num_global: int
+) -> None:
+    trained, (tokens, mask) = windowed(kind, Window(3, num_global)), inputs_of(kind)
+    stock = as_longformer(trained.model, Window(3, num_global))
+    selected = torch.tensor([0, 7, 24])
+    own, exported = parts_of(trained.model), parts_of(stock)
+    assert (exported.num_positions, exported.position_offset) == (own.num_positions, kind[1] + 1)
+    assert exported.decoder_weight is stock.get_input_embeddings().weight
+    whole = MlmBatch(input_ids=tokens[:1], attention_mask=None, selected=selected, labels=tokens[0, selected])
+    for batch in (whole, replace(whole, input_ids=tokens.flip(0), attention_mask=mask.flip(0) == 1)):
+        logits = [MlmObjective(model).logits(batch) for model in (stock, trained.model)]
+        torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+
+
 def test_a_window_that_covers_every_row_is_exported_as_the_stock_model_of_its_family(tmp_path: Path) -> None:
     export(windowed(("bert", 0), Window(LONG_POSITIONS, 1)), "fp32", tmp_path / "out")
     assert AutoConfig.from_pretrained(tmp_path / "out").model_type == "bert"
-    assert load_longformer(tmp_path / "out") is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +184,19 @@ def test_the_planned_memory_of_a_longformer_is_that_of_its_window() -> None:
     assert long.attention_flop_per_token == 12 * 2 * 65 * config.hidden_size
 
 
-def test_an_exported_folder_is_not_loaded_as_a_base_model(tmp_path: Path) -> None:
-    export(windowed(("roberta", 1), Window(3, 1)), "fp32", tmp_path / "out")
-    with pytest.raises(Exception, match="is a longformer model"):
-        load_model(str(tmp_path / "out"))
+def test_an_exported_longformer_is_not_extended_trained_or_measured_further(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    export(windowed(("roberta", 1), Window(3, 1)), "fp32", folder)
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    rows = longmlm.pack(["A sentence."], tokenizer, LONG_POSITIONS)
+    for refused in (
+        lambda: load_model(str(folder)),
+        lambda: meta_model(str(folder)),
+        lambda: architecture_of(model),
+        lambda: longmlm.extend(folder, 2 * LONG_POSITIONS),
+        lambda: longmlm.extend(model, 2 * LONG_POSITIONS),
+        lambda: longmlm.evaluate(model, rows, tokenizer),
+        lambda: longmlm.export(model, tokenizer, tmp_path / "again"),
+    ):
+        with pytest.raises(ModelError, match=r"out is a longformer model: only .*; .* take the checkpoint of its run$"):
+            refused()

@@ -172,7 +172,8 @@ def test_text_for_fill_mask_nearly_fills_a_row_and_asks_for_one_token_near_its_e
 def test_code_of_the_card_is_run_on_the_folder(tmp_path: Path) -> None:
     reload.run_card(tmp_path)
     (tmp_path / "README.md").write_text(
-        '# Title\n```python\nraise OSError\n```\n## Use\n```python\ndef load(model):\n    raise KeyError(model)\n\nload(model="owner/name")\n```\n'
+        "# Title\n```python\nraise OSError\n```\n## Use\n"
+        '```python\ndef load(model):\n    raise KeyError(model)\n\nload(model="owner/name")\n```\n'
     )
     with pytest.raises(KeyError) as caught:
         reload.run_card(tmp_path)

@@ -291,12 +291,8 @@ def test_card_of_a_sentence_transformer_loads_it_from_where_it_is_published(
     assert 'SentenceTransformer("tiny-40")' in card
     assert "sentence-transformers" not in render(provenance, measured, rows)
     on_hub = card_for_hub(card, "hf", "owner/tiny", "v1")
-    for call in (
-        "SentenceTransformer(",
-        "AutoTokenizer.from_pretrained(",
-        "cached_file(",
-        'pipeline("fill-mask", model=',
-    ):
+    calls = ("SentenceTransformer(", "AutoTokenizer.from_pretrained(", "cached_file(", 'pipeline("fill-mask", model=')
+    for call in calls:
         assert f'{call}"owner/tiny", revision="v1"' in on_hub
     on_modelscope = card_for_hub(on_hub, "ms", "owner/tiny")
     assert on_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 3

@@ -1,14 +1,18 @@
 """Which trials of a comparison run, are resumed, skipped, made anew and reported. No trial is really trained."""
 
 import json
+import os
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from longmlm.artifacts.trials import TrialRecord
 from longmlm.errors import ConfigError, TrainingError
 from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.trials import running
 from tests.support.comparing import FakeRuns, best_file, compared, settings
 from tests.support.prepare_settings import written
 
@@ -151,10 +155,10 @@ def test_a_failing_trial_does_not_stop_the_others(
     assert len(runs.started) == 4 and len(comparison.trials) == 3
     assert [arm.name for arm in comparison.arms()] == ["hierarchical", "tile"]
     [failed] = comparison.failed
-    assert failed.description == "tile, seed 2 failed: error: the loss is not finite at step 7"
+    assert failed.description == "tile, seed 2 failed: the loss is not finite at step 7"
     output = capsys.readouterr().out
     assert f"{failed.description}\npage: " in output
-    assert "[4/4] tile, seed 2 failed: error: the loss" in output and "seed-2/log.txt" in output
+    assert "[4/4] tile, seed 2 failed: the loss" in output and "seed-2/log.txt" in output
     runs.failures = lambda _: ""
     comparison = compared(mine, text)
     assert len(runs.started) == 5 and comparison.failed == ()
@@ -173,18 +177,49 @@ def test_an_arm_of_which_the_first_seed_failed_is_left_at_that(mine: str, runs: 
 def test_the_error_is_that_of_this_attempt(mine: str, runs: FakeRuns) -> None:
     for reason in ("error: first cause", "torch.OutOfMemoryError: CUDA out of memory"):
         runs.failures = lambda pipeline, reason=reason: reason if "tile" in pipeline.output else ""
-        assert compared(mine).failed[0].reason == reason
+        assert compared(mine).failed[0].reason == reason.removeprefix("error: ")
+
+
+def test_trials_with_other_rows_or_another_base_model_run_again(
+    mine: str, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model in ("first", "second"):
+        monkeypatch.setattr(running, "base_sha256", lambda _, model=model: model)
+        compared(mine)
+    monkeypatch.setattr(running, "read_rows_manifest", lambda _: SimpleNamespace(sha256="other"))
+    comparison = compared(mine)
+    assert runs.names == FIRST * 3
+    assert {trial.rows_sha256 for trial in comparison.trials} == {"other"}
+    output = capsys.readouterr().out
+    earlier = "its earlier result is now in out/compare/trials/tile/as-given/seed-42.earlier"
+    for name in ("base model", "rows"):
+        assert f"tile, seed 42 starts anew: other {name}; {earlier}" in output
+
+
+def test_finished_trials_keep_the_hash_of_rows_that_are_gone(mine: str, runs: FakeRuns) -> None:
+    before = compared(mine)
+    shutil.rmtree("out/rows")
+    assert compared(mine).trials == before.trials
+
+
+def test_the_time_of_a_killed_attempt_counts(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    assert running.seconds_lost(TrialRecord(stages={}, attempt_started=5.0), log) == 0
+    log.write_text("step 1")
+    os.utime(log, (100, 100))
+    assert running.seconds_lost(TrialRecord(stages={}, attempt_started=40.0), log) == 60
+    assert running.seconds_lost(TrialRecord(stages={}), log) == 0
 
 
 def test_a_comparison_of_which_every_trial_failed_is_an_error(mine: str, runs: FakeRuns) -> None:
     runs.failures = lambda _: "error: no such text"
-    with pytest.raises(TrainingError, match=r"hierarchical, seed 42 failed: error: no such text; its output is in"):
+    with pytest.raises(TrainingError, match=r"hierarchical, seed 42 failed: no such text; its output is in"):
         compared(mine)
     assert len(runs.started) == 1
     for name in FIRST:
         Path("out/compare/trials", name, "run").mkdir(parents=True, exist_ok=True)
     shutil.rmtree(Path("out/compare/trials", FIRST[1]))
-    with pytest.raises(TrainingError, match=r"every trial failed: hierarchical, seed 42 failed: error: no such text"):
+    with pytest.raises(TrainingError, match=r"every trial failed: hierarchical, seed 42 failed: no such text"):
         compared(mine)
     assert len(runs.started) == 3
 

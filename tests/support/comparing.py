@@ -49,7 +49,7 @@ class FakeRuns:
         self.stopped_at: int | None = None
         monkeypatch.setattr(running, "run_child", self.run_child)
         monkeypatch.setattr(running, "check_inputs", lambda _: None)  # the pipelines name no real model
-        monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: self.clock))
+        monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: self.clock, time=lambda: self.clock))
         monkeypatch.setattr(running, "read_rows_manifest", lambda rows: SimpleNamespace(sha256=str(rows)))
         monkeypatch.setattr(running, "write_comparison", self.write_record)  # the charts take a second
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.errors import ConfigError
+from longmlm.reports.comparison import finding
 from longmlm.settings.compare import budget_minutes
 from longmlm.settings.pipeline import ResolvedPipeline
 from tests.support.comparing import PACKING_SECONDS, FakeRuns, best_file, compared, settings
@@ -101,8 +102,24 @@ def test_candidates_replace_the_settings_of_the_extension(runs: FakeRuns) -> Non
     assert {trial.extend.recipe.num_positions for trial in runs.started} == {64}
 
 
+def test_a_window_is_kept_and_tried_with_tiled_positions_too(runs: FakeRuns) -> None:
+    text = TRAINING + "[extend.recipe]\nattention_window = 16\nnum_global_tokens = 2\n"
+    compared(pipeline(text), "--budget", "10m")
+    assert [*map(initialisation, runs.started[:4])] == ["tile", "fitted", "stretched", "hierarchical"]
+    recipes = [trial.extend.recipe for trial in (*runs.started, best_file())]
+    assert {(recipe.attention_window, recipe.num_global_tokens) for recipe in recipes} == {(16, 2)}
+
+
+def test_other_rates_are_another_search(runs: FakeRuns) -> None:
+    rates = "[compare.search.pretrain.recipe]\nlearning_rate = [1e-4, 2e-4]\n"
+    compared(pipeline(TRAINING + rates), "--budget", "10m")
+    runs.started.clear()
+    compared(pipeline(TRAINING + rates.replace("2e-4", "4e-4")), "--budget", "10m")
+    assert 4e-4 in {trial.pretrain.recipe.learning_rate for trial in runs.started}
+
+
 def test_given_rates_seeds_and_arms_are_used(runs: FakeRuns) -> None:
-    arms = "[compare]\nseeds = [7, 8, 9]\n[compare.search.pretrain.recipe]\nlearning_rate = [3e-4, 5e-4, 6e-4]\n"
+    arms = "[compare]\nseeds = [7, 8]\n[compare.search.pretrain.recipe]\nlearning_rate = [3e-4, 5e-4, 6e-4]\n"
     arms += '[compare.arms.own.extend.recipe]\ninitialisation = "tile"\n'
     compared(pipeline(TRAINING + arms), "--budget", "10m")
     assert {*map(initialisation, runs.started)} == {"tile"}
@@ -146,7 +163,8 @@ def test_trials_that_take_longer_than_their_probes_end_the_search_early(
 
     monkeypatch.setattr(runs, "train", slow)
     comparison = compared(pipeline(), "--budget", "10m")
-    assert len(comparison.trials) == 3
+    assert len(comparison.trials) == 3 and comparison.num_not_started
+    assert finding(comparison).endswith(f"; the budget ended before {comparison.num_not_started} more trials")
     assert "the budget of 10m is spent after 6 trials: 5 trials not started" in capsys.readouterr().out
     assert runs.clock - PACKING_SECONDS <= 600 + 180
     assert best_file().pretrain.recipe.learning_rate == pytest.approx(4e-4)
@@ -158,6 +176,11 @@ def test_trials_that_take_longer_than_their_probes_end_the_search_early(
         ('[extend.recipe]\nmode = "generated"\n', "generated positions allow few initialisations: set arms"),
         ("[compare.search.pretrain.recipe]\nweight_decay = [0.0]\n", "only pretrain.recipe.learning_rate can be"),
         ('[compare]\ncontrol = "c"\narms.c.length = 32\narms.d = {}\n', "leave control out"),
+        ("[compare]\nseeds = [1, 2, 3]\n", "it has time for 2 seeds: remove 1"),
+        (
+            "[compare.arms.slow.pretrain.recipe]\nlearning_rate = 1e-5\n",
+            r"it chooses pretrain\.recipe\.learning_rate: remove it from arms\.slow",
+        ),
     ],
 )
 def test_what_has_no_place_in_a_budget_is_refused(runs: FakeRuns, text: str, message: str) -> None:

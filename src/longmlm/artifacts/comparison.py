@@ -102,7 +102,8 @@ def student_cdf(value: float, freedom: float) -> float:
 class Comparison(Artifact):
     """All trials of a comparison.
 
-    With a budget, `probes` are the trials of the first round, which are too short to be compared with the others.
+    With a budget, `probes` are the trials of the first round, which are too short to be compared with the others, and
+    `num_not_started` counts the trials that it had no time for.
     """
 
     FILE: ClassVar[str] = "comparison.json"
@@ -115,6 +116,7 @@ class Comparison(Artifact):
     trials: tuple[Trial, ...] = ()
     probes: tuple[Trial, ...] = ()
     failed: tuple[FailedTrial, ...] = ()
+    num_not_started: int = 0
 
     def arms(self) -> list[Arm]:
         """Returns every arm with the values that served it best, the best arm first; the control arm is left out.

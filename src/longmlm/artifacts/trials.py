@@ -59,10 +59,10 @@ class Trial:
     def tokens_to_recovery(self, control: Sequence["Trial"] = ()) -> int | None:
         """Returns the tokens at the first of two consecutive evaluations at or above base_cut; None if there is none.
 
-        With control trials, what these have gained over the base model by then is added to base_cut.
+        With control trials, what these have gained over the base model by then is added to base_cut, unless they lost.
         """
         reached = [
-            accuracy_of(line.held_out) >= (line.base_cut or math.inf) + mean_gain(control, line.tokens)
+            accuracy_of(line.held_out) >= (line.base_cut or math.inf) + max(0.0, mean_gain(control, line.tokens))
             for line in self.curve
         ]
         pairs = zip(self.curve, reached, reached[1:], strict=False)
@@ -89,13 +89,18 @@ class FailedTrial:
 class TrialRecord(Artifact):
     """record.json in a trial's folder: what it is made with, how long it took so far, and whether it has finished.
 
-    `stages` has a hash of each stage's settings, as far as the result depends on them.
+    `stages` has a hash of each stage's settings, as far as the result depends on them; the other hashes are those of
+    the rows and of a base model in a folder, empty where they are not known. `attempt_started` is the time at which the
+    attempt that is not over yet began, in seconds since 1970.
     """
 
     FILE: ClassVar[str] = "record.json"
 
     stages: dict[str, str]
+    rows_sha256: str = ""
+    model_sha256: str = ""
     seconds: float = 0.0
+    attempt_started: float | None = None
     is_finished: bool = False
 
 

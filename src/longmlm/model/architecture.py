@@ -1,7 +1,7 @@
 """The parts of a masked language model: the only module that knows where each family keeps its modules.
 
 To add a family, add its `model_type` to LearnedFamily if it has a learned position table and to OtherFamily if not, and
-a case to `_parts`. Then describe a tiny tokenizer and config of the family in tests/support/families.py: all tests in
+a case to `parts_of`. Then describe a tiny tokenizer and config of the family in tests/support/families.py: all tests in
 tests/model run on it.
 """
 
@@ -18,6 +18,7 @@ from longmlm.errors import ModelError
 LearnedFamily = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
 OtherFamily = Literal["modernbert", "deberta", "deberta-v2", "mpnet", "roformer", "nomic_bert", "eurobert"]
 Family = Literal[LearnedFamily, OtherFamily]
+ReleasedFamily = Literal["longformer"]  # which longmlm writes and measures, but neither extends nor trains further
 LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
@@ -47,7 +48,8 @@ def check_architecture(config: PretrainedConfig, name: str) -> None:
     family = config.model_type
     if family not in FAMILIES:
         supported = f"{', '.join(FAMILIES[:-1])} and {FAMILIES[-1]}"
-        raise ModelError(f"{name} is a {family or 'nameless'} model: only {supported} models are supported")
+        remedy = "; if longmlm released it, take the checkpoint of its run" if family == "longformer" else ""
+        raise ModelError(f"{name} is a {family or 'nameless'} model: only {supported} models are supported{remedy}")
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     if family in LEARNED_FAMILIES and kind != "absolute":
         raise ModelError(f"{name} has {kind} positions, which transformers no longer computes for a {family} model")
@@ -61,7 +63,7 @@ def check_architecture(config: PretrainedConfig, name: str) -> None:
 def architecture_of(model: PreTrainedModel) -> Architecture:
     """Returns the parts of a masked language model; raises ModelError for a model that is not supported."""
     check_architecture(model.config, model.name_or_path or type(model).__name__)
-    return _parts(model, cast(Family, model.config.model_type))
+    return parts_of(model)
 
 
 def position_offset(encoder: PreTrainedModel) -> int:
@@ -80,11 +82,12 @@ def layers_of(encoder: PreTrainedModel) -> nn.ModuleList:
     return max((part for part in encoder.modules() if isinstance(part, nn.ModuleList)), key=len)
 
 
-def _parts(model: Any, family: Family) -> Architecture:  # Any: each family has attributes of its own
+def parts_of(model: Any) -> Architecture:  # Any: each family has attributes of its own
+    """Returns the parts of a masked language model that was checked before, or that longmlm released."""
     encoder, decoder, offset = model.base_model, model.get_output_embeddings(), position_offset(model.base_model)
     weight, bias = decoder.weight, decoder.bias
-    match family:
-        case "roberta" | "xlm-roberta" | "camembert" | "mpnet":
+    match family := cast(Family | ReleasedFamily, model.config.model_type):
+        case "roberta" | "xlm-roberta" | "camembert" | "mpnet" | "longformer":
             layers, head, matrix = encoder.encoder.layer, model.lm_head, model.lm_head.dense
         case "bert" | "roformer":
             layers, head, matrix = encoder.encoder.layer, model.cls, model.cls.predictions.transform.dense

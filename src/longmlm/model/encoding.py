@@ -15,6 +15,7 @@ from longmlm.batches.collate import InputBatch
 from longmlm.batches.tasks import TaskBatch
 from longmlm.model.architecture import position_offset
 from longmlm.model.packed_attention import PackedRows, reads_packed_batches
+from longmlm.model.task_loading import NUM_GLOBAL
 from longmlm.settings.pretrain import ComputePrecision
 
 
@@ -59,8 +60,8 @@ class EncoderObjective(nn.Module, Generic[BatchT]):
 
     def model_inputs(self, batch: BatchT) -> dict[str, Any]:
         """Returns the arguments of the encoder, or of a model that passes them to it."""
-        packing = self._packing(batch) if batch.row_lengths else {}
-        return {"input_ids": batch.input_ids, "attention_mask": self.attention_mask(batch), **packing}
+        more = self._packing(batch) if batch.row_lengths else self._global_tokens(batch)
+        return {"input_ids": batch.input_ids, "attention_mask": self.attention_mask(batch), **more}
 
     def _packing(self, batch: BatchT) -> dict[str, Any]:
         """Returns the arguments that keep the rows of a packed batch separate."""
@@ -74,6 +75,16 @@ class EncoderObjective(nn.Module, Generic[BatchT]):
         if hasattr(self.encoder.embeddings, "token_type_embeddings"):
             arguments["token_type_ids"] = torch.zeros_like(batch.input_ids)
         return arguments
+
+    def _global_tokens(self, batch: BatchT) -> dict[str, Any]:
+        """Returns the argument that a released Longformer with global tokens needs; no argument for other models."""
+        config = self.encoder.config
+        number = getattr(config, NUM_GLOBAL, 0) if config.model_type == "longformer" else 0
+        if not number:
+            return {}
+        is_global = torch.zeros_like(batch.input_ids)
+        is_global[:, :number] = 1
+        return {"global_attention_mask": is_global}
 
     def attention_mask(self, batch: BatchT) -> Tensor | None:
         """Returns the mask that the encoder gets."""

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.architecture import architecture_of, layers_of
+from longmlm.model.architecture import layers_of, parts_of
 from longmlm.model.encoding import EncoderObjective, LossSum
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -34,7 +34,7 @@ class MlmObjective(EncoderObjective[MlmBatch]):
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
         super().__init__(model, precision)
-        self.parts = architecture_of(model)
+        self.parts = parts_of(model)
 
     def forward(self, batch: MlmBatch) -> LossSum:
         """Returns the sums over the batch, which a training step adds up over its micro-batches."""

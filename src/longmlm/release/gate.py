@@ -3,6 +3,9 @@
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.evaluation import Evaluation, evaluation_in
@@ -12,9 +15,8 @@ from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
 from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure
-from longmlm.model.loading import load_model
+from longmlm.model.loading import library_errors
 from longmlm.model.mlm import MlmObjective
-from longmlm.release.longformer import LongformerObjective, load_longformer
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import supported_precision
 from longmlm.settings.held_out import HeldOut
@@ -101,13 +103,14 @@ def exported_accuracy(
     reported = reported_accuracy(evaluation, provenance, rows)
     if reported is None:
         return None
-    longformer = load_longformer(folder)
-    loaded = longformer or load_model(str(folder))
+    with library_errors(f"{folder} cannot be loaded"):  # as users load it; whether weights are missing is proven later
+        model = AutoModelForMaskedLM.from_pretrained(folder, dtype="float32")
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     precision = supported_precision(reported.precision)
-    objective = (LongformerObjective if longformer else MlmObjective)(loaded.model, precision)
+    objective = MlmObjective(model, precision)
     if objective.parts.num_positions < rows.row_length:
         return None
-    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, str(folder))
+    vocabulary = vocabulary_of_pretrained(tokenizer, str(folder))
     frozen = FrozenRows(rows, reported.held_out, vocabulary.maskable, vocabulary.special)
     accelerator = launch(precision)
     objective.to(accelerator.device)

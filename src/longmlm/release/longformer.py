@@ -2,32 +2,20 @@
 
 from dataclasses import replace
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    LongformerConfig,
-    LongformerForMaskedLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, LongformerConfig, PreTrainedConfig, PreTrainedModel
 
-from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ReleaseError
 from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
-from longmlm.model.architecture import Architecture, position_offset
+from longmlm.model.architecture import position_offset
 from longmlm.model.carried import Carried
 from longmlm.model.chunks import without_pooler
-from longmlm.model.loading import LoadedModel, quiet_transformers
-from longmlm.model.mlm import MlmObjective
+from longmlm.model.loading import LoadedModel
 from longmlm.model.task_loading import NUM_GLOBAL
 from longmlm.model.window import Window
-from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.release import ReleaseRecipe
 
 FAMILIES = ("roberta", "xlm-roberta", "camembert", "bert")
@@ -84,16 +72,6 @@ def carried_by(trained: LoadedModel) -> Carried:
     modules = [name for name in carried.files if window.num_global and is_sentence_file(name)]
     files = {name: content for name, content in carried.files.items() if name not in modules}
     return replace(carried, weights=weights, files=files, left_out=(*carried.left_out, *modules))
-
-
-def load_longformer(folder: Path) -> LoadedModel | None:
-    """Returns the Longformer in an exported folder with its tokenizer; None for a model of another kind."""
-    with quiet_transformers():
-        if AutoConfig.from_pretrained(folder).model_type != LongformerConfig.model_type:
-            return None
-        model = LongformerForMaskedLM.from_pretrained(folder, dtype=torch.float32)
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    return LoadedModel(model, tokenizer)
 
 
 def longformer_problem(config: PreTrainedConfig, has_mlm_head: bool = True) -> str | None:
@@ -153,41 +131,6 @@ def longformer_name(name: str, model: PreTrainedModel) -> str:
         if name == own or name.startswith(f"{own}."):
             return other + name.removeprefix(own)
     return name
-
-
-def global_attention_mask(input_ids: Tensor, num_global_tokens: int) -> Tensor:
-    """Returns 1 for the first tokens of each row, 0 for the others."""
-    mask = torch.zeros_like(input_ids)
-    mask[:, :num_global_tokens] = 1
-    return mask
-
-
-class LongformerObjective(MlmObjective):
-    """The masked-language-modelling objective of a Longformer made by `as_longformer`."""
-
-    def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
-        nn.Module.__init__(self)
-        self.model, self.precision = model, precision
-        config, head, encoder = cast(Any, model.config), cast(Any, model).lm_head, cast(Any, model).longformer
-        reserved = config.pad_token_id + 1
-        self.parts = Architecture(
-            encoder=encoder,
-            layers=encoder.encoder.layer,
-            head=head,
-            head_matrix=head.dense,
-            decoder_weight=head.decoder.weight,
-            decoder_bias=head.decoder.bias,
-            position_offset=reserved,
-            num_positions=config.max_position_embeddings - reserved,
-        )
-
-    def hidden_states(self, batch: MlmBatch) -> Tensor:
-        """Returns the last hidden states."""
-        mask = global_attention_mask(batch.input_ids, getattr(self.model.config, NUM_GLOBAL))
-        encoded = self.parts.encoder(
-            input_ids=batch.input_ids, attention_mask=self.attention_mask(batch), global_attention_mask=mask
-        )
-        return encoded.last_hidden_state
 
 
 def is_sentence_file(name: str) -> bool:

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ ENCODER, ENCODER_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 MLM, MLM_INT8 = "onnx/mlm.onnx", "onnx/mlm_int8.onnx"
 SENTENCES = "sentence_transformers"
 CARRIED, MASKED = "carried.", "masked."  # prefixes of names in the reference
-Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of ids and mask; returns no padding
 
 
 @torch.no_grad()
@@ -35,17 +36,15 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     carried = {key.removeprefix(CARRIED): value for key, value in tensors.items() if key.startswith(CARRIED)}
 
     def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        return model.eval()(**inputs, **global_mask(model, input_ids)).logits
+        return task_output(model.eval(), input_ids, attention_mask, **global_mask(model, input_ids))
 
-    difference = largest_difference(
-        logits_of, tensors, "logits"
-    )  # before the pipeline, which moves the model to a GPU if there is one
+    # before the pipeline, which moves the model to a GPU if there is one
+    difference = largest_difference(logits_of, tensors, "logits")
     onnx = compare_onnx(Path(folder), tensors) if (Path(folder) / MLM).is_file() else None
     encoded = tokenizer(text, return_tensors="pt")
     if global_mask(model, encoded["input_ids"]):  # which the pipeline does not pass
         logits = logits_of(encoded["input_ids"], encoded["attention_mask"])
-        answer = tokenizer.decode(logits[encoded["input_ids"] == tokenizer.mask_token_id].argmax(-1))
+        answer = tokenizer.decode(logits[encoded["input_ids"][0] == tokenizer.mask_token_id].argmax(-1))
     else:
         answer = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)[0]["token_str"]
     return {
@@ -67,22 +66,22 @@ def compare_task(folder: str, reference: Path, auto_class: str) -> dict[str, obj
     """Returns the largest difference of a fine-tuned model's outputs, and missing and unexpected weights."""
     loader = getattr(transformers, auto_class)
     model, info = loader.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    tensors, differences = load_file(reference), []
-    for name in [key.removesuffix(".output") for key in tensors if key.endswith(".output")]:
-        output = task_output(model.eval(), tensors[f"{name}.input_ids"], tensors[f"{name}.attention_mask"])
-        differences.append((output - tensors[f"{name}.output"]).abs().max())
     return {
-        "largest_difference": float(torch.stack(differences).max()),
+        "largest_difference": largest_difference(partial(task_output, model.eval()), load_file(reference), "output"),
         "missing": sorted(key for key in info["missing_keys"] if "pooler" not in key or auto_class != "AutoModel"),
         "unexpected": sorted(info["unexpected_keys"]),
         "knows_longmlm": "longmlm" in sys.modules,
     }
 
 
-def task_output(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def task_output(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, **more: Any) -> torch.Tensor:
     """Returns the logits of each text, or the logits or hidden states of all tokens that are not padding."""
-    found = model(input_ids=input_ids, attention_mask=attention_mask)
-    output = found.logits if hasattr(found, "logits") else found.last_hidden_state
+    found = model(input_ids=input_ids, attention_mask=attention_mask, **more)
+    return unpadded(found.logits if hasattr(found, "logits") else found.last_hidden_state, attention_mask)
+
+
+def unpadded(output: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Returns one line for each token that is not padding, or the output itself if it has one line for each text."""
     return output if output.ndim == 2 else output[attention_mask == 1]  # noqa: PLR2004
 
 
@@ -113,21 +112,18 @@ def is_stored(folder: Path, key: str, value: torch.Tensor) -> bool:
 
 
 def largest_difference(compute: Compute, tensors: Mapping[str, torch.Tensor], output: str) -> float:
-    """Returns the largest difference from the reference's output over unpadded tokens; NaN if any number is NaN."""
-    differences = []
-    for name, mask, actual in results(compute, tensors, output):
-        expected = tensors[f"{name}.{output}"]
-        differences.append(((actual if output == "sentence_embedding" else actual[mask == 1]) - expected).abs().max())
+    """Returns the largest difference from the reference's output; NaN if any number is NaN."""
+    differences = [(actual - expected).abs().max() for actual, expected in results(compute, tensors, output)]
     return float(torch.stack(differences).max())
 
 
 def results(
     compute: Compute, tensors: Mapping[str, torch.Tensor], output: str
-) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yields name, attention mask and computed output for each input whose output is in the reference."""
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yields the computed and the expected output for each input whose output is in the reference."""
     for name in sorted(key.removesuffix(f".{output}") for key in tensors if key.endswith(f".{output}")):
-        mask = tensors[f"{name}.attention_mask"]
-        yield name, mask, compute(tensors[f"{name}.input_ids"], mask)
+        actual = compute(tensors[f"{name}.input_ids"], tensors[f"{name}.attention_mask"])
+        yield actual, tensors[f"{name}.{output}"]
 
 
 def compare_onnx(folder: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
@@ -153,29 +149,26 @@ def predictions(compute: Compute, tensors: Mapping[str, torch.Tensor]) -> torch.
     is_correct = []
     for name in sorted(key.removesuffix(".labels") for key in tensors if key.startswith(MASKED) and "labels" in key):
         input_ids = tensors[f"{name}.input_ids"]
-        logits = compute(input_ids, torch.ones_like(input_ids))[0, tensors[f"{name}.selected"]]
+        logits = compute(input_ids, torch.ones_like(input_ids))[tensors[f"{name}.selected"]]
         is_correct.append(logits.argmax(-1) == tensors[f"{name}.labels"])
     return torch.cat(is_correct)
 
 
 def similarity(compute: Compute, tensors: Mapping[str, torch.Tensor]) -> float:
     """Returns the mean cosine similarity between token vectors and the reference."""
-    similarities = [
-        torch.cosine_similarity(actual[mask == 1], tensors[f"{name}.last_hidden_state"], dim=-1)
-        for name, mask, actual in results(compute, tensors, "last_hidden_state")
-    ]
-    return float(torch.cat(similarities).mean())
+    pairs = results(compute, tensors, "last_hidden_state")
+    return float(torch.cat([torch.cosine_similarity(actual, expected, dim=-1) for actual, expected in pairs]).mean())
 
 
 def run_onnx(graph: Path, output: str) -> Compute:
-    """Returns a function from token ids and attention mask to an output, computed by onnxruntime."""
+    """Returns a function from token ids and attention mask to an output without padding, computed by onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
 
     def compute(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         inputs = {"input_ids": input_ids.numpy(), "attention_mask": attention_mask.numpy()}
-        return torch.from_numpy(session.run([output], inputs)[0])
+        return unpadded(torch.from_numpy(session.run([output], inputs)[0]), attention_mask)
 
     return compute
 
@@ -183,11 +176,13 @@ def run_onnx(graph: Path, output: str) -> Compute:
 def run_card(folder: Path) -> None:
     """Runs the Python code in the folder's card, if it has one, with the folder itself in place of the model's name.
 
-    Code that needs sentence-transformers is skipped if that is not installed.
+    Code in the author's description, which is above the heading "Use", is not run. Code that needs
+    sentence-transformers is skipped if that is not installed.
     """
     card = folder / "README.md"
     if card.is_file():
-        blocks = re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL)
+        use = card.read_text(encoding="utf-8").rpartition("\n## Use\n")[2]
+        blocks = re.findall(r"```python\n(.*?)```", use, re.DOTALL)
         runnable = [block for block in blocks if SENTENCES not in block or find_spec(SENTENCES)]
         code = LOADING.sub(lambda call: f"{call[1]}{str(folder)!r}", "\n".join(runnable))
         exec(code, {})  # noqa: S102 - it is what users will run

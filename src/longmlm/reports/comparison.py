@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
@@ -17,6 +18,7 @@ from longmlm.reports.tables import Table, difference_text, signed
 
 MAX_PROBABILITY = 0.99  # that a few seeds can show
 RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
+MIN_TOKENS = 1e5  # that are shown with two decimals of a million
 SAME_TOKENS = 0.02  # arms whose numbers of tokens differ by less are trained on as many
 CONTEXT_VIEWS: tuple[ViewName, ...] = ("base_cut", "base_windows", "long_after", "long_after_cut")
 
@@ -54,9 +56,10 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         ]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
+    num_arms = len({arm.name for arm in comparison.arms()})
     size = f"{counted(len(trials), 'trial')} with {counted(num_seeds, 'seed')}"
     head = Head(
-        f"{public_path(comparison.model)}: comparison of {counted(len(comparison.arms()), 'arm')}",
+        f"{public_path(comparison.model)}: comparison of {counted(num_arms, 'arm')}",
         f"{size}{_rows_text(comparison)}",
         finding(comparison),
     )
@@ -67,10 +70,13 @@ def finding(comparison: Comparison) -> str:
     """Returns which arm ranks first and by what, its numbers and those of the baseline or else of the next arm."""
     best, *others = comparison.arms()
     label, tokens = comparison.label_of(best), best.tokens_to_recovery()
-    baseline = comparison.baseline_arm()
+    baseline = None if comparison.budget else comparison.baseline_arm()
     rival = baseline if baseline in others else next(iter(others), None)
     if rival is None:
         return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before"
+    if pairs := best.pairs_with(rival):  # what is compared are the seeds that both have
+        mine, its = zip(*pairs, strict=True)
+        best, rival = replace(best, trials=mine), replace(rival, trials=its)
     name, recovered = comparison.label_of(rival), rival.tokens_to_recovery()
     by_recovery = tokens is not None and not comparison.budget
     parts = [f"{label} ranks first by {'tokens to recovery' if by_recovery else 'accuracy after training'}: "]
@@ -86,13 +92,15 @@ def finding(comparison: Comparison) -> str:
         elif (probability := best.probability_over(rival)) is not None:
             percent = "> 99" if probability > MAX_PROBABILITY else f"{100 * probability:.0f}"
             parts.append(f" (probability that it is better: {percent} %)")
+    if comparison.num_not_started:
+        parts.append(f"; the budget ended before {counted(comparison.num_not_started, 'more trial')}")
     return "".join(parts)
 
 
 def _recovery(tokens: float | None) -> str:
     if tokens is None:
         return "has not recovered"
-    return f"recovered after {_tokens(tokens)} M tokens" if tokens else "was at base_cut before training"
+    return f"recovered after {_tokens(tokens)} M tokens" if tokens else "was at or above base_cut before training"
 
 
 def arms_table(comparison: Comparison) -> Table:
@@ -148,7 +156,7 @@ def trials_table(comparison: Comparison) -> Table:
             str(trial.seed),
             f"{accuracy_of(trial.before):.2f}",
             f"{accuracy_of(trial.after):.2f}",
-            f"{trial.curve[-1].tokens / 1e6:.2f}",
+            _tokens(float(trial.curve[-1].tokens)),
             _tokens(Arm(name=trial.arm, values={}, trials=(trial,)).tokens_to_recovery()),
         ]
         for trial in (*comparison.probes, *comparison.trials)
@@ -206,7 +214,8 @@ def _rows_text(comparison: Comparison) -> str:
         names = ", ".join(dict.fromkeys(others))
         return f". Rows or held-out masks differ from those of {trials[0].arm} for {names}: they are not paired."
     length = f" on rows of {comparison.row_length:,} tokens"
-    return f"{length}. All arms have the same rows and, on held-out rows, the same masks."
+    but = f" but {comparison.control}, the control," if comparison.control_trials() else ""
+    return f"{length}. All arms{but} have the same rows and, on held-out rows, the same masks."
 
 
 def _arms_text(comparison: Comparison) -> str:
@@ -217,15 +226,23 @@ def _arms_text(comparison: Comparison) -> str:
         f"Ranked by {order}. Accuracy in percent, mean over seeds ± standard deviation (SD) over seeds. The difference "
         f"to the baseline, {comparison.baseline}, is paired by row and seed; its standard error (SE) covers the choice "
         "of held-out rows and, with two or more seeds, the variation between seeds. Recovered: the first of two "
-        "consecutive evaluations at or above base_cut, the base model's accuracy at its own length."
+        "consecutive evaluations at or above base_cut, the base model's accuracy at its own length"
+        f"{_base_cut(comparison)}."
     )
     if control := comparison.control_trials():
         gain = _mean([accuracy_of(trial.after) - accuracy_of(trial.before) for trial in control])
         text += (
             " Including the control gain: base_cut plus what the base model itself gains by training on as many "
-            f"tokens at its own length, {signed(f'{gain:+.2f}')} points in the end."
+            f"tokens at its own length, {signed(f'{gain:+.2f}')} points in the end. A loss does not lower base_cut."
         )
     return text
+
+
+def _base_cut(comparison: Comparison) -> str:
+    """Returns base_cut in brackets if all arms that are compared have the same."""
+    found = {trial.base_cut for arm in comparison.arms() for trial in arm.trials}
+    value = next(iter(found)) if len(found) == 1 else None
+    return "" if value is None else f" ({value:.2f} % on these rows)"
 
 
 def _curves_text(comparison: Comparison) -> str:
@@ -252,4 +269,6 @@ def _percent(value: float) -> str:
 
 
 def _tokens(count: float | None) -> str:
-    return "–" if count is None else f"{count / 1e6:.2f}"
+    if count is None:
+        return "–"
+    return f"{count / 1e6:.2f}" if count >= MIN_TOKENS or not count else f"{count / 1e6:.4f}"

@@ -10,15 +10,22 @@ from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.tables import leaves
 
 NUM_STEPS, LEARNING_RATE = "pretrain.recipe.num_steps", "pretrain.recipe.learning_rate"
-CANDIDATES: dict[str, dict[str, Any]] = {  # what a budget chooses from unless arms are given
-    name: {"extend": {"recipe": {"initialisation": name}}} for name in ("fitted", "stretched", "hierarchical")
+WINDOW_CANDIDATES: dict[str, dict[str, Any]] = {
+    name: {"extend": {"recipe": {"initialisation": name}}} for name in ("tile", "fitted", "stretched", "hierarchical")
 }
+CANDIDATES = {  # what a budget chooses from unless arms are given; tile is for windows
+    name: arm for name, arm in WINDOW_CANDIDATES.items() if name != "tile"
+}
+MAX_BUDGET_SEEDS = 2
 MINUTES_PER_UNIT = {"m": 1, "h": 60, "d": 24 * 60}
 FIXED = {  # what no arm may change, and no search
     "output": "each trial has a folder of its own",
     "until": "set compare.until, for all arms",
     "pretrain.recipe.seed": "set compare.seeds",
     "extend.recipe.seed": "set compare.seeds",
+    "pretrain.rows": "trials are trained on the rows that prepare packs",
+    "evaluate.rows": "trials are evaluated on the rows that prepare packs",
+    "pretrain.dry_run": "trials train",
 }
 
 
@@ -48,6 +55,10 @@ class CompareSettings:
         for name, values in leaves(self.search):
             if not isinstance(values, list) or not values:
                 raise ValueError(f"search.{name} needs a list of values to try")
+            if repeated := [value for number, value in enumerate(values) if value in values[:number]]:
+                raise ValueError(f"search.{name}: {repeated[0]} is repeated")
+            for arm in (arm for arm, table in self.arms.items() if name in dict(leaves(table))):
+                raise ValueError(f"arms.{arm} sets {name}, which search tries for every arm: remove one of them")
         tables = {"search": self.search, **{f"arms.{name}": arm for name, arm in self.arms.items()}}
         for where, name in ((where, name) for where, table in tables.items() for name, _ in leaves(table)):
             if name in FIXED:
@@ -93,11 +104,25 @@ class ComparedPipeline(ResolvedPipeline):
         if self.budget is None and not self.compare.arms:
             raise ValueError("set arms under [compare.arms.NAME], or give a budget to choose from the recommended ones")
         if self.pretrain.rows != self.prepare.output:
-            raise ValueError("pretrain.rows: remove it, trials are trained on the rows that prepare packs")
+            raise ValueError(f"pretrain.rows: remove it: {FIXED['pretrain.rows']}")
+        if self.pretrain.dry_run:
+            raise ValueError(f"pretrain.dry_run: remove it: {FIXED['pretrain.dry_run']}")
         if self.budget is not None:
             budget_minutes(self.budget)
             for problem in self._problems_with_budget():
                 raise ValueError(f"budget: {problem}")
+        self._check_own_length()
+
+    def _check_own_length(self) -> None:
+        """Raises ValueError for a control arm that is extended, and for an arm that is not but has no length."""
+        for name, arm in self.compare.arms.items() if self.extension else ():
+            if name == self.compare.control and arm.get("extension") is not False:
+                raise ValueError(
+                    f"control = {name} trains the base model at its own length: set extension = false and length in "
+                    f"arms.{name}"
+                )
+            if arm.get("extension") is False and "length" not in arm:
+                raise ValueError(f"arms.{name} has extension = false: set its length, the base model's positions")
 
     def _problems_with_budget(self) -> Iterator[str]:
         """Yields what a budget cannot be used with."""
@@ -107,6 +132,11 @@ class ComparedPipeline(ResolvedPipeline):
             yield f"only {LEARNING_RATE} can be searched: remove {' and '.join(sorted(others))}"
         if not self.compare.arms and not self.extension:
             yield "it chooses an initialisation, but extension = false: set arms under [compare.arms.NAME]"
+        for name, arm in self.compare.arms.items():
+            for key in (key for key in (LEARNING_RATE, NUM_STEPS) if key in dict(leaves(arm))):
+                yield f"it chooses {key}: remove it from arms.{name}"
+        if len(self.compare.seeds) > MAX_BUDGET_SEEDS:
+            yield f"it has time for {MAX_BUDGET_SEEDS} seeds: remove {len(self.compare.seeds) - MAX_BUDGET_SEEDS}"
         if not self.compare.arms and self.extend and self.extend.recipe.mode == "generated":
             yield "generated positions allow few initialisations: set arms under [compare.arms.NAME]"
 

@@ -78,7 +78,7 @@ class ExtendRecipe(Stretched):
     num_global_tokens: int = NUM_GLOBAL_TOKENS
     """Only with attention_window: how many tokens at the start of a row attend to all tokens, and all to them."""
     seed: int = 0
-    """Seed of random rows and of a new head."""
+    """Seed of random rows, of the fit of fitted ones, and of a new head."""
     new_head: bool = False
     """Add an untrained MLM head to a model that has none."""
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from longmlm.artifacts import artifact
 from longmlm.artifacts.trials import BudgetRecord, Trial, accuracy_of
 from longmlm.errors import ConfigError
-from longmlm.settings.compare import CANDIDATES, LEARNING_RATE, NUM_STEPS, ComparedPipeline, budget_minutes
+from longmlm.settings.compare import (
+    CANDIDATES,
+    LEARNING_RATE,
+    NUM_STEPS,
+    WINDOW_CANDIDATES,
+    ComparedPipeline,
+    budget_minutes,
+)
 from longmlm.settings.tables import Table, table_at
 from longmlm.trials.planned import FOLDER, planned_trial, sha256_of_json
 from longmlm.trials.running import Trials
@@ -16,7 +23,13 @@ from longmlm.trials.running import Trials
 PROBE_STEPS, MIN_STEPS = 10, 20
 RATE_FACTORS = ((1.0, 2.0, 4.0, 8.0), (1.0, 4.0))
 NUM_FINALISTS = 2
-KEPT_RECIPE = ("num_positions", "add_tokens", "new_head")  # of the extend stage, whichever initialisation is chosen
+KEPT_RECIPE = (  # of the extend stage, whichever initialisation is chosen
+    "num_positions",
+    "add_tokens",
+    "new_head",
+    "attention_window",
+    "num_global_tokens",
+)
 
 
 def with_candidates(config: ComparedPipeline) -> ComparedPipeline:
@@ -25,7 +38,9 @@ def with_candidates(config: ComparedPipeline) -> ComparedPipeline:
     if "extend" in tables:
         recipe = {name: value for name, value in table_at(tables, "extend", "recipe").items() if name in KEPT_RECIPE}
         tables["extend"] = {**tables["extend"], "recipe": recipe}
-    return replace(config, tables=tables, compare=replace(config.compare, arms=CANDIDATES))
+    has_window = config.extend is not None and config.extend.recipe.attention_window is not None
+    arms = WINDOW_CANDIDATES if has_window else CANDIDATES
+    return replace(config, tables=tables, compare=replace(config.compare, arms=arms))
 
 
 def run_within_budget(config: ComparedPipeline, trials: Trials) -> None:
@@ -40,7 +55,9 @@ def run_within_budget(config: ComparedPipeline, trials: Trials) -> None:
     trials.probes, trials.finished = measured, []
     if not measured:
         return
-    sha256 = sha256_of_json([{"folder": str(probe.folder), **probe.stages} for probe in probes])
+    given = config.compare.values.get(LEARNING_RATE)
+    depends_on = [{"folder": str(probe.folder), **probe.stages} for probe in probes]
+    sha256 = sha256_of_json([*depends_on, given] if given else depends_on)
     chosen = recorded_choice(config, measured, len(probes) - len(trials.failed), sha256)
     values = [{NUM_STEPS: chosen.num_steps, LEARNING_RATE: rate} for rate in chosen.rates]
     searched = [planned_trial(config, arm, one, first) for arm in chosen.arms for one in values]

@@ -151,7 +151,7 @@ def _short_run(tables: Table) -> Table:
     """Returns a schedule and intervals for a run of fewer steps than the pipeline's."""
     num_steps = table_at(tables, "pretrain", "recipe")["num_steps"]
     short = {"schedule": "linear", "warmup_steps": num_steps // 20, "decay_steps": 0}
-    every = max(1, num_steps // 4)
+    every = -(-num_steps // 4)
     return {"pretrain": {"recipe": short, "runtime": {"evaluate_every_steps": every, "save_every_steps": num_steps}}}
 
 

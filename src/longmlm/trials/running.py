@@ -4,6 +4,8 @@ OUTPUT/compare/trials/ARM/VALUES/seed-42/
     record.json             what the trial is made with, how long it took, whether it has finished
     trial.toml, log.txt     its pipeline, and what longmlm run printed
     run/ evaluation/ ...    what longmlm run wrote; weights are removed once the trial has finished
+.../seed-42.earlier/
+    the last finished trial with other settings, rows or base model
 """
 
 import os
@@ -27,14 +29,15 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
 from longmlm.config import present
 from longmlm.errors import TrainingError, counted
-from longmlm.folders import MANIFEST
+from longmlm.folders import MANIFEST, move_aside
+from longmlm.hubs.models import model_sha256
 from longmlm.inputs import check_inputs
 from longmlm.reports.comparison import write_comparison
 from longmlm.reports.pages import made_with
 from longmlm.runtime.children import run_child
 from longmlm.settings.compare import ComparedPipeline, budget_minutes
 from longmlm.settings.tables import without_empty_tables
-from longmlm.training.run_folder import CHECKPOINTS
+from longmlm.training.run_folder import CHECKPOINTS, model_or_best_checkpoint
 from longmlm.trials.planned import FOLDER, LOG, TRIAL, PlannedTrial
 
 WEIGHTS = ("long", f"run/{CHECKPOINTS}")
@@ -48,6 +51,7 @@ class Trials:
         self.finished: list[Trial] = []
         self.probes: list[Trial] = []
         self.failed: list[FailedTrial] = []
+        self.num_not_started = 0
 
     def run(self, planned: Sequence[PlannedTrial], num_trials: int) -> list[Trial]:
         """Returns what those of the trials measured that ran and did not fail; `num_trials` are expected in all.
@@ -62,7 +66,8 @@ class Trials:
         for index, one in enumerate(planned):
             if not (is_finished(one) or self.has_time()):
                 num_done = counted(len(self.finished) + len(self.probes) + len(self.failed), "trial")
-                left = counted(len(planned) - index, "trial")
+                self.num_not_started = len(planned) - index
+                left = counted(self.num_not_started, "trial")
                 print(f"the budget of {self.config.budget} is spent after {num_done}: {left} not started", flush=True)
                 break
             number = len(self.finished) + len(self.probes) + len(self.failed) + 1
@@ -101,6 +106,7 @@ class Trials:
             trials=tuple(self.finished),
             probes=tuple(self.probes),
             failed=tuple(self.failed),
+            num_not_started=self.num_not_started,
         )
         if comparison.arms():
             settings = {**without_empty_tables(asdict(compared)), "arms": compared.arms}  # an arm may set nothing
@@ -112,7 +118,7 @@ class Trials:
 def run_trial(planned: PlannedTrial, keep_weights: bool, label: str) -> Trial | FailedTrial:
     """Runs a trial unless it has finished; returns what it measured, or why it failed; exits if a signal stops it.
 
-    What the folder holds of a trial with other settings is removed first.
+    What the folder holds of a trial with other settings is moved aside or removed first.
     """
     record = resumable(planned, label)
     if record.is_finished:
@@ -132,22 +138,63 @@ def is_finished(planned: PlannedTrial) -> bool:
 
 
 def resumable(planned: PlannedTrial, label: str) -> TrialRecord:
-    """Returns the record of the trial so far: a finished one, one to go on with, or a new one in an empty folder."""
+    """Returns the record of the trial so far: a finished one, one to go on with, or a new one in an empty folder.
+
+    What the folder holds of a trial that cannot go on is moved aside if that had finished, and removed otherwise.
+    """
     folder, stages = planned.folder, planned.stages
     if not folder.exists():
         return TrialRecord(stages=stages)
-    file, reason = folder / TrialRecord.FILE, "it has no record"
+    file, record, reason = folder / TrialRecord.FILE, TrialRecord(stages=stages), "it has no record"
     if file.is_file():
         record = artifact.read(TrialRecord, file)
-        if record.is_finished and stages.items() <= record.stages.items():
-            return record
         changed = [name for name in stages if record.stages.get(name, stages[name]) != stages[name]]
-        if not changed and (not record.is_finished or (folder / "run" / CHECKPOINTS).is_dir()):
-            return replace(record, stages=stages, is_finished=False)
+        others = changed_inputs(planned, record)
+        if record.is_finished and stages.items() <= record.stages.items() and not others:
+            return record
+        has_weights = not record.is_finished or (folder / "run" / CHECKPOINTS).is_dir()
+        if has_weights and not changed and not others:
+            lost = seconds_lost(record, folder / LOG)
+            return replace(record, stages=stages, seconds=record.seconds + lost, is_finished=False)
         reason = f"other settings of {', '.join(changed)}" if changed else "its weights, which evaluate needs, are gone"
+        reason = f"other {' and '.join(others)}" if others else reason
+    if record.is_finished:
+        reason += f"; its earlier result is now in {move_aside(folder)}"
+    else:
+        shutil.rmtree(folder)
     print(f"{label} starts anew: {reason}", flush=True)
-    shutil.rmtree(folder)
     return TrialRecord(stages=stages)
+
+
+def changed_inputs(planned: PlannedTrial, record: TrialRecord) -> list[str]:
+    """Returns which inputs are not those that the trial read, as far as both are known."""
+    pairs = {
+        "rows": (record.rows_sha256, rows_sha256(planned)),
+        "base model": (record.model_sha256, base_sha256(planned)),
+    }
+    return [name for name, (then, now) in pairs.items() if then and now and then != now]
+
+
+def rows_sha256(planned: PlannedTrial) -> str:
+    """Returns the hash of the trial's rows; empty if they are not packed yet."""
+    folder = Path(planned.pipeline.prepare.output)
+    return read_rows_manifest(folder).sha256 if (folder / MANIFEST).is_file() else ""
+
+
+def base_sha256(planned: PlannedTrial) -> str:
+    """Returns the hash of a base model in a folder; empty for one on a hub, and without a base model."""
+    pipeline = planned.pipeline
+    name = pipeline.extend.base if pipeline.extend else pipeline.pretrain.start.checkpoint
+    if name is None or not Path(name).is_dir():
+        return ""
+    return model_sha256(model_or_best_checkpoint(name))
+
+
+def seconds_lost(record: TrialRecord, log: Path) -> float:
+    """Returns how long an attempt took that was killed: until its last line of output."""
+    if record.attempt_started is None or not log.is_file():
+        return 0.0
+    return max(0.0, log.stat().st_mtime - record.attempt_started)
 
 
 def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
@@ -160,15 +207,16 @@ def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     artifact.write(folder / TrialRecord.FILE, record)
     (folder / TRIAL).write_text(tomli_w.dumps(planned.tables), encoding="utf-8")
-    has_rows = (Path(planned.pipeline.prepare.output) / MANIFEST).is_file()
-    if not has_rows and (reason := run_longmlm(folder, label, "--until", "prepare")):
+    if not rows_sha256(planned) and (reason := run_longmlm(folder, label, "--until", "prepare")):
         return reason
+    record = replace(record, rows_sha256=rows_sha256(planned), model_sha256=base_sha256(planned))
+    artifact.write(folder / TrialRecord.FILE, replace(record, attempt_started=time.time()))
     since, reason = time.monotonic(), "it was stopped"
     try:
         reason = run_longmlm(folder, label)
     finally:
-        seconds = record.seconds + time.monotonic() - since
-        artifact.write(folder / TrialRecord.FILE, replace(record, seconds=seconds, is_finished=not reason))
+        record = replace(record, seconds=record.seconds + time.monotonic() - since, attempt_started=None)
+        artifact.write(folder / TrialRecord.FILE, replace(record, is_finished=not reason))
     return reason
 
 
@@ -195,7 +243,7 @@ def error_in(log: Path, start: int) -> str:
     """Returns the error that a log has after `start` bytes, that of longmlm if there is one, or else the last line."""
     lines = log.read_bytes()[start:].decode("utf-8", errors="replace").strip().splitlines() or ["no output"]
     errors = [line for line in lines if "error:" in line.lower()]
-    own = [line for line in errors if line.lower().startswith("error:")]
+    own = [line[len("error:") :] for line in errors if line.lower().startswith("error:")]
     return (own or errors or lines[-1:])[0].strip()
 
 
@@ -203,16 +251,17 @@ def measured_trial(planned: PlannedTrial) -> Trial:
     """Returns what a finished trial measured."""
     run, evaluation = planned.folder / "run", planned.folder / "evaluation" / Evaluation.FILE
     summary = artifact.read(RunSummary, run / RunSummary.FILE)
+    record = artifact.read(TrialRecord, planned.folder / TrialRecord.FILE)
     pretrain = planned.pipeline.pretrain
     return Trial(
         arm=planned.arm,
         values=planned.values,
         seed=planned.seed,
         curve=tuple(MetricsFile(run).evaluations()),
-        rows_sha256=read_rows_manifest(Path(pretrain.rows)).sha256,
+        rows_sha256=record.rows_sha256 or rows_sha256(planned),
         held_out=pretrain.recipe.held_out,
         tokens_per_second=summary.train_tokens_per_second,
         training_seconds=summary.state.training_seconds,
-        seconds=artifact.read(TrialRecord, planned.folder / TrialRecord.FILE).seconds,
+        seconds=record.seconds,
         measured=read_evaluation(evaluation).measured if evaluation.is_file() else {},
     )
