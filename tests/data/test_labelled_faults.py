@@ -154,7 +154,7 @@ def test_a_class_that_cannot_be_both_trained_and_tested_is_set_aside(tmp_path: P
             labelled(["a", "b", "c"], ["d"]),
             ["4 classes in 2 training documents", "the first at line 1 of"],
         ),
-        ("classification", labelled([], []), ["no label is the only class of 2"]),
+        ("classification", labelled([], []), ["no label occurs in 2"]),
         ("classification", labelled(["a"], ["a"]), ["'a' is the only class of 2", "add documents of another class"]),
         ("labelling", [{"text": "x", "spans": []}] * 2, ["no span in 2 training documents", "spans_field"]),
         ("labelling", [{"text": "x", "spans": [[0, 2, "A"]]}] * 2, ["a span outside the text (2, the first at"]),
@@ -186,11 +186,22 @@ def test_files_and_columns_that_are_not_there_are_refused(tmp_path: Path) -> Non
         read(tmp_path, SOUND["classification"], test_files=(str(test),))
 
 
-@pytest.mark.parametrize("content", ["", "Once upon a time\nthere was a lake.\n", "1\n2\n"])
+@pytest.mark.parametrize("content", ["Once upon a time\nthere was a lake.\n", "1\n2\n"])
 def test_a_file_without_objects_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / "story.jsonl"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=rf"{path} is not JSONL, one object per line$"):
+        read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(str(path),))))
+
+
+def test_an_empty_file_and_another_encoding_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.touch()
+    with pytest.raises(DataError, match=rf"{path} is empty$"):
+        read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(str(path),))))
+    path = tmp_path / "chinese.csv"
+    path.write_text("text,label\n山高水长,甲\n", encoding="gbk")
+    with pytest.raises(DataError, match=r"bad UTF-8 \(.*\); save the files as UTF-8$"):
         read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(str(path),))))
 
 

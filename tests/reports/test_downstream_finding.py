@@ -8,6 +8,7 @@ from longmlm.artifacts.downstream import DownstreamComparison
 from longmlm.reports.downstream import downstream_page
 from longmlm.reports.downstream_finding import finding
 from longmlm.scoring.compared import compared
+from longmlm.settings.downstream import Arm
 from tests.support.compared_arms import CLEAR, UNCLEAR, comparison_of, labelling, task, trial
 
 
@@ -93,3 +94,14 @@ def test_several_comparisons_are_mentioned_in_the_finding() -> None:
     assert "not corrected" not in finding(comparison_of(CLEAR))
     text = finding(comparison_of({**CLEAR, "third": UNCLEAR["long"]}))
     assert text.startswith("long is better than base: ") and text.endswith(" (not corrected for 2 comparisons)")
+
+
+def test_models_are_compared_with_the_best_tfidf_whatever_its_place_among_the_arms() -> None:
+    low, middle, high = ([1] * count + [0] * (100 - count) for count in (10, 50, 90))
+    for names in (("base", "tfidf", "tfidf-20"), ("tfidf-20", "base", "tfidf")):
+        arms = {name: {"base": middle, "tfidf": high, "tfidf-20": low}[name] for name in names}
+        settings = {name: Arm(model="owner/base" if name == "base" else None) for name in names}
+        trials = [trial(arm, correct) for arm, correct in arms.items()]
+        facts = replace(task(["base"]), arms=settings)
+        comparison = compared(facts, trials, {})
+        assert finding(comparison).endswith("; not shown to be better than TF-IDF (tfidf): base")

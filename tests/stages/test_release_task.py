@@ -8,7 +8,13 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification, pipeline
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamComparison
@@ -224,3 +230,13 @@ def test_results_of_other_arms_make_a_new_release(
     file.write_text("{")
     with pytest.raises(ArtifactError, match=r"downstream\.json"):
         released(trial)
+
+
+def test_a_classifier_of_the_end_of_texts_is_released_with_a_tokenizer_that_cuts_their_beginning(
+    settings: DownstreamTrialConfig, run: Run
+) -> None:
+    trial = run(replace(settings, arm=replace(settings.arm, reads="last"), num_epochs=1))
+    tokenizer = AutoTokenizer.from_pretrained(released(trial))
+    text = "the sea and " * 40 + "a lake"
+    kept = tokenizer(text, truncation=True)["input_ids"]
+    assert len(kept) == 32 and kept[1:-1] == tokenizer(text, add_special_tokens=False)["input_ids"][-30:]

@@ -230,9 +230,9 @@ def test_a_failed_trial_is_recorded_and_the_others_go_on(
     comparison = run(task)
     assert len(runs.started) == 9
     names = [f"truncate, learning_rate 2e-05, num_epochs 3, seed 2, fold {fold}" for fold in (0, 1)]
-    assert comparison.failed == dict.fromkeys(names, "error: the loss is not finite")
+    assert comparison.failed == dict.fromkeys(names, "the loss is not finite")
     assert artifact.read(DownstreamComparison, Path("out/downstream/downstream.json")).failed == comparison.failed
-    assert f"[5/9] {names[0]} failed: error: the loss is not finite; its output is in out/" in capsys.readouterr().out
+    assert f"[5/9] {names[0]} failed: the loss is not finite; its output is in out/" in capsys.readouterr().out
     runs.failures = lambda _: ""
     assert run(task).failed == {}
     assert len(runs.started) == 11
@@ -251,7 +251,7 @@ def test_an_arm_whose_trials_all_fail_is_not_repeated_on_other_folds(task: str, 
 
 def test_the_first_trial_failing_before_training_ends_the_command(task: str, runs: FakeFinetunes) -> None:
     runs.failures = lambda _: "error: owner/base has no config.json"
-    with pytest.raises(TrainingError, match=r"seed 1, fold 0 failed: error: owner/base has no .*log\.txt"):
+    with pytest.raises(TrainingError, match=r"seed 1, fold 0 failed: owner/base has no .*log\.txt"):
         run(task)
     assert len(runs.started) == 1
 

@@ -157,7 +157,8 @@ def test_the_error_of_a_trial_is_longmlms_own_if_it_has_one(tmp_path: Path) -> N
     log, earlier = tmp_path / "log.txt", "error: of an earlier attempt\n"
     tracker, own = "wandb failed (CommError: no answer); training is not affected", "error: the loss is not finite"
     log.write_text(f"{earlier}{tracker}\n{own}\nlast line\n", encoding="utf-8")
-    assert error_in(log, len(earlier)) == own.removeprefix("error: ")
+    assert error_in(log, len(earlier), 2) == own.removeprefix("error: ")
     for text, expected in ((f"{tracker}\nlast line\n", tracker), ("one\nlast line\n", "last line"), ("", "no output")):
         log.write_text(text, encoding="utf-8")
-        assert error_in(log, 0) == expected
+        assert error_in(log, 0, 1) == expected
+        assert "killed by SIGKILL" in error_in(log, 0, -9)

@@ -73,7 +73,7 @@ def examples_of(
     tokenizer without the usual special tokens at their usual places, and for a length too short for `reads`.
     """
     if length <= (least := HEAD_TOKENS + 2 if reads == "head-tail" else 2):
-        raise DataError(f"{reads} needs a length above {least} tokens, not {length}")
+        raise DataError(f'reads = "{reads}" needs a length above {least} tokens, not {length}')
     name = tokenizer.name_or_path or type(tokenizer).__name__
     vocabulary = vocabulary_of_pretrained(tokenizer, name)
     if tokenizer("a", verbose=False)["input_ids"][-1] == vocabulary.special.cls:  # as in XLNet

@@ -15,7 +15,7 @@ from longmlm.data.labelled_records import (
     labelled_fields,
     labelled_records,
 )
-from longmlm.data.texts import Unreadable
+from longmlm.data.texts import BAD_ENCODING, Unreadable
 from longmlm.errors import DataError
 from longmlm.hubs.datasets import commit_of
 from longmlm.settings.downstream import LabelledData, LabelledTask
@@ -67,8 +67,12 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
 
 
 def _remedy(data: LabelledData, aside: Sequence[SetAside]) -> str:
-    """Returns what to change where no record has the fields that are named in data; else an empty text."""
+    """Returns what to change where no record can be read, or has the fields that are named in data; else nothing."""
+    if any(item.reason == BAD_ENCODING for item in aside):
+        return "; save the files as UTF-8"
     if not (names := _field_names(data)):
+        if not data.dataset and not any(Path(path).stat().st_size for path in files_of(data.files)):
+            return f"; {', '.join(data.files)} is empty"
         is_json = not data.dataset and {kind_of(path) for path in files_of(data.files)} == {".jsonl"}
         return (
             f"; {', '.join(data.files)} is not JSONL, one object per line"
@@ -170,8 +174,8 @@ def _check_targets(task: LabelledTask, records: Sequence[LabelledRecord], aside:
             if len(counts) > len(documents) or (is_single_label and len(counts) == len(documents) > 1):
                 problem = f"{len(counts)} classes in {about}: no class has examples; check label_field"
             elif not counts or (len(counts) == 1 and counts.total() == len(documents)):
-                only = " and ".join(map(repr, counts)) or "no label"
-                problem = f"{only} is the only class of {about}; check label_field, or add documents of another class"
+                only = f"{' and '.join(map(repr, counts))} is the only class of" if counts else "no label occurs in"
+                problem = f"{only} {about}; check label_field, or add documents of another class"
             else:
                 return
         case "labelling":

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from longmlm.data.delimited import DelimitedReader
 from longmlm.data.files import CHUNK_BYTES, Lines, Span, count_bytes, kind_of, lines_of, open_bytes
-from longmlm.data.texts import BYTE_ORDER_MARK, LongText, Text, Unreadable, json_of, text_or_reason
+from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, LongText, Text, Unreadable, json_of, text_or_reason
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
@@ -135,9 +135,9 @@ def _json_object(line: bytes) -> Fields | Unreadable:
     try:
         value = json_of(line.removeprefix(BYTE_ORDER_MARK))
     except UnicodeDecodeError:
-        return Unreadable("bad UTF-8")
+        return Unreadable(BAD_ENCODING)
     except ValueError:
-        return Unreadable("bad UTF-8" if isinstance(text_or_reason(line), Unreadable) else "broken JSON")
+        return Unreadable(BAD_ENCODING if isinstance(text_or_reason(line), Unreadable) else "broken JSON")
     return value if isinstance(value, dict) else {}
 
 
@@ -227,7 +227,7 @@ def _table_fields(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Itera
                 fields = batch.slice(index, 1).to_pylist()[0]
                 yield number, fields | {name: _named(fields[name], names) for name, names in names_of.items()}
             except UnicodeDecodeError:
-                yield number, Unreadable("bad UTF-8")
+                yield number, Unreadable(BAD_ENCODING)
             number += 1
 
 

@@ -13,6 +13,7 @@ import orjson
 LONG_BYTES = 4_000_000
 PIECE_BYTES = 1 << 20
 CACHED_PIECES = 4
+BAD_ENCODING = "bad UTF-8"  # the reason
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UNBROKEN = re.compile(rb"(?![\x80-\xbf])")  # after the last byte of a character
 # Matches an unclosed string too, without a closing quote: otherwise the search would restart at each escaped quote.
@@ -77,7 +78,7 @@ def text_or_reason(raw: bytes) -> Text | Unreadable:
     try:
         return text_of(raw.removeprefix(BYTE_ORDER_MARK))
     except UnicodeDecodeError:
-        return Unreadable("bad UTF-8")
+        return Unreadable(BAD_ENCODING)
 
 
 def json_of(line: bytes) -> Any:

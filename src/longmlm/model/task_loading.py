@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForSequenceClassification, LongformerConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_LM
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_LM
 
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ModelError, counted
@@ -53,6 +55,8 @@ def load_for_task(
     check_has_config(name, folder)
     check_model_files(folder)
     config, has_code = load_config(name, folder)
+    if config.model_type in CAUSAL_LM and config.model_type not in MASKED_LM:
+        raise ModelError(f"{name} is a {config.model_type} model, which predicts the next token: take an encoder")
     if config.model_type in FAMILIES:
         check_architecture(config, name)
     for key, value in (config_values or {}).items():

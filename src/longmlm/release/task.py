@@ -111,8 +111,8 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
     num_special = loaded.tokenizer.num_special_tokens_to_add()
     num_tokens = (source.trial.length or 0) + num_special
     loaded.tokenizer.model_max_length = num_tokens
-    if source.config.arm.reads == "last":
-        loaded.tokenizer.truncation_side = "left"
+    loaded.tokenizer.truncation_side = "left" if source.config.arm.reads == "last" else "right"
+    loaded.tokenizer.init_kwargs["truncation_side"] = loaded.tokenizer.truncation_side  # which is what is saved
     carried = Carried()
     if kind == "similarity":
         carried = carried.with_pooling("mean", loaded.model.config.hidden_size, num_tokens)
@@ -182,8 +182,11 @@ def _prove(loaded: LoadedModel, kind: TaskKind, folder: Path) -> float:
         with full_disk_as_os_error(reference):
             save_file(_reference(loaded), reference)
         report = reload_in_process(folder, reference, "", AUTO_CLASSES[kind])
-    difference = report["largest_difference"]
-    check_faithful(report, [] if difference <= TOLERANCE else [f"outputs differ by {difference:.2e}"])
+    difference, side = report["largest_difference"], report["truncation_side"]
+    problems = [] if difference <= TOLERANCE else [f"outputs differ by {difference:.2e}"]
+    if side != loaded.tokenizer.truncation_side:
+        problems.append(f"texts are truncated on the {side}")
+    check_faithful(report, problems)
     return difference
 
 

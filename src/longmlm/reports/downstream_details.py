@@ -66,10 +66,11 @@ def settings_table(comparison: DownstreamComparison) -> Table:
     lines = []
     for result in comparison.arms:
         arm = comparison.task.arms[result.arm]
-        unit = "tokens" if arm.model else "words"
-        length = f"{arm.length:,} {unit}" if arm.length else ("all positions" if arm.model else "all words")
+        unit = "tokens" if arm.model else "words or characters"
+        length = f"{arm.length:,} {unit}" if arm.length else ("all positions" if arm.model else "all")
         reads = arm.reads if arm.model else "first" if arm.length else "all"
-        pooling = arm.pooling if arm.reads == "chunks" else "–"
+        is_pooled = arm.reads == "chunks" and comparison.task.kind == "classification"
+        pooling = arm.pooling if is_pooled else "–"
         trained = "–" if not arm.is_trained(comparison.task.kind) else "head" if arm.frozen else "all"
         name, values = arm.model or "TF-IDF", values_in_words(result.values)
         lines.append([result.arm, name, reads, length, pooling, trained, values])

@@ -27,7 +27,8 @@ def finding(comparison: DownstreamComparison) -> str:
 def failures(comparison: DownstreamComparison) -> str:
     """Returns how many trials failed, and which arms have no result because of that."""
     missing = comparison.arms_without_result
-    arms = f", no result of {' and '.join(missing)}" if missing else ""
+    names = " and ".join([*filter(None, [", ".join(missing[:-1])]), *missing[-1:]])
+    arms = f", no result of {names}" if missing else ""
     return f"{len(comparison.failed):,} of {counted(comparison.num_trials, 'trial')} failed{arms}"
 
 
@@ -69,7 +70,7 @@ def _best_text(comparison: DownstreamComparison) -> str:
         return _difference_text(rival, best, metric, num_compared)
     rival = next((arm for arm in others if arm.arm == baseline), None)
     if rival is None or not best.differences:
-        return f"{first}, the baseline {baseline} has no result on the same documents"
+        return f"{first}; the baseline {baseline} has no result on the same documents"
     return _difference_text(best, rival, metric, num_compared)
 
 
@@ -94,10 +95,12 @@ def _negated(score: Score) -> Score:
 
 
 def _tfidf_text(comparison: DownstreamComparison) -> str:
-    """Returns which models are not shown to be better than the arm without a model."""
+    """Returns which models are not shown to be better than the best arm without a model."""
+    without = [arm.arm for arm in comparison.arms if not comparison.task.arms[arm.arm].model]
     models = [arm for arm in comparison.arms if comparison.task.arms[arm.arm].model]
     weak = [arm.arm for arm in models if arm.over_tfidf and sign(arm.over_tfidf) < 1]
-    return f"; not shown to be better than TF-IDF: {', '.join(weak)}" if weak else ""
+    best = f" ({without[0]})" if len(without) > 1 else ""
+    return f"; not shown to be better than TF-IDF{best}: {', '.join(weak)}" if weak else ""
 
 
 def _unpaired_text(comparison: DownstreamComparison) -> str:

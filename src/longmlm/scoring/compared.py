@@ -19,7 +19,7 @@ from longmlm.artifacts.downstream import (
 )
 from longmlm.errors import ArtifactError
 from longmlm.scoring.bootstrap import Values, averaged, resampled, scores
-from longmlm.scoring.scores import Group, Measure, metrics_of
+from longmlm.scoring.scores import Group, Measure, main_score, metrics_of
 
 Predictions = dict[int, dict[str, Prediction]]  # by seed and document
 
@@ -82,8 +82,9 @@ class _Measured:
 
     @property
     def tfidf(self) -> str | None:
-        """The first arm without a model of which a trial has finished."""
-        return next((name for name in self.predictions if self.task.arms[name].model is None), None)
+        """The best arm without a model of which a trial has finished."""
+        names = [name for name in self.predictions if self.task.arms[name].model is None]
+        return max(names, key=self.mean_score) if len(names) > 1 else next(iter(names), None)
 
     @property
     def documents(self) -> list[str]:
@@ -97,6 +98,11 @@ class _Measured:
         for prediction in (one for arm in self.predictions.values() for seed in arm.values() for one in seed.values()):
             units[prediction.document] = prediction.unit or prediction.document
         return [units[name] for name in self.documents]
+
+    def mean_score(self, arm: str) -> float:
+        """Returns the main metric of an arm over all of its documents, averaged over seeds."""
+        task, by_seed = self.task, self.predictions[arm].values()
+        return statistics.fmean(main_score([*of_seed.values()], task.kind, task.is_multilabel) for of_seed in by_seed)
 
     def shared(self, arm: str, other: str) -> dict[int, frozenset[str]]:
         """Returns the documents that both arms have a prediction for, by seed."""

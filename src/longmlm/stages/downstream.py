@@ -78,6 +78,7 @@ def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
     first, untested, noun = folds[0], sum(len(fold.untested) for fold in folds), config.task.noun
     shared = num_sharing_a_text(corpus, first) if config.task.kind == "similarity" else 0
     sharing = f"{counted(shared, 'test pair')} with a text of a training pair: group_field can separate them"
+    is_drawn = config.task.data.split_field and all(document.split != "test" for document in corpus.documents)
     sizes = f"{len(first.train):,} training, {len(first.dev):,} development, {counted(len(first.test), f'test {noun}')}"
     lines = [
         f"{counted(len(corpus.documents), noun)}: {labels_text(corpus)}",
@@ -85,6 +86,7 @@ def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
         f"{len(folds)} folds, the first with {sizes}" if config.task.num_folds else sizes,
         *([f"{counted(untested, noun)} not tested: no training {noun} has all of the labels"] if untested else []),
         *([sharing] if shared else []),
+        *([f"no {noun} is given for testing: those are drawn"] if is_drawn else []),
         f"{counted(len(config.arms), 'arm')}, {counted(num_trials(config), 'trial')}",
     ]
     return "\n".join(lines)
@@ -107,4 +109,5 @@ def labels_text(corpus: LabelledCorpus) -> str:
     counts = Counter(label for document in corpus.documents for label in sorted(document.all_labels))
     named = [f"{label} {count:,}" for label, count in counts.most_common(MAX_LABELS)]
     more = [f"{len(counts) - MAX_LABELS} more"] if len(counts) > MAX_LABELS else []
-    return ", ".join(named + more) or "each with a similarity score"
+    several = "; any number of labels per document, since some are lists" if corpus.is_multilabel else ""
+    return (", ".join(named + more) or "each with a similarity score") + several

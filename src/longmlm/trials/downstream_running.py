@@ -16,7 +16,7 @@ from typing import Any
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import MODEL, ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.config import present, read, to_toml
-from longmlm.errors import ConfigError, TrainingError
+from longmlm.errors import ArtifactError, ConfigError, TrainingError
 from longmlm.folders import move_aside, write_text
 from longmlm.reports.downstream import write_downstream
 from longmlm.reports.pages import made_with
@@ -139,7 +139,7 @@ def prepare_folder(planned: DownstreamTrialConfig, label: str, needs_model: bool
         earlier = read(DownstreamTrialConfig, [folder / TRIAL])
     except ConfigError:
         earlier = None
-    recorded = artifact.read(DownstreamTrial, result) if has_ended else earlier
+    recorded = read_result(folder) if has_ended else earlier
     is_same = recorded is not None and recorded.settings_sha256 == planned.settings_sha256
     if is_same and not (has_ended and needs_model and planned.values and not (folder / MODEL).is_dir()):
         return has_ended
@@ -153,6 +153,14 @@ def prepare_folder(planned: DownstreamTrialConfig, label: str, needs_model: bool
         print(f"{label} starts anew: {reason}", flush=True)
         shutil.rmtree(folder)
     return False
+
+
+def read_result(folder: Path) -> DownstreamTrial:
+    """Returns what a finished trial measured; raises ArtifactError, with the remedy, if its file cannot be read."""
+    try:
+        return artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE)
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}; to run the trial again, remove {folder}") from error
 
 
 def attempt(planned: DownstreamTrialConfig, label: str) -> str:

@@ -236,14 +236,16 @@ def run_module(module: str, arguments: Sequence[str], log: Path, label: str) -> 
     if stopped_by:
         print(f"{label} stopped by {stopped_by}: run the same command again to resume", file=sys.stderr)
         sys.exit(128 + signal.Signals[stopped_by])
-    return error_in(log, start) if code else ""
+    return error_in(log, start, code) if code else ""
 
 
-def error_in(log: Path, start: int) -> str:
-    """Returns the error that a log has after `start` bytes, that of longmlm if there is one, or else the last line."""
+def error_in(log: Path, start: int, code: int) -> str:
+    """Returns the error that a log has after `start` bytes: longmlm's own, any other, or else why the process ended."""
     lines = log.read_bytes()[start:].decode("utf-8", errors="replace").strip().splitlines() or ["no output"]
     errors = [line for line in lines if "error:" in line.lower()]
     own = [line[len("error:") :] for line in errors if line.lower().startswith("error:")]
+    if code == -signal.SIGKILL and not own:
+        return "it was killed by SIGKILL, as it is when memory runs out"
     return (own or errors or lines[-1:])[0].strip()
 
 
