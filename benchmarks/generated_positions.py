@@ -12,8 +12,9 @@ from steps import random_batch
 from transformers import BertConfig, BertForMaskedLM
 
 from longmlm.artifacts.provenance import Extension, ModelSource
+from longmlm.model.dropout import set_dropout
 from longmlm.model.generated import rebuild_positions
-from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.mlm import MlmObjective
 from longmlm.settings.extend import PositionMode
 
 BASE, LENGTH, NUM_STEPS, VOCABULARY = 512, 1536, 3, 30522

@@ -32,7 +32,8 @@ from longmlm.batches.masking import MaskedRow, mask_row
 from longmlm.data.rows import Row
 from longmlm.data.vocabulary import Maskable, load_vocabulary
 from longmlm.model.cost import Work, cost_of
-from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.dropout import set_dropout
+from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe

@@ -18,7 +18,7 @@ from benchmarks.micro_batch_memory import (
     table_line,
 )
 from longmlm.model.cost import Work, cost_of
-from longmlm.model.mlm import set_dropout
+from longmlm.model.dropout import set_dropout
 from tests.support.training import ROOT
 
 

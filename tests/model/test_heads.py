@@ -16,7 +16,7 @@ from longmlm.errors import ModelError
 from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.carried import Carried
 from longmlm.model.classification import ClassificationObjective, load_classifier
-from longmlm.model.mlm import set_dropout
+from longmlm.model.dropout import set_dropout
 from longmlm.model.saving import save_model
 from longmlm.settings.downstream import Arm, Pooling
 from tests.support.documents import random_examples

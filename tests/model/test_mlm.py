@@ -13,7 +13,8 @@ from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.rows import Row
 from longmlm.model import mlm
-from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.dropout import set_dropout
+from longmlm.model.mlm import MlmObjective
 from longmlm.settings.pretrain import ComputePrecision
 from tests.support.families import tiny_model
 from tests.support.tiny import NUM_POSITIONS

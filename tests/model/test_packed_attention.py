@@ -13,7 +13,8 @@ from longmlm.batches.masking import MaskedRow
 from longmlm.data.rows import Row
 from longmlm.model import packed_attention as module
 from longmlm.model.architecture import LEARNED_FAMILIES
-from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.dropout import set_dropout
+from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import (
     ATTENTION_NAME,
     AttentionOptions,
@@ -254,8 +255,7 @@ def test_rows_of_a_packed_batch_do_not_influence_each_other(kind: tuple[str, int
     batch = batch_of([16, 3, 9], is_packed=True)
     before = MlmObjective(model).predict(batch).losses
     batch.input_ids[0, 16:19] = torch.tensor([50, 51, 52])
-    after = MlmObjective(model).predict(batch).losses
-    is_changed = (after != before).tolist()
+    is_changed = (MlmObjective(model).predict(batch).losses != before).tolist()
     assert is_changed == [False] * 8 + [True] * 2 + [False] * 5
 
 

@@ -14,7 +14,8 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ModelError
 from longmlm.model import packed_attention
 from longmlm.model.architecture import LEARNED_FAMILIES
-from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.dropout import set_dropout
+from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import (
@@ -265,8 +266,7 @@ def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
 
 
 def test_only_models_with_a_learned_table_have_windows(any_kind: tuple[str, int]) -> None:
-    model = tiny_model(*any_kind)
-    is_learned = any_kind[0] in LEARNED_FAMILIES
+    model, is_learned = tiny_model(*any_kind), any_kind[0] in LEARNED_FAMILIES
     error = pytest.raises(ModelError, match=f"roberta, .* models, not for {any_kind[0]}: remove it")
     with nullcontext() if is_learned else error:
         use_window(model, Window(3, 1))

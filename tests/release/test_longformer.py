@@ -20,11 +20,12 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ModelError, ReleaseError
-from longmlm.model.architecture import architecture_of, has_dropout, parts_of
+from longmlm.model.architecture import architecture_of, parts_of
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Work, computed_tokens, finetuning_cost
+from longmlm.model.dropout import dropout_of, set_dropout
 from longmlm.model.loading import LoadedModel, load_model, meta_model
-from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.mlm import MlmObjective
 from longmlm.model.task_loading import load_for_task
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
@@ -163,9 +164,9 @@ def test_an_exported_folder_is_loaded_for_a_task_with_the_global_tokens_of_its_c
         loaded = load_for_task(auto_class, str(folder))
         assert (loaded.model.config.model_type, loaded.model.config.num_global_tokens) == ("longformer", num_global)
         assert any("was trained with" in note for note in loaded.notes) == (before != num_global)
-        assert has_dropout(loaded.model)
+        assert dropout_of(loaded.model)
         set_dropout(loaded.model, 0.0)
-        assert not has_dropout(loaded.model)
+        assert not dropout_of(loaded.model)
         tokens, mask = inputs_of(("bert", 0))
         first, second = (loaded.model.train()(tokens, attention_mask=mask).logits for _ in range(2))
         assert torch.equal(first, second), "without dropout, passes in training mode are equal"

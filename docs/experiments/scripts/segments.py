@@ -33,7 +33,8 @@ from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMe
 from longmlm.batches.collate import MlmBatch
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.model.architecture import attention_inputs
-from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.dropout import set_dropout
+from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of
 from longmlm.settings.pretrain import ComputePrecision

@@ -19,6 +19,7 @@ LearnedFamily = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert",
 OtherFamily = Literal["modernbert", "deberta", "deberta-v2", "mpnet", "roformer", "nomic_bert", "eurobert"]
 Family = Literal[LearnedFamily, OtherFamily]
 ReleasedFamily = Literal["longformer"]  # which longmlm writes and measures, but neither extends nor trains further
+NUM_GLOBAL = "num_global_tokens"  # a key of our own in the config.json of a released Longformer
 LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
@@ -156,13 +157,3 @@ def _deberta_head(model: Any) -> tuple[Callable[[Tensor], Tensor], nn.Linear, nn
         return model.cls, head.transform.dense, head.decoder.weight, head.decoder.bias
     words, head = model.get_input_embeddings(), model.lm_predictions.lm_head
     return partial(model.lm_predictions, word_embeddings=words), head.dense, words.weight, head.bias
-
-
-def has_dropout(module: nn.Module) -> bool:
-    """Returns whether the module has active dropout: in a dropout layer, or as an attention module's probability."""
-    probabilities = (
-        getattr(part, name, None)
-        for part in module.modules()
-        for name in (["p"] if isinstance(part, nn.Dropout) else ["attention_dropout", "dropout"])
-    )
-    return any(isinstance(probability, int | float) and probability for probability in probabilities)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from longmlm.model.architecture import architecture_of, has_dropout, layers_of
+from longmlm.model.architecture import architecture_of, layers_of
+from longmlm.model.dropout import dropout_of
 from longmlm.model.mlm import MAX_LOGITS
 from longmlm.model.packed_attention import can_use_packed_attention
 from longmlm.model.window_attention import window_of
@@ -239,7 +240,7 @@ def _saved_bytes_of_attention(config: Any, layers: nn.ModuleList, work: Work) ->
     models that cannot use `packed_attention`; on a GPU, their fused attention saves a mask value for each pair, in the
     type of the activations, because nearly every micro-batch has padding.
     """
-    dropout, heads = has_dropout(layers), getattr(config, "num_attention_heads", 0)  # FNet has none
+    dropout, heads = dropout_of(layers) > 0, getattr(config, "num_attention_heads", 0)  # FNet has none
     match config.model_type:
         case "deberta":  # its attention is computed in fp32
             return 73 if work.is_half else 80, heads * (28 if dropout else 20)

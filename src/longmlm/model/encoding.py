@@ -13,9 +13,8 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import InputBatch
 from longmlm.batches.tasks import TaskBatch
-from longmlm.model.architecture import position_offset
+from longmlm.model.architecture import NUM_GLOBAL, position_offset
 from longmlm.model.packed_attention import PackedRows, reads_packed_batches
-from longmlm.model.task_loading import NUM_GLOBAL
 from longmlm.settings.pretrain import ComputePrecision
 
 

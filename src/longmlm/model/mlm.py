@@ -1,7 +1,7 @@
 """The masked-language-modelling objective: loss and accuracy at the selected positions of a batch."""
 
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -79,23 +79,3 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     """Makes each layer keep only its input and recompute the rest in the backward pass (Chen et al. 2016)."""
     for layer in layers_of(cast(PreTrainedModel, model.base_model)):
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-
-
-def dropout_of(model: nn.Module) -> float:
-    """Returns the highest probability of a dropout layer; 0 without dropout layers."""
-    return max((module.p for module in model.modules() if isinstance(module, nn.Dropout)), default=0.0)
-
-
-def set_dropout(model: nn.Module, probability: float) -> None:
-    """Sets every dropout of the model, attention included, and leaves the model's config as it is."""
-    for module in list(model.modules()):
-        if isinstance(module, nn.Dropout):
-            module.p = probability
-        elif isinstance(module, nn.RNNBase):  # of one layer: its dropout would be between layers
-            continue
-        elif isinstance(getattr(module, "dropout", None), int | float):  # attention over chunks, Longformer, XLM
-            cast(Any, module).dropout = probability
-        elif isinstance(getattr(module, "attention_dropout", None), int | float):  # ModernBERT, NomicBERT, EuroBERT
-            cast(Any, module).attention_dropout = probability
-            if isinstance(getattr(module, "out_drop", None), nn.Identity):  # ModernBERT's, if its config has none
-                module.out_drop = nn.Dropout(probability)

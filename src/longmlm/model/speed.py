@@ -11,7 +11,8 @@ from transformers import AutoModelForMaskedLM, PretrainedConfig
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.cost import Cost, Gpu, Work
-from longmlm.model.mlm import MlmObjective, set_dropout
+from longmlm.model.dropout import set_dropout
+from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import PackedRows, can_use_packed_attention, packed_attention, use_packed_attention
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.window_attention import window_attention, window_of

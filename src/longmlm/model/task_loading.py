@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ModelError, counted
 from longmlm.hubs.models import check_has_config, snapshot_of
-from longmlm.model.architecture import FAMILIES, check_architecture
+from longmlm.model.architecture import FAMILIES, NUM_GLOBAL, check_architecture
 from longmlm.model.files import check_model_files
 from longmlm.model.loading import (
     REBUILT_BUFFERS,
@@ -27,8 +27,6 @@ from longmlm.model.loading import (
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
-
-NUM_GLOBAL = "num_global_tokens"  # a key of our own in the config.json of a released Longformer
 
 
 def load_for_task(

@@ -13,8 +13,8 @@ from longmlm.errors import ConfigError, DataError, PositionsError
 from longmlm.folders import free_bytes
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
+from longmlm.model.dropout import dropout_of, set_dropout
 from longmlm.model.loading import meta_model
-from longmlm.model.mlm import dropout_of, set_dropout
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
 from longmlm.model.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second

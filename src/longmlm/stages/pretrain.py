@@ -30,9 +30,10 @@ from longmlm.folders import MANIFEST
 from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import Work, cost_of, peak_flops
+from longmlm.model.dropout import set_dropout
 from longmlm.model.generated import rebuild_positions
 from longmlm.model.loading import LoadedModel, load_model, new_model
-from longmlm.model.mlm import MlmObjective, checkpoint_activations, set_dropout
+from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first

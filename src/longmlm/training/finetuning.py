@@ -26,9 +26,10 @@ from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.task_evaluation import TaskEvaluation
 from longmlm.model.architecture import position_offset
 from longmlm.model.cost import Cost, Work, computed_tokens, finetuning_cost
+from longmlm.model.dropout import set_dropout
 from longmlm.model.encoding import TaskObjective
 from longmlm.model.loading import LoadedModel, library_errors
-from longmlm.model.mlm import checkpoint_activations, set_dropout
+from longmlm.model.mlm import checkpoint_activations
 from longmlm.model.task_models import load_task_model, task_objective, training_examples
 from longmlm.runtime.launch import seed_process
 from longmlm.settings.downstream import DownstreamTrialConfig
