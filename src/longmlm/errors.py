@@ -34,6 +34,10 @@ class ModelNotFoundError(ModelError):
     """A model name that is neither a folder nor a repository, or a revision that the repository does not have."""
 
 
+class ModelUnavailableError(ModelError):
+    """A model whose hub does not respond."""
+
+
 class PositionsError(UserError):
     """A position table that cannot be extended to the requested length."""
 

@@ -84,6 +84,14 @@ def test_the_finding_is_one_sentence(comparison: Comparison) -> None:
     assert finding(alone) == "plain: 34.00 % after training, 14.00 % before"
 
 
+def test_the_finding_compares_the_seeds_that_both_have(comparison: Comparison) -> None:
+    text = finding(replace(comparison, trials=(*comparison.trials[:2], comparison.trials[3]), num_not_started=1))
+    assert "; with the seed that both have, after training 38.00 %, plain 34.00 %, +4.00 ± 0.00 points (stand" in text
+    assert text.endswith("; the budget ended before 1 more trial")
+    alone = replace(comparison, trials=comparison.trials[:1], num_not_started=2)
+    assert finding(alone) == "plain: 34.00 % after training, 14.00 % before; the budget ended before 2 more trials"
+
+
 def test_the_finding_states_both_numbers_where_they_disagree(comparison: Comparison) -> None:
     early, high = trial("better", 1, 2, 8, 8), trial("plain", 1, 2, 5, 15)
     text = finding(replace(comparison, trials=(high, early)))

@@ -202,6 +202,19 @@ def test_finished_trials_keep_the_hash_of_rows_that_are_gone(mine: str, runs: Fa
     assert compared(mine).trials == before.trials
 
 
+def test_rows_that_are_gone_are_packed_before_finished_trials_are_judged(
+    mine: str, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared(mine)
+    shutil.rmtree("out/rows")
+    monkeypatch.setattr(running, "read_rows_manifest", lambda _: SimpleNamespace(sha256="other"))
+    comparison = compared(
+        mine, overlay("[compare.arms.a.extend.recipe]\nalpha = 0.3\ninitialisation = 'hierarchical'\n")
+    )
+    assert runs.names == [*FIRST, "a/as-given/seed-42", *FIRST]
+    assert {trial.rows_sha256 for trial in comparison.trials} == {"other"}
+
+
 def test_the_time_of_a_killed_attempt_counts(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     assert running.seconds_lost(TrialRecord(stages={}, attempt_started=5.0), log) == 0

@@ -176,10 +176,10 @@ def test_trials_that_take_longer_than_their_probes_end_the_search_early(
         ('[extend.recipe]\nmode = "generated"\n', "generated positions allow few initialisations: set arms"),
         ("[compare.search.pretrain.recipe]\nweight_decay = [0.0]\n", "only pretrain.recipe.learning_rate can be"),
         ('[compare]\ncontrol = "c"\narms.c.length = 32\narms.d = {}\n', "leave control out"),
-        ("[compare]\nseeds = [1, 2, 3]\n", "it has time for 2 seeds: remove 1"),
+        ("[compare]\nseeds = [1, 2, 3]\n", "it tries 2 seeds, compare.seeds has 3: remove the others"),
         (
             "[compare.arms.slow.pretrain.recipe]\nlearning_rate = 1e-5\n",
-            r"it chooses pretrain\.recipe\.learning_rate: remove it from arms\.slow",
+            r"the budget chooses pretrain\.recipe\.learning_rate: remove it from arms\.slow",
         ),
     ],
 )

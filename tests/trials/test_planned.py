@@ -130,7 +130,7 @@ def test_evaluation_needs_a_base_model() -> None:
         ("search.pretrain.recipe.seed = [1, 2]", "search.pretrain.recipe.seed: remove it: set compare.seeds"),
         ('search.output = ["x", "y"]', "search.output: remove it: each trial has a folder of its own"),
         ('arms.c.until = "release"', "arms.c.until: remove it: set compare.until, for all arms"),
-        ("search.pretrain.recipe.weight_decay = [0, 0.0]", "search.pretrain.recipe.weight_decay: 0.0 is repeated"),
+        ("search.pretrain.recipe.weight_decay = [0, 0.0]", "search.pretrain.recipe.weight_decay: 0.0 is listed twice"),
         (
             "search.pretrain.recipe.num_steps = [5, 9]\narms.c.pretrain.recipe.num_steps = 7",
             "arms.c sets pretrain.recipe.num_steps, which search tries for every arm: remove one of them",
@@ -158,6 +158,8 @@ def test_the_error_of_a_trial_is_longmlms_own_if_it_has_one(tmp_path: Path) -> N
     tracker, own = "wandb failed (CommError: no answer); training is not affected", "error: the loss is not finite"
     log.write_text(f"{earlier}{tracker}\n{own}\nlast line\n", encoding="utf-8")
     assert error_in(log, len(earlier), 2) == own.removeprefix("error: ")
+    log.write_text("Error:\nlast line\n", encoding="utf-8")
+    assert error_in(log, 0, 1) == "Error:"
     for text, expected in ((f"{tracker}\nlast line\n", tracker), ("one\nlast line\n", "last line"), ("", "no output")):
         log.write_text(text, encoding="utf-8")
         assert error_in(log, 0, 1) == expected

@@ -68,7 +68,7 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
 
 def _remedy(data: LabelledData, aside: Sequence[SetAside]) -> str:
     """Returns what to change where no record can be read, or has the fields that are named in data; else nothing."""
-    if any(item.reason == BAD_ENCODING for item in aside):
+    if aside and all(item.reason == BAD_ENCODING for item in aside):
         return "; save the files as UTF-8"
     if not (names := _field_names(data)):
         if not data.dataset and not any(Path(path).stat().st_size for path in files_of(data.files)):

@@ -13,7 +13,7 @@ import orjson
 LONG_BYTES = 4_000_000
 PIECE_BYTES = 1 << 20
 CACHED_PIECES = 4
-BAD_ENCODING = "bad UTF-8"  # the reason
+BAD_ENCODING = "bad UTF-8"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UNBROKEN = re.compile(rb"(?![\x80-\xbf])")  # after the last byte of a character
 # Matches an unclosed string too, without a closing quote: otherwise the search would restart at each escaped quote.

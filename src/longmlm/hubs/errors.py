@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from longmlm.errors import DataError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError, UserError
+from longmlm.errors import (
+    DataError,
+    ModelError,
+    ModelNotFoundError,
+    ModelUnavailableError,
+    ReleaseError,
+    UnavailableError,
+    UserError,
+)
 from longmlm.settings.publishing import Hub, Target
 
 Direction = Literal["upload", "download"]
@@ -82,7 +90,9 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
         return UnavailableError(line) if error.is_transient else ReleaseError(line)
     if target.kind == "dataset":
         return DataError(line)
-    return ModelNotFoundError(line) if error.cause in (Cause.NOT_FOUND, Cause.NO_REVISION) else ModelError(line)
+    if error.cause in (Cause.NOT_FOUND, Cause.NO_REVISION):
+        return ModelNotFoundError(line)
+    return ModelUnavailableError(line) if error.is_transient else ModelError(line)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

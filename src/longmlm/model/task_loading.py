@@ -54,7 +54,9 @@ def load_for_task(
     check_model_files(folder)
     config, has_code = load_config(name, folder)
     if config.model_type in CAUSAL_LM and config.model_type not in MASKED_LM:
-        raise ModelError(f"{name} is a {config.model_type} model, which predicts the next token: take an encoder")
+        raise ModelError(
+            f"{name} is a {config.model_type} model, which transformers has as a causal language model: take an encoder"
+        )
     if config.model_type in FAMILIES:
         check_architecture(config, name)
     for key, value in (config_values or {}).items():

@@ -29,6 +29,7 @@ from longmlm.release.build import ReleaseSettings, new_release_id
 from longmlm.release.export import TYPES
 from longmlm.release.longformer import as_longformer, longformer_problem, longformer_window
 from longmlm.release.proof import TOLERANCE, check_faithful, reload_in_process
+from longmlm.reports.downstream import arms_table
 from longmlm.reports.model_card import licence_of
 from longmlm.reports.task_card import TaskFacts, task_card
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, TaskKind
@@ -80,7 +81,7 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
         asdict(settings.card),
         weights_sha256(source.model),
         source.trial.settings_sha256,
-        *([asdict(source.comparison)] if source.comparison else []),
+        *([asdict(arms_table(source.comparison)), source.comparison.task.baseline] if source.comparison else []),
     ]
     released_from = new_release_id(settings.output, content)
     if released_from is None:

@@ -72,16 +72,19 @@ def finding(comparison: Comparison) -> str:
     label, tokens = comparison.label_of(best), best.tokens_to_recovery()
     baseline = None if comparison.budget else comparison.baseline_arm()
     rival = baseline if baseline in others else next(iter(others), None)
+    missing = f"; the budget ended before {counted(comparison.num_not_started, 'more trial')}"
+    missing = missing if comparison.num_not_started else ""
     if rival is None:
-        return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before"
-    if pairs := best.pairs_with(rival):  # what is compared are the seeds that both have
-        mine, its = zip(*pairs, strict=True)
-        best, rival = replace(best, trials=mine), replace(rival, trials=its)
+        return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before{missing}"
     name, recovered = comparison.label_of(rival), rival.tokens_to_recovery()
     by_recovery = tokens is not None and not comparison.budget
     parts = [f"{label} ranks first by {'tokens to recovery' if by_recovery else 'accuracy after training'}: "]
     if tokens is not None:
         parts.append(f"{_recovery(tokens)}, {name} {_recovery(recovered)}; ")
+    if 0 < len(pairs := best.pairs_with(rival)) < max(len(best.trials), len(rival.trials)):
+        mine, its = zip(*pairs, strict=True)
+        best, rival = replace(best, trials=mine), replace(rival, trials=its)
+        parts.append(f"with {'the seed' if len(pairs) == 1 else 'the seeds'} that both have, ")
     is_same = math.isclose(best.tokens, rival.tokens, rel_tol=SAME_TOKENS)
     mine, its = ("" if is_same else f" on {_tokens(arm.tokens)} M tokens" for arm in (best, rival))
     parts.append(f"after training{mine} {best.after:.2f} %, {name}{its} {rival.after:.2f} %")
@@ -92,9 +95,7 @@ def finding(comparison: Comparison) -> str:
         elif (probability := best.probability_over(rival)) is not None:
             percent = "> 99" if probability > MAX_PROBABILITY else f"{100 * probability:.0f}"
             parts.append(f" (probability that it is better: {percent} %)")
-    if comparison.num_not_started:
-        parts.append(f"; the budget ended before {counted(comparison.num_not_started, 'more trial')}")
-    return "".join(parts)
+    return "".join([*parts, missing])
 
 
 def _recovery(tokens: float | None) -> str:

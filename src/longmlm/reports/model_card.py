@@ -12,7 +12,14 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.rows import RowsManifest
-from longmlm.errors import ArtifactError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError
+from longmlm.errors import (
+    ArtifactError,
+    ModelError,
+    ModelNotFoundError,
+    ModelUnavailableError,
+    ReleaseError,
+    UnavailableError,
+)
 from longmlm.hubs.models import model_card_of
 from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accuracy_table, explanation
 from longmlm.reports.packing import name_of, packing_table
@@ -171,7 +178,7 @@ def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fiel
 def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
     """Returns the licence of that identifier, else that in the base model's card.
 
-    Raises ReleaseError without one, and UnavailableError if the hub does not give the card.
+    Raises ReleaseError without one, and UnavailableError if the hub does not respond.
     """
     if identifier is not None:
         return Licence(identifier)
@@ -179,7 +186,8 @@ def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
     try:
         data = _card_metadata(source) if source else {}
     except ModelError as error:
-        raise UnavailableError(f"{error}; or state the licence of the base model as card.license") from error
+        kind = UnavailableError if isinstance(error, ModelUnavailableError) else ReleaseError
+        raise kind(f"{error}; or state the licence of the base model as card.license") from error
     if not isinstance(data.get("license"), str):
         reason = f"the licence of the base model {source.name} is not known" if source else "there is no base model"
         raise ReleaseError(f'the licence is missing, and {reason}: set card.license, such as license = "apache-2.0"')

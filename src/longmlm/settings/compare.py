@@ -56,8 +56,9 @@ class CompareSettings:
             if not isinstance(values, list) or not values:
                 raise ValueError(f"search.{name} needs a list of values to try")
             if repeated := [value for number, value in enumerate(values) if value in values[:number]]:
-                raise ValueError(f"search.{name}: {repeated[0]} is repeated")
-            for arm in (arm for arm, table in self.arms.items() if name in dict(leaves(table))):
+                raise ValueError(f"search.{name}: {repeated[0]} is listed twice")
+            arms = (arm for arm, table in self.arms.items() if name in dict(leaves(table)))
+            for arm in (arm for arm in arms if not (name == "length" and self.arms[arm].get("extension") is False)):
                 raise ValueError(f"arms.{arm} sets {name}, which search tries for every arm: remove one of them")
         tables = {"search": self.search, **{f"arms.{name}": arm for name, arm in self.arms.items()}}
         for where, name in ((where, name) for where, table in tables.items() for name, _ in leaves(table)):
@@ -121,7 +122,9 @@ class ComparedPipeline(ResolvedPipeline):
                     f"control = {name} trains the base model at its own length: set extension = false and length in "
                     f"arms.{name}"
                 )
-            if arm.get("extension") is False and "length" not in arm:
+            has_length = "length" in arm or "prepare.recipe.row_length" in dict(leaves(arm))
+            keeps_positions = self.extend is not None and self.extend.recipe.add_tokens is not None
+            if arm.get("extension") is False and not has_length and not keeps_positions:
                 raise ValueError(f"arms.{name} has extension = false: set its length, the base model's positions")
 
     def _problems_with_budget(self) -> Iterator[str]:
@@ -134,9 +137,9 @@ class ComparedPipeline(ResolvedPipeline):
             yield "it chooses an initialisation, but extension = false: set arms under [compare.arms.NAME]"
         for name, arm in self.compare.arms.items():
             for key in (key for key in (LEARNING_RATE, NUM_STEPS) if key in dict(leaves(arm))):
-                yield f"it chooses {key}: remove it from arms.{name}"
+                yield f"the budget chooses {key}: remove it from arms.{name}"
         if len(self.compare.seeds) > MAX_BUDGET_SEEDS:
-            yield f"it has time for {MAX_BUDGET_SEEDS} seeds: remove {len(self.compare.seeds) - MAX_BUDGET_SEEDS}"
+            yield f"it tries {MAX_BUDGET_SEEDS} seeds, compare.seeds has {len(self.compare.seeds)}: remove the others"
         if not self.compare.arms and self.extend and self.extend.recipe.mode == "generated":
             yield "generated positions allow few initialisations: set arms under [compare.arms.NAME]"
 

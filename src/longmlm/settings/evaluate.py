@@ -36,7 +36,7 @@ class EvaluateConfig:
     output: str
     """Folder for evaluation.json, the figures and index.html; an earlier result in it is replaced."""
     base: str
-    """Base model, evaluated at its own length."""
+    """Base model, evaluated at its own length; of a run folder, the best checkpoint is used."""
     long_before: str | None = None
     """Model before training: the output of the extend stage; not needed for a model trained at its own length."""
     long_after: str | None = None

@@ -32,7 +32,7 @@ def evaluate(config: EvaluateConfig) -> None:
     rows_name = broadcast_from_main(accelerator, lambda: pin_rows(config.rows))
     local_main_first(accelerator, lambda: folder_of_rows(rows_name, ["held_out"]))
     rows = open_named_rows(rows_name, "held_out")
-    models = load_models(rows, config.base, names)
+    models = load_models(rows, model_or_best_checkpoint(config.base), names)
     for note in (note for loaded in models for note in loaded.notes):
         accelerator.print(note)
     sources = EvaluationSources(

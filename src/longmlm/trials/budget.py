@@ -18,7 +18,7 @@ from longmlm.settings.compare import (
 )
 from longmlm.settings.tables import Table, table_at
 from longmlm.trials.planned import FOLDER, planned_trial, sha256_of_json
-from longmlm.trials.running import Trials
+from longmlm.trials.running import Trials, base_sha256, rows_sha256
 
 PROBE_STEPS, MIN_STEPS = 10, 20
 RATE_FACTORS = ((1.0, 2.0, 4.0, 8.0), (1.0, 4.0))
@@ -56,8 +56,8 @@ def run_within_budget(config: ComparedPipeline, trials: Trials) -> None:
     if not measured:
         return
     given = config.compare.values.get(LEARNING_RATE)
-    depends_on = [{"folder": str(probe.folder), **probe.stages} for probe in probes]
-    sha256 = sha256_of_json([*depends_on, given] if given else depends_on)
+    inputs = [rows_sha256(probes[0]), base_sha256(probes[0]), given]
+    sha256 = sha256_of_json([*({"folder": str(probe.folder), **probe.stages} for probe in probes), *inputs])
     chosen = recorded_choice(config, measured, len(probes) - len(trials.failed), sha256)
     values = [{NUM_STEPS: chosen.num_steps, LEARNING_RATE: rate} for rate in chosen.rates]
     searched = [planned_trial(config, arm, one, first) for arm in chosen.arms for one in values]

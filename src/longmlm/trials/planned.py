@@ -92,7 +92,7 @@ def combinations(config: ComparedPipeline, arm: str) -> list[dict[str, Any]]:
     """
     searched = config.compare.values
     if _leaves_extension_out(config, arm):
-        searched = {name: values for name, values in searched.items() if not name.startswith("extend.")}
+        searched = {name: values for name, values in searched.items() if not name.startswith(("extend.", "length"))}
     return [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
 
 
@@ -151,7 +151,7 @@ def _short_run(tables: Table) -> Table:
     """Returns a schedule and intervals for a run of fewer steps than the pipeline's."""
     num_steps = table_at(tables, "pretrain", "recipe")["num_steps"]
     short = {"schedule": "linear", "warmup_steps": num_steps // 20, "decay_steps": 0}
-    every = -(-num_steps // 4)
+    every = max(1, num_steps // 4)
     return {"pretrain": {"recipe": short, "runtime": {"evaluate_every_steps": every, "save_every_steps": num_steps}}}
 
 

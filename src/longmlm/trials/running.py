@@ -8,6 +8,7 @@ OUTPUT/compare/trials/ARM/VALUES/seed-42/
     the last finished trial with other settings, rows or base model
 """
 
+import functools
 import os
 import shutil
 import signal
@@ -30,14 +31,14 @@ from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_o
 from longmlm.config import present
 from longmlm.errors import TrainingError, counted
 from longmlm.folders import MANIFEST, move_aside
-from longmlm.hubs.models import model_sha256
+from longmlm.hubs.models import CONFIG, model_sha256, weight_paths
 from longmlm.inputs import check_inputs
 from longmlm.reports.comparison import write_comparison
 from longmlm.reports.pages import made_with
 from longmlm.runtime.children import run_child
 from longmlm.settings.compare import ComparedPipeline, budget_minutes
 from longmlm.settings.tables import without_empty_tables
-from longmlm.training.run_folder import CHECKPOINTS, model_or_best_checkpoint
+from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.planned import FOLDER, LOG, TRIAL, PlannedTrial
 
 WEIGHTS = ("long", f"run/{CHECKPOINTS}")
@@ -63,11 +64,13 @@ class Trials:
         for one in planned:
             if not is_finished(one):
                 check_inputs(one.pipeline)
+        if not all(map(rows_sha256, planned)):  # whether a finished trial has the rows is known once they are packed
+            planned = sorted(planned, key=is_finished)
         for index, one in enumerate(planned):
             if not (is_finished(one) or self.has_time()):
                 num_done = counted(len(self.finished) + len(self.probes) + len(self.failed), "trial")
-                self.num_not_started = len(planned) - index
-                left = counted(self.num_not_started, "trial")
+                self.num_not_started += len(planned) - index
+                left = counted(len(planned) - index, "trial")
                 print(f"the budget of {self.config.budget} is spent after {num_done}: {left} not started", flush=True)
                 break
             number = len(self.finished) + len(self.probes) + len(self.failed) + 1
@@ -132,9 +135,10 @@ def run_trial(planned: PlannedTrial, keep_weights: bool, label: str) -> Trial | 
 
 
 def is_finished(planned: PlannedTrial) -> bool:
-    """Returns whether the trial's folder holds the record of a trial that ran to its end."""
+    """Returns whether the trial's folder holds the record of a trial that ran to its end, on these inputs."""
     file = planned.folder / TrialRecord.FILE
-    return file.is_file() and artifact.read(TrialRecord, file).is_finished
+    record = artifact.read(TrialRecord, file) if file.is_file() else None
+    return record is not None and record.is_finished and not changed_inputs(planned, record)
 
 
 def resumable(planned: PlannedTrial, label: str) -> TrialRecord:
@@ -154,8 +158,8 @@ def resumable(planned: PlannedTrial, label: str) -> TrialRecord:
             return record
         has_weights = not record.is_finished or (folder / "run" / CHECKPOINTS).is_dir()
         if has_weights and not changed and not others:
-            lost = seconds_lost(record, folder / LOG)
-            return replace(record, stages=stages, seconds=record.seconds + lost, is_finished=False)
+            seconds = record.seconds + seconds_lost(record, folder / LOG)
+            return replace(record, stages=stages, seconds=seconds, attempt_started=None, is_finished=False)
         reason = f"other settings of {', '.join(changed)}" if changed else "its weights, which evaluate needs, are gone"
         reason = f"other {' and '.join(others)}" if others else reason
     if record.is_finished:
@@ -182,12 +186,18 @@ def rows_sha256(planned: PlannedTrial) -> str:
 
 
 def base_sha256(planned: PlannedTrial) -> str:
-    """Returns the hash of a base model in a folder; empty for one on a hub, and without a base model."""
+    """Returns the hash of a base model in a folder; empty for a run, for one on a hub, and without weights."""
     pipeline = planned.pipeline
     name = pipeline.extend.base if pipeline.extend else pipeline.pretrain.start.checkpoint
-    if name is None or not Path(name).is_dir():
+    folder = Path(name or "")
+    if name is None or not (folder / CONFIG).is_file() or not (weights := weight_paths(folder)):
         return ""
-    return model_sha256(model_or_best_checkpoint(name))
+    return _model_sha256(name, tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in weights))
+
+
+@functools.cache
+def _model_sha256(folder: str, _times_and_sizes: tuple[tuple[int, int], ...]) -> str:
+    return model_sha256(folder)
 
 
 def seconds_lost(record: TrialRecord, log: Path) -> float:
@@ -209,7 +219,7 @@ def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
     (folder / TRIAL).write_text(tomli_w.dumps(planned.tables), encoding="utf-8")
     if not rows_sha256(planned) and (reason := run_longmlm(folder, label, "--until", "prepare")):
         return reason
-    record = replace(record, rows_sha256=rows_sha256(planned), model_sha256=base_sha256(planned))
+    record = replace(record, rows_sha256=rows_sha256(planned), model_sha256=base_sha256(planned) or record.model_sha256)
     artifact.write(folder / TrialRecord.FILE, replace(record, attempt_started=time.time()))
     since, reason = time.monotonic(), "it was stopped"
     try:
@@ -243,8 +253,8 @@ def error_in(log: Path, start: int, code: int) -> str:
     """Returns the error that a log has after `start` bytes: longmlm's own, any other, or else why the process ended."""
     lines = log.read_bytes()[start:].decode("utf-8", errors="replace").strip().splitlines() or ["no output"]
     errors = [line for line in lines if "error:" in line.lower()]
-    own = [line[len("error:") :] for line in errors if line.lower().startswith("error:")]
-    if code == -signal.SIGKILL and not own:
+    own = [said for line in errors if line.lower().startswith("error:") and (said := line[len("error:") :].strip())]
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not own:
         return "it was killed by SIGKILL, as it is when memory runs out"
     return (own or errors or lines[-1:])[0].strip()
 
