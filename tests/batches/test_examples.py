@@ -223,5 +223,5 @@ def test_special_tokens_that_a_text_spells_are_text(tokenizer: PreTrainedTokeniz
 
 @pytest.mark.parametrize(("reads", "length"), [("head-tail", HEAD_TOKENS + 2), ("first", 2)])
 def test_a_length_without_room_is_refused(reads: Reading, length: int) -> None:
-    with pytest.raises(DataError, match=f"{reads} needs a length above {length} tokens"):
+    with pytest.raises(DataError, match=f"reads = .{reads}. needs a length above {length} tokens"):
         examples_of(corpus_of(["one"]), "classification", tiny_tokenizer("bert", 0), reads, length)
