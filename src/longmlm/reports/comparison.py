@@ -72,8 +72,8 @@ def finding(comparison: Comparison) -> str:
     label, tokens = comparison.label_of(best), best.tokens_to_recovery()
     baseline = None if comparison.budget else comparison.baseline_arm()
     rival = baseline if baseline in others else next(iter(others), None)
-    missing = f"; the budget ended before {counted(comparison.num_not_started, 'more trial')}"
-    missing = missing if comparison.num_not_started else ""
+    num_missing = comparison.num_not_started
+    missing = f"; the budget ended before {counted(num_missing, 'more trial')}" if num_missing else ""
     if rival is None:
         return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before{missing}"
     name, recovered = comparison.label_of(rival), rival.tokens_to_recovery()
