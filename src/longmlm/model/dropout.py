@@ -1,7 +1,7 @@
 """Dropout of any model in transformers: where its probabilities are, what they are, and how to set them."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -27,5 +27,6 @@ def _places(model: nn.Module) -> Iterator[tuple[Any, str]]:
         if isinstance(module, nn.Dropout):
             yield module, "p"
         elif not isinstance(module, nn.RNNBase):  # which here have one layer, and dropout between layers only
-            names = (name for name in ATTRIBUTES if isinstance(getattr(module, name, None), int | float))
-            yield from ((cast(Any, module), name) for name in list(names)[:1])
+            name = next((name for name in ATTRIBUTES if isinstance(getattr(module, name, None), int | float)), None)
+            if name:
+                yield module, name
