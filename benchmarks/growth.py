@@ -1,7 +1,7 @@
 """Time and memory of training steps with the same number of tokens, cut into rows of 512 to 8192 tokens.
 
 All steps are in bf16, with and without dropout. They are compared with the FLOP formula of longmlm's cost model;
-training_step.py compares them with the Trainer. The method's author calls the cost near-linear up to 2048. `growth` in
+training_step.py compares them with the Trainer. Su (2020) calls the cost near-linear up to 2048. `growth` in
 the JSON line tests that: it holds the exponent with which the time of a row grows from the shortest length to 2048 (1
 is linear, 2 quadratic), by the formula and by each measurement, and the fit of seconds per token = a + b * length over
 all lengths.
@@ -18,7 +18,7 @@ import numpy as np
 from paired import QUICK_ROUNDS, Comparison, Way, options, print_results
 from steps import BASE, SMALL, Shape, flop_per_token, ours
 
-LAST = 2048  # the length up to which the author calls the cost near-linear
+LAST = 2048  # the length up to which Su (2020) calls the cost near-linear
 NEAR_LINEAR = 1.2  # the exponent up to which we call it so
 
 
@@ -63,7 +63,9 @@ def main() -> None:
     flops = [flop_per_token(replace(shape, row_length=length)) for length in lengths]
     found = [
         growth(
-            "formula, at the speed of the shortest rows", lengths, [flop / flops[0] / plain[0].ours for flop in flops]
+            "FLOP formula, at the FLOP/s measured at 512 tokens",
+            lengths,
+            [flop / flops[0] / plain[0].ours for flop in flops],
         ),
         growth("longmlm without dropout", lengths, [1 / one.ours for one in plain]),
         growth("longmlm with dropout", lengths, [1 / one.ours for one in dropped]),

@@ -2,7 +2,7 @@
 
 The tables come from longmlm's cost model, with shapes only and no weights. `stock` is transformers' RobertaForMaskedLM,
 which computes logits at all positions; `eager` saves every attention probability, as transformers did before fused
-attention. The method's author reached 22, 9 and 5 rows of 512, 1024 and 1536 tokens on a card of 24 GB.
+attention. Su (2020) reached 22, 9 and 5 rows of 512, 1024 and 1536 tokens on a card of 24 GB.
 
 Then the cost model is compared with the tensors that autograd saves on a CPU, per row and in every mode. A GPU saves
 other tensors: for each dropout one byte per unit, where a CPU saves noise in the type of the activations; for fused
@@ -154,7 +154,7 @@ def print_table(shape: Shape) -> None:
 
 
 def against_the_author(length: int) -> dict[str, object]:
-    """Returns an entry for the JSON line: the rows that longmlm chooses without recomputation, and the author's."""
+    """Returns an entry for the JSON line: the rows that longmlm chooses without recomputation, and those of Su 2020."""
     rows, author = rows_that_fit(replace(BASE, row_length=length), OURS), AUTHOR[length]
     shape = f"{BASE.name}, rows of {length} tokens in 24 GB, {OURS.name}, no recomputation"
     entry: dict[str, object] = {"shape": shape, "ours": rows, "peer": author, "ratio": rows / author, "unit": "rows"}

@@ -10,6 +10,7 @@ from longmlm.errors import ConfigError
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.masking import Masking
 from longmlm.settings.pipeline import PACKAGE, ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig
@@ -73,6 +74,7 @@ def test_every_stage_follows_from_four_keys(mine: str) -> None:
         5e-5,
         150,
     )
+    assert (recipe.masking, recipe.held_out.masking) == (Masking(selected_fraction=0.3), Masking())
     assert (pretrain.runtime.evaluate_every_steps, pretrain.runtime.save_every_steps) == (250, 250)
     evaluate, release = pipeline.evaluate, pipeline.release
     assert (evaluate.rows, evaluate.base, evaluate.long_before) == ("out/mine/rows", "owner/base", "out/mine/long")

@@ -24,13 +24,14 @@ PLACE = re.compile(r"([\d,]+) tokens, dropout ([\d.]+)")
 HEAD = """\
 # Performance
 
-Each figure comes from a script in `benchmarks/` that does the same work with longmlm and with another library, in turn
-and in fresh processes, and is the median over the rounds. *Ratio* is our figure divided by the peer's, for times the
-peer's divided by ours: above 1 is better. *Aim* is the ratio that we wanted to reach. Where *longmlm* is an estimate
-and *peer* its measurement, a ratio of 1 is perfect, and the aim is met within 15 % (memory) or a factor of 1.5 (planned
-speed). *Memory* is the peak resident memory of the largest process, ours and the peer's. `make bench` runs all scripts,
-`make bench QUICK=1` runs smaller versions in minutes, and `python docs/scripts/performance.py` makes this page from the
-results. `benchmarks/gpu.sh` measures a GPU in ten minutes; it has not been run, since no GPU was available.
+Each figure comes from a script in `benchmarks/` that runs longmlm and a peer in turn, each in a fresh process; it is
+the median over the rounds. The peer is another library unless a section says otherwise. *Ratio* is longmlm's figure
+divided by the peer's (for times, the inverse), so above 1 is better. *Aim* is our target for the ratio. Two sections
+compare an estimate (in the column *longmlm*) with its measurement (*peer*): there 1 is ideal, and the target is met
+within 15 % (memory) or a factor of 1.5 (speed). *Memory* is the peak resident memory of the largest process, longmlm's
+and the peer's. `make bench` runs all scripts, `make bench QUICK=1` runs smaller versions in minutes, and `python
+docs/scripts/performance.py` makes this page from the results. `benchmarks/gpu.sh` measures a GPU in ten minutes; it has
+not been run, since no GPU was available.
 """
 TEXTS = {
     "training step": "Masks, forward and backward pass, clipping and AdamW on random rows. The peer is "
@@ -42,20 +43,20 @@ TEXTS = {
     "(decisions/0014-packed-batches.md).",
     "other models": "Models of the same depth, width and vocabulary with random weights; longmlm trains RoBERTa with "
     "full attention. Speed and memory are compared, not accuracy.",
-    "micro-batch in 24 GB": "First rows: rows per micro-batch that the cost model predicts for longmlm in bf16, and "
-    "those that the method's author reached in fp32. Other rows: bytes that the cost model predicts, and those that "
-    "autograd saves. *Stock*: transformers' model, logits at all positions; *eager*: saves every attention "
-    "probability; *recomputed*: activation checkpointing; *card filled*: all 24 GB instead of the usual 85 % of the "
-    "free memory. See [memory](performance-memory.md).",
+    "micro-batch in 24 GB": "Where the unit is *rows*, *longmlm* is the micro-batch that the cost model predicts in "
+    "bf16, and *peer* the one that Su (2020) reached in fp32. Where it is *MiB*, *longmlm* is the memory that the "
+    "cost model predicts, and *peer* what autograd saves. *Stock*: transformers' model, logits at all positions; "
+    "*eager*: saves every attention probability; *recomputed*: activation checkpointing; *card filled*: all 24 GB "
+    "instead of the usual 85 % of the free memory. See [memory](performance-memory.md).",
     "window attention": "Forward and backward pass, without the optimizer, of a RoBERTa-base with a vocabulary of "
     "8,192: sliding-window attention compared with longmlm's own full attention. Speeds cannot be compared with those "
     "of the other tables.",
     "evaluation": "Masked-token accuracy of held-out rows.",
-    "start-up": "Speed of the first global batch of a resumed run, including the time to reach it: after ten million "
-    "rows, through whose batches the peer goes one by one.",
+    "start-up": "Resuming after ten million rows: tokens of the first global batch, divided by the time until it is "
+    "ready. longmlm computes where to go on; the Trainer iterates over all earlier batches.",
     "growth": "The same number of tokens, cut into shorter and longer rows. The exponent says how the time of a row "
-    "grows with its length: 1 is linear, 2 quadratic. The method's author calls it near-linear up to 2048 tokens; "
-    "we call it so up to an exponent of 1.2. Memory per token does not grow.",
+    "grows with its length: 1 is linear, 2 quadratic. Su (2020) calls the growth near-linear up to 2048 tokens; we "
+    "set the limit of near-linear at 1.2. Memory per token does not grow.",
     "profile": "The peer is the fastest bf16 matrix product on the same machine; the ratio is the share of it that a "
     "training step reaches, by the FLOP formula of `src/longmlm/model/cost.py`.",
     "generated positions": "Positions computed in each forward pass, compared with materialized ones.",
@@ -75,11 +76,12 @@ NO_GAIN = """\
 - Attention in chunks with scores in fp32: 29 % slower. A mask of new random numbers for each chunk takes as long as the
   rest of its forward pass. FlexAttention has no backward pass on CPUs ([decision
   14](decisions/0014-packed-batches.md)).
-- torch.compile on a CPU (`docs/experiments/scripts/variants.py`, RoBERTa-base in bf16 with dropout 0.1): of the
-  feed-forward layers, 9 % faster if all rows have 1536 tokens (600 and 550 tokens/s), but nothing if their lengths
-  differ as those of packed rows do (600 and 598); of whole layers, 5 % faster with dropout and 13 % slower without.
-- One matrix product for queries, keys and values: 25.7 ms and 22.4 ms for three. Casting the weights of all layers to
-  bf16 once per step instead of once per micro-batch saves at most 15 ms of a step of 2,800 ms.
+- torch.compile on a CPU (`docs/experiments/scripts/variants.py`, RoBERTa-base in bf16 with dropout 0.1):
+  compiling the feed-forward layers is 9 % faster if all rows have 1536 tokens (600 against 550 tokens/s), but no faster
+  on rows of different lengths, such as packed ones (600 against 598); compiling whole layers is 5 % faster with dropout
+  and 13 % slower without.
+- One matrix product for queries, keys and values takes 25.7 ms, three separate ones 22.4 ms. Casting the weights of all
+  layers to bf16 once per step instead of once per micro-batch saves at most 15 ms of a step of 2,800 ms.
 - Huge pages for tensors (`THP_MEM_ALLOC_ENABLE=1`): a tenth of the page faults, but training steps of RoBERTa-base on
   1536 tokens are 9 to 19 % slower with dropout 0.1 and 4 to 12 % slower without (two rounds, 2026-11-23).
 - More than 2,048 tokens in a micro-batch on a CPU: no faster ([experiment

@@ -153,7 +153,7 @@ def mask(
     seed: int = 0,
     masking: Masking | None = None,
 ) -> BatchEncoding:
-    """Returns the rows with these numbers, masked, as a batch for a model of transformers: `model(**batch).loss`.
+    """Returns the rows at these indices, masked, as a batch for a transformers model: `model(**batch).loss`.
 
     The batch has `input_ids`, `attention_mask` and `labels`, padded on the right; labels are -100 except at selected
     tokens. A row's mask depends on seed, epoch and row id only: pass the epoch, for a new mask in each. By default 15 %

@@ -14,7 +14,7 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.model.mlm import MlmObjective
 
 LENGTH, WIDTH = 24, 128
-AUTHOR = {512: 22, 1024: 9, 1536: 5}  # the rows that the method's author fitted into 24 GB
+AUTHOR = {512: 22, 1024: 9, 1536: 5}  # the rows that Su (2020) fitted into 24 GB
 
 
 @pytest.fixture

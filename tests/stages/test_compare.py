@@ -74,7 +74,7 @@ def test_the_best_arm_becomes_a_pipeline_file(mine: str, runs: FakeRuns, capsys:
     assert (best.output, best.until, best.prepare.output) == ("out", "release", "out/rows")
     output = capsys.readouterr().out
     assert "tile ranks first by accuracy after training: after training 34.00 %, hierarchical 30.00 %, +2.00" in output
-    assert "longmlm run out/compare/pipeline.toml" in output
+    assert "to train the best arm anew, for 100 steps: longmlm run out/compare/pipeline.toml" in output
 
 
 def test_finished_trials_are_not_repeated(mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:

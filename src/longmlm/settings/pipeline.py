@@ -119,6 +119,7 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
                 "batch_tokens": ROWS_PER_STEP * base.length,
                 "learning_rate": 5e-5,
                 "warmup_steps": num_steps // 20,
+                "masking": {"selected_fraction": 0.3},
                 "held_out": {"max_rows": 200},
             },
             "runtime": {"evaluate_every_steps": every, "save_every_steps": every},

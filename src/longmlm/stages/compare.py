@@ -14,12 +14,13 @@ from pathlib import Path
 
 import tomli_w
 
-from longmlm.errors import TrainingError
+from longmlm.errors import TrainingError, counted
 from longmlm.processes import exclusive_lock
 from longmlm.reports.comparison import arms_table, finding
 from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
 from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.tables import table_at
 from longmlm.trials.budget import run_within_budget, with_candidates
 from longmlm.trials.planned import FOLDER, best_pipeline, combinations, planned_trial
 from longmlm.trials.running import Trials
@@ -45,11 +46,12 @@ def compare(config: ComparedPipeline) -> None:
         comparison = trials.write()
         if not (arms := comparison.arms()):
             raise TrainingError(f"every trial failed: {comparison.failed[0].description}")
-        text = f"# {finding(comparison)}\n{tomli_w.dumps(best_pipeline(config, arms[0]))}"
-        (folder / PIPELINE).write_text(text, encoding="utf-8")
+        best = best_pipeline(config, arms[0])
+        num_steps = table_at(best, "pretrain", "recipe").get("num_steps", config.pretrain.recipe.num_steps)
+        (folder / PIPELINE).write_text(f"# {finding(comparison)}\n{tomli_w.dumps(best)}", encoding="utf-8")
         print(text_table(arms_table(comparison)), *(trial.description for trial in comparison.failed), sep="\n")
         print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n")
-        print(f"to train the best arm anew: longmlm run {folder / PIPELINE}")
+        print(f"to train the best arm anew, for {counted(num_steps, 'step')}: longmlm run {folder / PIPELINE}")
 
 
 def run_all(config: ComparedPipeline, trials: Trials) -> None:
