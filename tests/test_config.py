@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from longmlm.config import STAGES, parse, read, to_toml
 from longmlm.errors import ConfigError
+from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import BUNDLED, SHIPPED
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
@@ -145,6 +146,27 @@ def test_unusable_value_is_refused(kind: type, options: list[str], key: str) -> 
         parse(kind, ["demo", *options])
     section = options[0].removeprefix("--").split(".")[0]
     assert str(raised.value).startswith(f"{STAGES[kind]}.{section}: {key} must be")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (
+            CheckpointsConfig,
+            'run = "r"\naction = "verify"\nstep = 4\n',
+            "step is the checkpoint to export",
+        ),
+        (PretrainConfig, 'start = {checkpoint = "a", tokenizer = "b"}\n', "start: tokenizer is for an untrained model"),
+        (
+            PretrainConfig,
+            'start = {architecture = "a", tokenizer = "b", revision = "c"}\n',
+            "start: revision and new_head are for a checkpoint",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_refused(kind: type, text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(kind, [written(tmp_path, "own.toml", text)])
 
 
 def test_missing_file_is_named(base: str, tmp_path: Path) -> None:

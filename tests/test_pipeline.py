@@ -68,12 +68,8 @@ def test_every_stage_follows_from_four_keys(mine: str) -> None:
         "out/mine/long",
     )
     recipe = pretrain.recipe
-    assert (recipe.num_steps, recipe.batch_tokens, recipe.learning_rate, recipe.warmup_steps) == (
-        3000,
-        98304,
-        5e-5,
-        150,
-    )
+    steps = (recipe.num_steps, recipe.batch_tokens, recipe.learning_rate, recipe.warmup_steps)
+    assert steps == (3000, 98304, 5e-5, 150)
     assert (recipe.masking, recipe.held_out.masking) == (Masking(selected_fraction=0.3), Masking())
     assert (pretrain.runtime.evaluate_every_steps, pretrain.runtime.save_every_steps) == (250, 250)
     evaluate, release = pipeline.evaluate, pipeline.release

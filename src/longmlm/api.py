@@ -197,7 +197,8 @@ def evaluate(
     What the base model reaches with "cut" is the accuracy to recover. A model whose longmlm.json records a window
     attends within it. `recipe`, a longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
 
-    Raises DataError without rows or for rows longer than the model reads, ModelError for a model without an MLM head.
+    Raises DataError without rows or for rows longer than the model reads, ModelError for a model without an MLM head,
+    ValueError for fewer than 3 `base_positions`.
 
     >>> held_out = longmlm.pack(texts, tokenizer, 3 * 128)
     >>> base_cut = longmlm.evaluate(base, held_out, tokenizer, view="cut").whole
@@ -212,6 +213,8 @@ def evaluate(
     if not len(held_out):
         raise DataError("there are no rows to evaluate on")
     num_positions, extension = architecture_of(model).num_positions, _origin(model).provenance.extension
+    if base_positions is not None and base_positions < 3:  # noqa: PLR2004
+        raise ValueError("base_positions must be at least 3: two special tokens and one token of text")
     block = base_positions or (extension.base_positions if extension else num_positions)
     shown = held_out.row_length if view == "whole" else min(block, held_out.row_length)
     if shown > num_positions:

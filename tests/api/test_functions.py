@@ -59,7 +59,7 @@ def test_an_extended_model_computes_what_the_base_model_does(base: PreTrainedMod
     assert long(input_ids.repeat(1, 2)).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("initialisation", ["random", "interpolate", "tile"])
+@pytest.mark.parametrize("initialisation", ["fitted", "stretched", "random", "interpolate", "tile"])
 def test_a_model_in_half_precision_stays_so(base: PreTrainedModel, initialisation: str) -> None:
     long = longmlm.extend(base.to(torch.bfloat16), LONG_POSITIONS, initialisation=initialisation)
     assert {parameter.dtype for parameter in long.parameters()} == {torch.bfloat16}
@@ -214,6 +214,9 @@ def test_what_cannot_be_evaluated_is_refused(
         longmlm.evaluate(base, rows, tokenizer)
     with pytest.raises(DataError, match="at most"):
         longmlm.evaluate(base, rows, tokenizer, view="cut", base_positions=NUM_POSITIONS + 1)
+    for too_few in (0, 2):
+        with pytest.raises(ValueError, match="base_positions must be at least 3"):
+            longmlm.evaluate(base, rows, tokenizer, view="windows", base_positions=too_few)
     with pytest.raises(DataError, match="no rows"):
         longmlm.evaluate(base, [], tokenizer)
     with pytest.raises(ModelError, match="AutoModelForMaskedLM"):

@@ -83,3 +83,14 @@ def test_lines_from_before_format_1_are_read(tmp_path):
     assert (evaluation.base_cut, evaluation.held_out.whole.num_selected) == (41.0, 9)
     assert evaluation.held_out.blocks[1] == Accuracy(None, None, None, 0)
     assert (evaluation.examples[0].position, evaluation.examples[0].guesses[1]) == (30, ("d", 0.1))
+
+
+def test_the_evaluation_of_the_resumed_step_is_dropped_if_it_has_to_be_repeated(tmp_path):
+    file, accuracy = MetricsFile(tmp_path), Accuracy(**OLD_ACCURACY)
+    lines = [EvaluationMetrics(step=step, tokens=30, held_out=Measured(accuracy, ())) for step in (0, 4)]
+    for line in (lines[0], at(4), lines[1]):
+        file.append(line)
+    file.truncate(4)
+    assert file.lines() == [lines[0], at(4), lines[1]]
+    file.truncate(4, is_evaluated=False)
+    assert file.lines() == [lines[0], at(4)]

@@ -244,3 +244,8 @@ def test_licence_is_not_unknown_because_the_hub_fails(hub: Hub, repository: Repo
         licence_of(None, provenance)
     hub.faults = []
     assert licence_of(None, provenance) == Licence("mit", is_of_base=True)
+
+
+def test_a_folder_has_no_revision(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"is a folder, which has no revision v1: remove revision"):
+        snapshot_of(str(tmp_path), "v1")

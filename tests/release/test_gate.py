@@ -66,14 +66,14 @@ def read(folder: Path) -> Evaluation:
     return read_evaluation(folder / "evaluation.json")
 
 
-@pytest.mark.parametrize("is_allowed", [False, True])
-def test_long_model_without_an_evaluation_is_refused(identity: Identity, is_allowed: bool) -> None:
+@pytest.mark.parametrize("allow_unrecovered", [False, True])
+def test_long_model_without_an_evaluation_is_refused(identity: Identity, allow_unrecovered: bool) -> None:
     with pytest.raises(ReleaseError, match="evaluation"):
-        evaluation_of(None, identity, is_extended=True, is_allowed=is_allowed)
-    assert evaluation_of(None, identity, is_extended=False, is_allowed=is_allowed) is None
+        evaluation_of(None, identity, is_extended=True, allow_unrecovered=allow_unrecovered)
+    assert evaluation_of(None, identity, is_extended=False, allow_unrecovered=allow_unrecovered) is None
 
 
-@pytest.mark.parametrize("is_allowed", [False, True])
+@pytest.mark.parametrize("allow_unrecovered", [False, True])
 @pytest.mark.parametrize(
     ("part", "mismatch"),
     [
@@ -84,39 +84,39 @@ def test_long_model_without_an_evaluation_is_refused(identity: Identity, is_allo
     ],
 )
 def test_evaluation_of_something_else_is_refused_whatever_is_allowed(
-    evaluation: Path, identity: Identity, part: str, mismatch: str, is_allowed: bool
+    evaluation: Path, identity: Identity, part: str, mismatch: str, allow_unrecovered: bool
 ) -> None:
-    assert evaluation_of(str(evaluation), identity, True, is_allowed) == read(evaluation)
+    assert evaluation_of(str(evaluation), identity, True, allow_unrecovered) == read(evaluation)
     with pytest.raises(ReleaseError, match=rf"evaluation\.json was measured on {mismatch}"):
-        evaluation_of(str(evaluation), replace(identity, **{part: "other"}), True, is_allowed)
+        evaluation_of(str(evaluation), replace(identity, **{part: "other"}), True, allow_unrecovered)
 
 
 def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, identity: Identity) -> None:
     accuracy = read(copy).accuracy("long_after")
     forge(copy, "base_cut", accuracy=accuracy + 0.01)
     with pytest.raises(ReleaseError, match=f"{accuracy:.2f} .*base_cut .*allow_unrecovered"):
-        evaluation_of(str(copy), identity, True, is_allowed=False)
-    assert evaluation_of(str(copy), identity, True, is_allowed=True).is_recovered is False
+        evaluation_of(str(copy), identity, True, allow_unrecovered=False)
+    assert evaluation_of(str(copy), identity, True, allow_unrecovered=True).is_recovered is False
 
 
 def test_evaluation_that_cannot_be_used_is_refused_with_the_remedy(copy: Path, identity: Identity) -> None:
     path = copy / "evaluation.json"
     with pytest.raises(ReleaseError, match="nowhere.* evaluate stage"):
-        evaluation_of(str(copy / "nowhere"), identity, True, is_allowed=True)
+        evaluation_of(str(copy / "nowhere"), identity, True, allow_unrecovered=True)
     evaluation = read(copy)
     forge(copy, "long_after", accuracy=None, standard_error=None, loss=None, num_selected=0)
     with pytest.raises(ReleaseError, match="hold out more documents"):
-        evaluation_of(str(copy), identity, True, is_allowed=True)
+        evaluation_of(str(copy), identity, True, allow_unrecovered=True)
     untrained = {name: measured for name, measured in evaluation.measured.items() if name != "long_after"}
     artifact.write(path, replace(evaluation, measured=untrained).signed())
     with pytest.raises(ReleaseError, match="long_after"):
-        evaluation_of(str(copy), identity, True, is_allowed=True)
+        evaluation_of(str(copy), identity, True, allow_unrecovered=True)
     artifact.write(path, replace(evaluation, num_rows=1))
     with pytest.raises(ArtifactError, match=r"evaluation\.json was changed"):
-        evaluation_of(str(copy), identity, True, is_allowed=True)
+        evaluation_of(str(copy), identity, True, allow_unrecovered=True)
     path.write_text('{"measured"')
     with pytest.raises(ArtifactError, match=r"evaluation\.json is damaged"):
-        evaluation_of(str(copy), identity, True, is_allowed=True)
+        evaluation_of(str(copy), identity, True, allow_unrecovered=True)
 
 
 def test_accuracy_of_the_folder_is_the_reported_one(world: World, evaluation: Path, rows: Rows, exported: Path) -> None:

@@ -99,6 +99,15 @@ def test_the_finding_states_both_numbers_where_they_disagree(comparison: Compari
     assert "after training 38.00 %, plain 66.00 %, −28.00 ± 0.00 points (standard error" in text
 
 
+def test_the_finding_names_what_decided(comparison: Comparison) -> None:
+    together = (trial("plain", 1, 2, 8, 8), trial("better", 1, 5, 8, 9))
+    assert finding(replace(comparison, trials=together)).startswith("better ranks first by accuracy after training: ")
+    late, early = trial("better", 1, 2, 5, 8, 8), trial("plain", 1, 2, 8, 8, 8)
+    failed = FailedTrial(arm="plain", seed=2, values=early.values, reason="error: no")
+    text = finding(replace(comparison, trials=(early, late), failed=(failed,)))
+    assert text.startswith("better ranks first because a trial of plain failed: recovered after 1.00 M tokens, plain ")
+
+
 def test_the_finding_says_if_the_arms_were_trained_on_different_numbers_of_tokens(comparison: Comparison) -> None:
     longer = trial("better", 1, 5, 8, 8, 9)
     text = finding(replace(comparison, trials=(comparison.trials[0], longer)))

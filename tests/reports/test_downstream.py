@@ -231,6 +231,9 @@ def test_all_files_are_written(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert text == downstream_page(comparison, "a command")
+    alone = tuple(replace(arm, differences=()) for arm in comparison.arms)
+    write_downstream(replace(comparison, arms=alone), tmp_path, "a command")
+    assert not (tmp_path / DIFFERENCES_PICTURE).exists()
 
 
 def test_a_comparison_of_an_earlier_version_opens(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -194,6 +195,17 @@ def test_trials_with_other_rows_or_another_base_model_run_again(
     earlier = "its earlier result is now in out/compare/trials/tile/as-given/seed-42.earlier"
     for name in ("base model", "rows"):
         assert f"tile, seed 42 starts anew: other {name}; {earlier}" in output
+
+
+def test_a_finished_trial_that_cannot_run_again_keeps_its_result(
+    mine: str, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared(mine)
+    monkeypatch.setattr(running, "check_inputs", raising := Mock(side_effect=ConfigError("no such model")))
+    assert compared(mine).trials
+    with pytest.raises(ConfigError, match="no such model"):
+        compared(mine, overlay("[pretrain.recipe]\nweight_decay = 0.1\n"))
+    assert raising.call_count == 1 and not list(Path("out").rglob("*.earlier"))
 
 
 def test_finished_trials_keep_the_hash_of_rows_that_are_gone(mine: str, runs: FakeRuns) -> None:

@@ -137,13 +137,15 @@ def test_terms_are_added_with_or_without_positions(world: World, tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("initialisation", "tile"), ("smooth_terms", 5), ("keep_first_block", True)]
+    ("name", "value"),
+    [("initialisation", "tile"), ("smooth_terms", 5), ("keep_first_block", True), ("attention_window", 8)],
 )
 def test_settings_of_new_positions_are_refused_where_there_are_none(
     world: World, tmp_path: Path, run_here: Run, name: str, value: object
 ) -> None:
     (tmp_path / "terms.txt").write_text("myocarditis\n", encoding="utf-8")
-    recipe = {"add_tokens": str(tmp_path / "terms.txt"), name: value}
+    derived = {"initialisation": "tile"} if name == "attention_window" else {}  # as in a pipeline
+    recipe = {"add_tokens": str(tmp_path / "terms.txt"), **derived, name: value}
     wanted = {"base": str(world.base), "output": str(tmp_path / "long"), "recipe": recipe}
     code, _, warned = run_here(ExtendConfig, extend, wanted)
     assert (code, warned) == (2, f"error: {name} is for new positions, but the model keeps its 16: remove it\n")

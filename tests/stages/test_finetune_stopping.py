@@ -54,8 +54,8 @@ def test_a_signal_in_the_last_step_leaves_no_epoch_without_a_score(
 def test_a_stop_before_the_first_step_does_not_make_the_untrained_model_the_best(
     settings: DownstreamTrialConfig, run: Callable[[DownstreamTrialConfig], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = replace(settings, num_epochs=2)
-    scores, evaluate = cycle((90.0, 50.0, 60.0)), loop.evaluate  # before training, after each epoch
+    settings = replace(settings, num_epochs=4)
+    scores, evaluate = cycle((90.0, 60.0, 50.0, 50.0, 50.0)), loop.evaluate  # before training, after each epoch
     monkeypatch.setattr(task_evaluation, "main_score", lambda *_: next(scores))
     undisturbed = run(settings)
     stopped = elsewhere(settings, "stopped")
@@ -68,5 +68,5 @@ def test_a_stop_before_the_first_step_does_not_make_the_untrained_model_the_best
         patched.setattr(loop, "evaluate", evaluated)
         folder = run(stopped)
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000000"]
-    assert result_of(run(stopped)).dev_scores == result_of(undisturbed).dev_scores == (50.0, 60.0)
+    assert result_of(run(stopped)).dev_scores == result_of(undisturbed).dev_scores == (60.0, 50.0, 50.0, 50.0)
     assert result_of(folder).predictions == result_of(undisturbed).predictions

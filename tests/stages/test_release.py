@@ -185,6 +185,7 @@ ERRORS = {
     "output there": ({"output": "{empty}"}, "has no manifest.json"),
     "weights": ({"recipe": {"weights": "int8"}}, "weights"),
     "unknown key": ({"card": {"titel": "x"}}, "did you mean title?"),
+    "checkpoints of no run": ({"checkpoints": True, "publish": "folder:{empty}"}, "is none: remove it"),
 }
 
 

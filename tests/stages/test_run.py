@@ -7,6 +7,7 @@ import pytest
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance
+from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.config import parse, to_toml
 from longmlm.errors import ConfigError, DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of
@@ -157,3 +158,13 @@ def test_a_model_from_scratch_needs_a_licence_before_it_is_trained(
     for allowed in (["--until", "pretrain"], ["--release.card.license", "mit"]):
         run.run_pipeline(parse(ResolvedPipeline, [*options, *allowed]))
     assert started == ["prepare", "pretrain", "prepare", "pretrain", "release"]
+
+
+def test_a_run_is_trained_once_its_last_step_is_evaluated(tmp_path: Path) -> None:
+    stage = settings().pretrain
+    stage = replace(stage, run=str(tmp_path), recipe=replace(stage.recipe, num_steps=8))
+    for step, evaluated_at in ((8, 8), (8, 4), (4, 4)):
+        state = TrainState(step=step, accuracy=40.0, evaluated_at_step=evaluated_at)
+        summary = RunSummary(state=state, train_tokens_per_second=1.0, num_processes=1, peak_memory_bytes=1)
+        artifact.write(tmp_path / RunSummary.FILE, summary)
+        assert run.is_trained(stage) == (step == evaluated_at == 8)

@@ -164,9 +164,9 @@ def test_a_document_takes_the_memory_of_a_row_without_its_logits(kind: tuple[str
 
 
 def test_the_best_accuracy_is_the_first_of_equals_after_an_update() -> None:
-    state = TrainState().after_evaluation(90.0, is_recovered=False)
+    state = TrainState().after_evaluation(90.0)
     assert state.best_at_step is None
     for accuracy, best in ((40.0, 1), (None, 1), (60.0, 3), (60.0, 3), (50.0, 3)):
-        state = state.after_update(1, 1, 1.0).after_evaluation(accuracy, is_recovered=False)
+        state = state.after_update(1, 1, 1.0).after_evaluation(accuracy)
         assert state.best_at_step == best
     assert state.best_accuracy == 60.0

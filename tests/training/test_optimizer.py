@@ -75,11 +75,11 @@ def test_optimizer_takes_its_constants_from_the_recipe():
 
 
 def test_the_first_recovery_stays_on_record():
-    below = TrainState(base_cut=50.0).after_update(4, 100, 1.0).after_evaluation(49.9, is_recovered=False)
+    below = TrainState(base_cut=50.0).after_update(4, 100, 1.0).after_evaluation(49.9)
     assert below.recovered_at_step is None
-    reached = below.after_update(4, 90, 1.0).after_evaluation(50.0, is_recovered=True)
+    reached = below.after_update(4, 90, 1.0).after_evaluation(50.0)
     assert (reached.recovered_at_step, reached.recovered_at_tokens) == (2, 190)
     later = reached.after_update(4, 100, 1.0)
     assert later.accuracy_here is None
-    later = later.after_evaluation(60.0, is_recovered=True)
+    later = later.after_evaluation(60.0)
     assert (later.recovered_at_step, later.cursor, later.accuracy_here) == (2, 12, 60.0)

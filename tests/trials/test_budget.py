@@ -1,5 +1,6 @@
 """How the time of a budget is spent, remembered and refused. No trial is really trained."""
 
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -134,6 +135,19 @@ def test_a_failing_candidate_does_not_stop_the_search(runs: FakeRuns) -> None:
     assert {*map(initialisation, runs.started[3:])} == {"hierarchical", "fitted"}
 
 
+def test_the_time_of_a_failed_candidate_is_spent(runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_late(trial: ResolvedPipeline) -> str:
+        runs.clock += 300 * (initialisation(trial) == "stretched")
+        return "error: no" if initialisation(trial) == "stretched" else ""
+
+    compared(pipeline(), "--budget", "15m")
+    unhurried = runs.started[-1].pretrain.recipe.num_steps
+    shutil.rmtree("out")
+    runs.failures = fail_late
+    compared(pipeline(), "--budget", "15m")
+    assert runs.started[-1].pretrain.recipe.num_steps < 0.8 * unhurried
+
+
 def test_a_small_budget_tries_fewer_rates(runs: FakeRuns) -> None:
     compared(pipeline(), "--budget", "3m")
     rates = [round(trial.pretrain.recipe.learning_rate * 1e4) for trial in runs.started[3:7]]
@@ -180,6 +194,10 @@ def test_trials_that_take_longer_than_their_probes_end_the_search_early(
         (
             "[compare.arms.slow.pretrain.recipe]\nlearning_rate = 1e-5\n",
             r"the budget chooses pretrain\.recipe\.learning_rate: remove it from arms\.slow",
+        ),
+        (
+            '[compare.arms.cosine.pretrain.recipe]\nschedule = "cosine"\n',
+            r"the budget chooses pretrain\.recipe\.schedule: remove it from arms\.cosine",
         ),
     ],
 )

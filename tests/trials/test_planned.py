@@ -164,3 +164,11 @@ def test_the_error_of_a_trial_is_longmlms_own_if_it_has_one(tmp_path: Path) -> N
         log.write_text(text, encoding="utf-8")
         assert error_in(log, 0, 1) == expected
         assert "killed by SIGKILL" in error_in(log, 0, -9)
+
+
+def test_a_searched_length_is_that_of_rows_and_positions_that_the_pipeline_states() -> None:
+    resolved = to_toml(parse(ResolvedPipeline, [written(Path(), "base.toml", BASE)]))
+    text = f"{resolved}[compare.arms.a]\n[compare.search]\nlength = [64, 96]\n"
+    for length in (64, 96):
+        trial = planned(text, length=length).pipeline
+        assert (trial.prepare.recipe.row_length, trial.extend.recipe.num_positions) == (length, length)

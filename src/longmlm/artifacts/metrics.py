@@ -86,9 +86,15 @@ class MetricsFile:
         """Returns the evaluations, without their examples."""
         return tuple(replace(line, examples=()) for line in self.lines() if isinstance(line, EvaluationMetrics))
 
-    def truncate(self, step: int) -> None:
-        """Drops the lines after `step`, which a resumed run will write again; the others stay byte for byte."""
-        kept = "".join(text for text, line in self._parsed() if line.step <= step)
+    def truncate(self, step: int, is_evaluated: bool = True) -> None:
+        """Drops the lines after `step`, which a resumed run will write again; the others stay byte for byte.
+
+        It also drops the evaluation of `step`, unless the checkpoint has its result (`is_evaluated`).
+        """
+        lines = [(text, line) for text, line in self._parsed() if line.step <= step]
+        if not is_evaluated:
+            lines = [(text, line) for text, line in lines if line.step < step or line.kind == "training"]
+        kept = "".join(text for text, _ in lines)
         partial = partial_of(self.path)
         partial.write_text(kept, encoding="utf-8")
         partial.replace(self.path)

@@ -59,11 +59,12 @@ class TrainState:
             skipped_in_a_row=self.skipped_in_a_row + 1 if is_skipped else 0,
         )
 
-    def after_evaluation(self, accuracy: float | None, is_recovered: bool) -> Self:
-        """Returns the state with the accuracy at this step; the first step that is recovered stays on record."""
+    def after_evaluation(self, accuracy: float | None) -> Self:
+        """Returns the state with the accuracy at this step; the first step that reaches base_cut stays on record."""
         evaluated = replace(self, accuracy=accuracy, evaluated_at_step=self.step)
         if self.step and accuracy is not None and (self.best_accuracy is None or accuracy > self.best_accuracy):
             evaluated = replace(evaluated, best_accuracy=accuracy, best_at_step=self.step)
+        is_recovered = accuracy is not None and self.base_cut is not None and accuracy >= self.base_cut
         if is_recovered and self.recovered_at_step is None:
             return replace(evaluated, recovered_at_step=self.step, recovered_at_tokens=self.tokens)
         return evaluated

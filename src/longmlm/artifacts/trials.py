@@ -62,7 +62,8 @@ class Trial:
         With control trials, what these have gained over the base model by then is added to base_cut, unless they lost.
         """
         reached = [
-            accuracy_of(line.held_out) >= (line.base_cut or math.inf) + max(0.0, mean_gain(control, line.tokens))
+            line.base_cut is not None
+            and accuracy_of(line.held_out) >= line.base_cut + max(0.0, mean_gain(control, line.tokens))
             for line in self.curve
         ]
         pairs = zip(self.curve, reached, reached[1:], strict=False)

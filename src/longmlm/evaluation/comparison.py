@@ -92,13 +92,13 @@ def compare(
     ).signed()
 
 
-def gains_by_offset(tallies: Mapping[ViewName, Tally]) -> tuple[OffsetGain, ...]:
+def gains_by_offset(found: Mapping[ViewName, Tally]) -> tuple[OffsetGain, ...]:
     """Returns what the longer context gains by the offset of a token from the start of its document in the row."""
-    after, windows = tallies.get("long_after"), tallies.get("base_windows")
+    after, windows = found.get("long_after"), found.get("base_windows")
     if after is None or windows is None:
         return ()
     gains = after.gains_over(windows)
-    edges = [number * after.base_positions // 2 for number in range(len(gains) + 1)]
+    edges = [-(-number * after.base_positions // 2) for number in range(len(gains) + 1)]
     return tuple(
         OffsetGain(first=first, last=end - 1, base_windows=base, long_after=long, gain=gain)
         for (first, end), base, long, gain in zip(

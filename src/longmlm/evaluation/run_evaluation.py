@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from longmlm.artifacts.accuracy import FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
+from longmlm.errors import TrainingError
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole
 from longmlm.evaluation.measure import Subject, tallies
@@ -45,12 +46,20 @@ class RunEvaluation:
         return len(self.frozen.row_ids)
 
     def baseline(self, between_rows: Callable[[], None]) -> float | None:
-        """Returns base_cut; None, after printing the reason, when the base model is not available."""
+        """Returns base_cut; None, after printing the reason, when the base model is not available.
+
+        Raises TrainingError then, if the run is to stop once the accuracy is recovered.
+        """
         if self.base is None:
             return None
         name, revision = self.base.name, self.base.revision
         is_missing = revision is None and not Path(name).is_dir()  # a release drops the path of a local base
         if any_rank(self.accelerator, is_missing):
+            if self.stops_when_recovered:
+                raise TrainingError(
+                    f"runtime.stop_when_recovered needs the accuracy of the base model {name}, which is not on this "
+                    "machine: put it there, or remove the setting"
+                )
             self.accelerator.print(f"the base model {name} is not on this machine: base_cut is not measured")
             return None
         model = with_tokens_of(load_model(name, revision), self.tokenizer).model.to(self.accelerator.device)
@@ -73,10 +82,6 @@ class RunEvaluation:
     def is_over(self, state: TrainState) -> bool:
         """Returns whether the lost accuracy is recovered, if the run stops then."""
         return self.stops_when_recovered and state.recovered_at_step is not None
-
-    def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
-        """Returns whether accuracy at full length has reached base_cut."""
-        return baseline is not None and accuracy >= baseline
 
     def _measure(self, objective: MlmObjective, view: Viewer, between_rows: Callable[[], None], name: str) -> Measured:
         subject = {name: Subject(objective, view)}

@@ -61,7 +61,3 @@ class TaskEvaluation:
         """Returns whether no score since the best one has been better, for too long."""
         is_stuck = state.best_at_step is not None and state.step - state.best_at_step >= self.patience_steps
         return is_stuck and state.step >= self.min_steps
-
-    def is_recovered(self, accuracy: float, baseline: float | None) -> bool:  # noqa: ARG002 - as the protocol has it
-        """Returns False: there is nothing to recover."""
-        return False

@@ -58,6 +58,8 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
     revision, and ModelError if the hub fails or a file is damaged; OSError if the disk is full.
     """
     if is_folder(name):
+        if revision is not None:
+            raise ModelError(f"{name} is a folder, which has no revision {revision}: remove revision")
         return HubSnapshot(Path(name), tuple(files_below(Path(name))))
     target = Target("hf", name, revision)
     return huggingface.retry_download(target, lambda: _download(target, with_weights))

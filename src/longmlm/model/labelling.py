@@ -33,9 +33,8 @@ def load_labeller(arm: Arm, labels: tuple[str, ...], seed: int, keeps_head: bool
         config_of_labels(names),
     )
     window = window_of(loaded.model.config)
-    if keeps_head or window is None or window.covers(loaded.model.config.max_position_embeddings):
-        return loaded
-    if not window.num_global:
+    has_globals = window is not None and window.num_global > 0
+    if keeps_head or not has_globals or window.covers(loaded.model.config.max_position_embeddings):
         return loaded
     note = f"{arm.model} has {counted(window.num_global, 'global token')}: to release a labeller, extend with none"
     return replace(loaded, notes=(*loaded.notes, note))

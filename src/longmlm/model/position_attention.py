@@ -32,14 +32,14 @@ class PositionAttention:
     def of(cls, model: PreTrainedModel, num_layers: int) -> Self:
         """Returns the projections of the first layers, with LayerNorm and scale folded in."""
         inputs, table = attention_inputs(model), position_table_of(model)
-        rows, words = table.usable_rows, cast(Any, table.embeddings).word_embeddings.weight.detach()
+        rows, words = _plain(table.usable_rows), _plain(cast(Any, table.embeddings).word_embeddings.weight)
         sample = words[:: max(1, len(words) // NUM_WORDS)]
         deviation = (sample + rows[torch.arange(len(sample)) % len(rows)]).std(-1).mean()
         width = rows.shape[1]
-        centred = (torch.eye(width) - 1 / width) * inputs.norm.weight.detach() / deviation
-        entry = centred if inputs.projection is None else centred @ inputs.projection.weight.detach().T
+        centred = (torch.eye(width) - 1 / width) * _plain(inputs.norm.weight) / deviation
+        entry = centred if inputs.projection is None else centred @ _plain(inputs.projection.weight).T
         projections = [
-            tuple(_heads(entry @ linear.weight.detach().T, inputs.num_heads) for linear in pair)
+            tuple(_heads(entry @ _plain(linear.weight).T, inputs.num_heads) for linear in pair)
             for pair in inputs.attentions[:num_layers]
         ]
         queries, keys = zip(*projections, strict=True)
@@ -51,6 +51,11 @@ class PositionAttention:
         """Yields the kernels of a layer's heads between rows of a table, for each layer."""
         for to_query, to_key in zip(self.queries, self.keys, strict=True):
             yield (queries @ to_query) @ (keys @ to_key).transpose(1, 2)
+
+
+def _plain(weight: Tensor) -> Tensor:
+    """Returns a weight of any precision and device in fp32 on the CPU, without its gradient."""
+    return weight.detach().float().cpu()
 
 
 def _heads(projection: Float[Tensor, "width hidden"], num_heads: int) -> Float[Tensor, "heads width head_width"]:

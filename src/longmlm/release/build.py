@@ -57,7 +57,7 @@ def held_out_rows(name: str) -> Rows:
     return open_named_rows(pin_rows(name), "held_out")
 
 
-def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowed: bool) -> ReleaseSource:
+def open_source(model: Path, rows: str, evaluation_folder: str | None, allow_unrecovered: bool) -> ReleaseSource:
     """Returns the model with its rows and its evaluation.
 
     Raises ReleaseError for a model that longmlm did not train, or whose evaluation does not permit a release.
@@ -69,7 +69,7 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, is_allowe
     opened, extension = held_out_rows(rows), provenance.extension
     base = provenance.source or ModelSource(name="")
     identity = Identity(sha256, opened.sha256, base.name, base.revision)
-    evaluation = evaluation_of(evaluation_folder, identity, extension is not None, is_allowed)
+    evaluation = evaluation_of(evaluation_folder, identity, extension is not None, allow_unrecovered)
     folder = Path(evaluation_folder) if evaluation_folder else None
     return ReleaseSource(model, provenance, opened, identity, evaluation, folder)
 

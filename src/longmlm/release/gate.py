@@ -58,11 +58,13 @@ class ReportedAccuracy:
     num_selected: int | None = None
 
 
-def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_allowed: bool) -> Evaluation | None:
+def evaluation_of(
+    folder: str | None, identity: Identity, is_extended: bool, allow_unrecovered: bool
+) -> Evaluation | None:
     """Returns the evaluation in a folder; None for a model that was not extended and has none.
 
     Raises ReleaseError when a long model has none, when it was measured on anything other than `identity`, and, unless
-    `is_allowed`, when the base model's accuracy was not recovered; ArtifactError when the file cannot be used.
+    `allow_unrecovered`, when the base model's accuracy was not recovered; ArtifactError when the file cannot be used.
     """
     if folder is None:
         if is_extended:
@@ -76,13 +78,13 @@ def evaluation_of(folder: str | None, identity: Identity, is_extended: bool, is_
     for name, value in asdict(identity).items():
         if value not in (None, getattr(evaluation.sources, name)):
             raise ReleaseError(f"{path} was measured on {MISMATCHES[name]}: evaluate this model on these rows")
-    check_recovered(evaluation, is_allowed)
+    check_recovered(evaluation, allow_unrecovered)
     return evaluation
 
 
-def check_recovered(evaluation: Evaluation, is_allowed: bool) -> None:
+def check_recovered(evaluation: Evaluation, allow_unrecovered: bool) -> None:
     """Raises ReleaseError, unless allowed, when a long model is less accurate than its base model."""
-    if evaluation.is_recovered is False and not is_allowed:
+    if evaluation.is_recovered is False and not allow_unrecovered:
         raise ReleaseError(
             f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
             f"{evaluation.accuracy('base_cut'):.2f} %: train longer in a new run, or set "

@@ -77,8 +77,10 @@ def finding(comparison: Comparison) -> str:
     if rival is None:
         return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before{missing}"
     name, recovered = comparison.label_of(rival), rival.tokens_to_recovery()
-    by_recovery = tokens is not None and not comparison.budget
-    parts = [f"{label} ranks first by {'tokens to recovery' if by_recovery else 'accuracy after training'}: "]
+    by_failure = rival.num_failed > best.num_failed and not comparison.budget
+    by_recovery = tokens != recovered and not by_failure and not comparison.budget
+    by_what = f"by {'tokens to recovery' if by_recovery else 'accuracy after training'}"
+    parts = [f"{label} ranks first {f'because a trial of {name} failed' if by_failure else by_what}: "]
     if tokens is not None:
         parts.append(f"{_recovery(tokens)}, {name} {_recovery(recovered)}; ")
     if 0 < len(pairs := best.pairs_with(rival)) < max(len(best.trials), len(rival.trials)):

@@ -28,11 +28,12 @@ SCORES_PICTURE, DIFFERENCES_PICTURE = "scores.png", "differences.png"
 
 def write_downstream(comparison: DownstreamComparison, folder: Path, made_by: str) -> None:
     """Writes downstream.json, the pictures and the page; `made_by` is the command with its settings."""
-    artifact.write(folder / DownstreamComparison.FILE, comparison)
     write_png(scores_chart(comparison), folder / SCORES_PICTURE)
+    (folder / DIFFERENCES_PICTURE).unlink(missing_ok=True)
     if _differing(comparison):
         write_png(differences_chart(comparison), folder / DIFFERENCES_PICTURE)
     write_page(downstream_page(comparison, made_by), folder / PAGE_FILE)
+    artifact.write(folder / DownstreamComparison.FILE, comparison)
 
 
 def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:

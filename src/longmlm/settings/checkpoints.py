@@ -20,3 +20,5 @@ class CheckpointsConfig:
     def __post_init__(self) -> None:
         if (self.action == "export") != (self.output is not None):
             raise ValueError("export needs output, the folder to write; list and verify take none")
+        if self.step is not None and self.action != "export":
+            raise ValueError(f"step is the checkpoint to export; {self.action} shows all of them: remove it")

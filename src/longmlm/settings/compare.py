@@ -10,6 +10,10 @@ from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.tables import leaves
 
 NUM_STEPS, LEARNING_RATE = "pretrain.recipe.num_steps", "pretrain.recipe.learning_rate"
+CHOSEN_BY_BUDGET = (
+    *(LEARNING_RATE, NUM_STEPS, "pretrain.recipe.schedule", "pretrain.recipe.warmup_steps"),
+    *("pretrain.recipe.decay_steps", "pretrain.runtime.evaluate_every_steps", "pretrain.runtime.save_every_steps"),
+)
 WINDOW_CANDIDATES: dict[str, dict[str, Any]] = {
     name: {"extend": {"recipe": {"initialisation": name}}} for name in ("tile", "fitted", "stretched", "hierarchical")
 }
@@ -136,7 +140,7 @@ class ComparedPipeline(ResolvedPipeline):
         if not self.compare.arms and not self.extension:
             yield "it chooses an initialisation, but extension = false: set arms under [compare.arms.NAME]"
         for name, arm in self.compare.arms.items():
-            for key in (key for key in (LEARNING_RATE, NUM_STEPS) if key in dict(leaves(arm))):
+            for key in (key for key in CHOSEN_BY_BUDGET if key in dict(leaves(arm))):
                 yield f"the budget chooses {key}: remove it from arms.{name}"
         if len(self.compare.seeds) > MAX_BUDGET_SEEDS:
             yield f"it tries {MAX_BUDGET_SEEDS} seeds, compare.seeds has {len(self.compare.seeds)}: remove the others"

@@ -39,6 +39,10 @@ class Start:
             raise ValueError("name either a checkpoint, or an architecture with its tokenizer")
         if self.architecture is not None and self.tokenizer is None:
             raise ValueError("an untrained model needs a tokenizer as well as an architecture")
+        if self.checkpoint is not None and self.tokenizer is not None:
+            raise ValueError("tokenizer is for an untrained model: a checkpoint has its own; remove one of them")
+        if self.architecture is not None and (self.revision is not None or self.new_head):
+            raise ValueError("revision and new_head are for a checkpoint: an untrained model has neither; remove them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import tomli_w
 
 from longmlm.errors import TrainingError, counted
+from longmlm.folders import write_text
 from longmlm.processes import exclusive_lock
 from longmlm.reports.comparison import arms_table, finding
 from longmlm.reports.pages import PAGE_FILE
@@ -48,7 +49,7 @@ def compare(config: ComparedPipeline) -> None:
             raise TrainingError(f"every trial failed: {comparison.failed[0].description}")
         best = best_pipeline(config, arms[0])
         num_steps = table_at(best, "pretrain", "recipe").get("num_steps", config.pretrain.recipe.num_steps)
-        (folder / PIPELINE).write_text(f"# {finding(comparison)}\n{tomli_w.dumps(best)}", encoding="utf-8")
+        write_text(folder / PIPELINE, f"# {finding(comparison)}\n{tomli_w.dumps(best)}")
         print(text_table(arms_table(comparison)), *(trial.description for trial in comparison.failed), sep="\n")
         print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n")
         print(f"to train the best arm anew, for {counted(num_steps, 'step')}: longmlm run {folder / PIPELINE}")

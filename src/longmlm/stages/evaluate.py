@@ -25,14 +25,13 @@ def evaluate(config: EvaluateConfig) -> None:
     output = Path(config.output)
     check_output(output)
     curve = evaluations_of(Path(config.run)) if config.run else ()
-    names = [model_or_best_checkpoint(name) for name in (config.long_before, config.long_after) if name]
-    after_sha256 = weights_sha256(names[-1]) if config.long_after else None
     precision = resolved_precision(config.recipe.precision)
     accelerator = launch(precision)
+    (base, *names), after_sha256 = broadcast_from_main(accelerator, lambda: evaluated_models(config))
     rows_name = broadcast_from_main(accelerator, lambda: pin_rows(config.rows))
     local_main_first(accelerator, lambda: folder_of_rows(rows_name, ["held_out"]))
     rows = open_named_rows(rows_name, "held_out")
-    models = load_models(rows, model_or_best_checkpoint(config.base), names)
+    models = load_models(rows, base, names)
     for note in (note for loaded in models for note in loaded.notes):
         accelerator.print(note)
     sources = EvaluationSources(
@@ -51,3 +50,10 @@ def evaluate(config: EvaluateConfig) -> None:
     if accelerator.is_main_process:
         write_evaluation(evaluation, output, made_with("evaluate", present(asdict(config))))
         print(text_table(accuracy_table(evaluation)), f"page: {output / PAGE_FILE}", sep="\n")
+
+
+def evaluated_models(config: EvaluateConfig) -> tuple[list[str], str | None]:
+    """Returns the base model and the long ones, a run as its best checkpoint, and the hash of the trained weights."""
+    given = (config.base, config.long_before, config.long_after)
+    names = [model_or_best_checkpoint(name) for name in given if name]
+    return names, weights_sha256(names[-1]) if config.long_after else None

@@ -15,7 +15,7 @@ from longmlm.model.terms import read_terms
 from longmlm.release.longformer import longformer_problem
 from longmlm.settings.extend import USED_BY, ExtendConfig, ExtendRecipe
 
-POSITION_SETTINGS = ("initialisation", "mode", "attention_window", *USED_BY)
+POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
 
 
 def extend(config: ExtendConfig) -> None:
@@ -50,9 +50,9 @@ def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -
     """
     if not recipe.keeps_positions(base_positions):
         return Extension.of(recipe, base, base_positions)
-    for item in fields(recipe):
-        name = item.name
-        if name in POSITION_SETTINGS and getattr(recipe, name) != item.default:
+    defaults = {item.name: item.default for item in fields(recipe)}
+    for name in POSITION_SETTINGS:
+        if getattr(recipe, name) != defaults[name]:
             raise PositionsError(f"{name} is for new positions, but the model keeps its {base_positions}: remove it")
     return None
 

@@ -115,7 +115,8 @@ def train_trial(trial: FinetuningTrial) -> RunSummary | None:
     tracker = trial.config.tracking.tracker if run.accelerator.is_main_process else None
     with watchdog(run.runtime.hang_seconds, run.accelerator.process_index), stop_on_signal() as stop:
         state = start(task, run, resumed_from)
-        with tracked(run.folder, tracker, -1 if resumed_from is None else state.step):
+        after, is_evaluated = (state.step, state.accuracy_here is not None) if resumed_from else (-1, True)
+        with tracked(run.folder, tracker, after, is_evaluated):
             state = train(task, run, state, stop)
     if run.accelerator.is_main_process:
         write_vectors(trial.config.vectors, run.backend.objective)
@@ -134,7 +135,7 @@ def best_encoder(trial: FinetuningTrial, summary: RunSummary | None) -> FitResul
     """
     config, accelerator = trial.config, trial.accelerator
     accelerator.free_memory()  # it holds the model of the last epoch
-    checkpoint = best_checkpoint(trial.folder, first_step=1) if summary else None
+    checkpoint = best_checkpoint(trial.folder) if summary else None
     precision = read_state(checkpoint).precision if checkpoint else None
     loaded = load_task_model(config, trial.corpus, str(checkpoint) if checkpoint else None)
     if checkpoint:

@@ -88,13 +88,14 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
             check_still_newest(run.folder, resumed_from)
         state = start(task, run, resumed_from)
         tracker = config.tracking.tracker if is_main else None
-        with stop_on_signal() as stop, tracked(run.folder, tracker, -1 if resumed_from is None else state.step):
+        after, is_evaluated = (state.step, state.accuracy_here is not None) if resumed_from else (-1, True)
+        with stop_on_signal() as stop, tracked(run.folder, tracker, after, is_evaluated):
             state = train(task, run, state, stop)
-    if is_main:
-        print(write_summary(run, state))
-        if stop or (state.step < task.recipe.num_steps and not task.evaluation.is_over(state)):
-            signal_name = stop.signal_name or "a signal to another process"
-            print(f"stopped by {signal_name} after step {state.step}: the same command resumes from there")
+        if is_main:
+            print(write_summary(run, state))
+            if stop or (state.step < task.recipe.num_steps and not task.evaluation.is_over(state)):
+                signal_name = stop.signal_name or "a signal to another process"
+                print(f"stopped by {signal_name} after step {state.step}: the same command resumes from there")
 
 
 def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Run, Path | None]:
@@ -208,11 +209,12 @@ def load_start(
 ) -> tuple[LoadedModel, Provenance]:
     """Returns the model of the checkpoint to resume, else the one that the run starts from, and its longmlm.json.
 
-    A branch is resolved to a commit by the main process, for all ranks.
+    The main process chooses a run's best checkpoint and resolves a branch to a commit, for all ranks.
     """
     start_from, seed = config.start, config.recipe.seed
     if resumed_from is None and start_from.checkpoint is not None:
-        source = model_or_best_checkpoint(start_from.checkpoint)
+        name = start_from.checkpoint
+        source = broadcast_from_main(accelerator, lambda: model_or_best_checkpoint(name))
         commit = broadcast_from_main(accelerator, lambda: snapshot_of(source, start_from.revision).commit)
         loaded = load_model(source, commit or start_from.revision, start_from.new_head, seed)
         return loaded, loaded.provenance_of_run(source)

@@ -16,7 +16,7 @@ from longmlm.release.task import TaskSource, check_task_recipe, trial_folder, wr
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseConfig
-from longmlm.training.run_folder import list_checkpoints, model_or_best_checkpoint
+from longmlm.training.run_folder import CHECKPOINTS, list_checkpoints, model_or_best_checkpoint
 from longmlm.trials.planned import TRIAL
 
 
@@ -29,16 +29,16 @@ def release(config: ReleaseConfig) -> None:
     if target:
         check_can_publish(target)
     if config.follow and target and config.rows:
-        rows, run, allow_unrecovered = held_out_rows(config.rows), Path(config.follow), config.recipe.allow_unrecovered
-        follow(run, allow_unrecovered, lambda best: publish_checkpoint(best, rows, settings, target))
+        rows, allow_unrecovered = held_out_rows(config.rows), config.recipe.allow_unrecovered
+        follow(Path(config.follow), allow_unrecovered, lambda best: publish_checkpoint(best, rows, settings, target))
         return
     if trial := trial_folder(config.model):
         release_task_model(config, trial, settings, target)
         return
     if config.rows is None:
         raise ReleaseError("rows is missing: name the folder of rows that the model was trained on")
-    model = Path(model_or_best_checkpoint(config.model))
-    source = open_source(model, config.rows, config.evaluation, config.recipe.allow_unrecovered)
+    allow_unrecovered = config.recipe.allow_unrecovered
+    source = open_source(model_to_release(config), config.rows, config.evaluation, allow_unrecovered)
     proof = write_release(source, settings)
     if proof:
         print(*proof.summary, f"released: {settings.output}", sep="\n")
@@ -48,6 +48,13 @@ def release(config: ReleaseConfig) -> None:
         publish_checkpoints(list_checkpoints(Path(config.model)), source.rows, settings, target)
     if target:
         publish_release(settings.output, f"Release of {config.card.title}", target)
+
+
+def model_to_release(config: ReleaseConfig) -> Path:
+    """Returns the model, of a run its best checkpoint; raises ReleaseError for the checkpoints of what is no run."""
+    if config.checkpoints and not (Path(config.model) / CHECKPOINTS).is_dir():
+        raise ReleaseError(f"checkpoints = true is for the checkpoints of a run, and {config.model} is none: remove it")
+    return Path(model_or_best_checkpoint(config.model))
 
 
 def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSettings, target: Target | None) -> None:

@@ -27,7 +27,7 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
 from longmlm.data.engine import plan_rows
 from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError
-from longmlm.folders import MANIFEST, sha256_of
+from longmlm.folders import MANIFEST, sha256_of, write_text
 from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import accuracy_table
 from longmlm.reports.pages import PAGE_FILE
@@ -59,7 +59,7 @@ def run_pipeline(config: ResolvedPipeline) -> None:
     with exclusive_lock(output):
         check_results(config)
         check_inputs(config)
-        (output / PIPELINE).write_text(f"# longmlm run pipeline.toml\n{to_toml(config)}", encoding="utf-8")
+        write_text(output / PIPELINE, f"# longmlm run pipeline.toml\n{to_toml(config)}")
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
             ended = "already done"
@@ -71,7 +71,7 @@ def run_pipeline(config: ResolvedPipeline) -> None:
                 run_stage(config, name, label)
                 ended = f"finished in {_duration(time.monotonic() - since)}"
             (output / DONE).mkdir(exist_ok=True)
-            (output / DONE / f"{name}.toml").write_text(to_toml(stage), encoding="utf-8")
+            write_text(output / DONE / f"{name}.toml", to_toml(stage))
             print(f"{label} {ended}, {result_of(stage)}", flush=True)
         print(summary(config))
 
@@ -189,11 +189,11 @@ def is_extended(stage: ExtendConfig) -> bool:
 
 
 def is_trained(stage: PretrainConfig) -> bool:
-    """Returns whether the run has made its last step, or has ended because the accuracy was recovered."""
+    """Returns whether the run has made and evaluated its last step, or has ended because it recovered."""
     with suppress(ArtifactError):
         state = artifact.read(RunSummary, Path(stage.run) / RunSummary.FILE).state
         is_over = stage.runtime.stop_when_recovered and state.recovered_at_step is not None
-        return is_over or state.step >= stage.recipe.num_steps
+        return is_over or (state.step >= stage.recipe.num_steps and state.evaluated_at_step == state.step)
     return False
 
 
@@ -209,7 +209,7 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
         print(f"{label} stopped by {stopped_by}: the same command resumes from there", file=sys.stderr)
         sys.exit(128 + signal.Signals[stopped_by])
     if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
-        print(f"{label} ended before its last step: the same command resumes from there", file=sys.stderr)
+        print(f"{label} ended before its last evaluation: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)
     if code:
         first = "fix that, then " if code == USER_ERROR else ""
@@ -237,9 +237,9 @@ def summary(config: ResolvedPipeline) -> str:
         lines = [text_table(accuracy_table(read_evaluation(folder / Evaluation.FILE))), f"page: {folder / PAGE_FILE}"]
     else:
         measured = [
-            line for line in MetricsFile(result_of(config.pretrain)).evaluations() if line.held_out.whole.accuracy
+            (line.step, line.held_out.whole.accuracy) for line in MetricsFile(result_of(config.pretrain)).evaluations()
         ]
-        lines = [f"held-out accuracy at step {line.step}: {line.held_out.whole.accuracy:.2f} %" for line in measured]
+        lines = [f"held-out accuracy at step {step}: {found:.2f} %" for step, found in measured if found is not None]
         lines = lines[:: max(1, len(lines) - 1)]  # before and after training
     released = [f"released: {result_of(config.release)}"] if "release" in config.stages else []
     return "\n".join([*lines, *released])

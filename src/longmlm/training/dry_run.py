@@ -4,6 +4,7 @@ import math
 import platform
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,8 +53,12 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
             f"the checkpoints in {run.folder} will take {disk / GB:.1f} GB, {free_disk / GB:.1f} GB are free: make "
             "room, lower checkpoints_kept, or name a different run folder"
         )
-    with tempfile.TemporaryDirectory() as scratch:
-        task, seconds, tokens = _two_steps(task, replace(run, folder=Path(scratch)), state)
+    scratch = Path(tempfile.mkdtemp(prefix="longmlm-dry-run-"))
+    try:
+        task, seconds, tokens = _two_steps(task, replace(run, folder=scratch), state)
+    finally:
+        with suppress(OSError):  # the rows of a loss that is not finite stay
+            scratch.rmdir()
     epochs = steps_left * batches.rows_per_step / batches.num_rows
     held = f"about {memory / GB:.1f} GB per process, {peak_memory_bytes() / GB:.1f} GB held in two steps"
     kept = f"at most {most_checkpoints} checkpoints of {run.cost.checkpoint_bytes / GB:.2f} GB"
@@ -92,12 +97,14 @@ def _duration(task: Task, run: Run, steps_left: int, seconds: float, tokens: int
 
 
 def _two_steps(task: Task, run: Run, state: TrainState) -> tuple[Task, float, int]:
-    """Returns the task with micro-batches that fit, and the seconds and tokens of the second step."""
+    """Returns the task with micro-batches that fit, and the seconds and tokens of the second step, if there is one."""
     task = fitting_on_all_ranks(task, run, state)
-    for _ in range(2):
+    seconds, num_tokens = 0.0, 0
+    for _ in range(min(2, task.recipe.num_steps - state.step)):
         batches = task.batches[state.cursor]
         started = time.monotonic()
         task, update = fitting_update(task, run, batches, state)
         seconds = time.monotonic() - started
-        state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds)
-    return task, seconds, update.num_tokens
+        num_tokens = update.num_tokens
+        state = state.after_update(task.batches.rows_per_step, num_tokens, seconds)
+    return task, seconds, num_tokens

@@ -30,7 +30,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.errors import ArtifactError, TrainingError
-from longmlm.folders import PARTIAL, write_json
+from longmlm.folders import PARTIAL, write_json, write_text
 from longmlm.processes import ignore_stop_signals
 from longmlm.progress import Progress, dated_line
 from longmlm.runtime.collectives import any_rank, each_on_any_rank
@@ -59,23 +59,27 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     A new run first measures its baseline, the accuracy to recover, and the model as it starts.
     """
     if resumed_from is None:
-        _prepare_folder(task, run, -1)
+        _prepare_folder(task, run, None)
         return evaluate(task, run, TrainState(base_cut=task.evaluation.baseline(heartbeat)), Stop())
     state = resumable_state(resumed_from, task.record)
-    _prepare_folder(task, run, state.step)
+    _prepare_folder(task, run, state)
     restore(resumed_from, run.backend, run.accelerator.process_index)
     return state
 
 
-def _prepare_folder(task: Task, run: Run, step: int) -> None:
-    """Writes the settings and removes metrics after `step`; raises TrainingError if a rank does not see the folder."""
+def _prepare_folder(task: Task, run: Run, resumed: TrainState | None) -> None:
+    """Writes the settings and removes the metrics that the run will write again.
+
+    Raises TrainingError if a rank does not see the folder.
+    """
     if run.accelerator.is_main_process:
         run.folder.mkdir(parents=True, exist_ok=True)
-        (run.folder / SETTINGS).write_text(task.record.settings, encoding="utf-8")
+        write_text(run.folder / SETTINGS, task.record.settings)
         (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
         if run.backend.settings:
             write_json(run.folder / DEEPSPEED_SETTINGS, run.backend.settings)
-        MetricsFile(run.folder).truncate(step)
+        metrics = MetricsFile(run.folder)
+        metrics.truncate(resumed.step, resumed.accuracy_here is not None) if resumed else metrics.truncate(-1)
         for partial in (run.folder / CHECKPOINTS).glob(f"*{PARTIAL}"):
             shutil.rmtree(partial)
     run.accelerator.wait_for_everyone()
@@ -156,8 +160,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
     except EvaluationStoppedError:
         return state
     accuracy = held_out.whole.accuracy
-    is_recovered_now = accuracy is not None and task.evaluation.is_recovered(accuracy, state.base_cut)
-    state = state.after_evaluation(accuracy, is_recovered_now)
+    state = state.after_evaluation(accuracy)
     if run.accelerator.is_main_process:
         line = EvaluationMetrics(
             step=state.step,
@@ -170,7 +173,8 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         )
         MetricsFile(run.folder).append(line)
         base = "" if state.base_cut is None else f", the base model's is {state.base_cut:.2f} %"
-        dated_line(f"step {state.step}/{task.recipe.num_steps} {task.evaluation.metric} {accuracy or 0:.2f} %{base}")
+        reached = "–" if accuracy is None else f"{accuracy:.2f} %"
+        dated_line(f"step {state.step}/{task.recipe.num_steps} {task.evaluation.metric} {reached}{base}")
     return state
 
 

@@ -95,6 +95,3 @@ class Evaluation(Protocol):
 
     def is_over(self, state: TrainState) -> bool:
         """Returns whether the run ends here, before its last step, because of what was measured so far."""
-
-    def is_recovered(self, accuracy: float, baseline: float | None) -> bool:
-        """Returns whether `accuracy` makes up for what extending the model cost."""

@@ -118,30 +118,30 @@ def read_state(folder: Path) -> CheckpointState:
     return saved
 
 
-def evaluated_checkpoints(run: Path, first_step: int = 0) -> Iterator[tuple[float, Path]]:
-    """Yields held-out accuracy and folder of each checkpoint that was saved at an evaluated step from `first_step` on.
+def evaluated_checkpoints(run: Path) -> Iterator[tuple[float, Path]]:
+    """Yields held-out accuracy and folder of each checkpoint of a trained model that was saved at an evaluated step.
 
-    A checkpoint whose state cannot be read is damaged: it is left out.
+    One before the first step, which a stop signal may leave, and one whose state cannot be read are left out.
     """
     for folder in list_checkpoints(run):
         try:
             state = read_state(folder).state
         except (ArtifactError, OSError):
             continue
-        if state.accuracy_here is not None and state.step >= first_step:
+        if state.step and state.accuracy_here is not None:
             yield state.accuracy_here, folder
 
 
-def best_checkpoint(run: Path, first_step: int = 0) -> Path:
+def best_checkpoint(run: Path) -> Path:
     """Returns the intact checkpoint with the highest held-out accuracy, the newest where none was evaluated.
 
-    A checkpoint before `first_step` counts as not evaluated. Raises CheckpointError for a run without an intact one.
+    Raises CheckpointError for a run without an intact one.
     """
     newest = newest_verified(run).folder
     if newest is None:
         raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
-    evaluated = (folder for _, folder in sorted(evaluated_checkpoints(run, first_step), reverse=True))
-    return next((folder for folder in evaluated if not damage_of(folder)), newest)
+    evaluated = (folder for _, folder in sorted(evaluated_checkpoints(run), reverse=True))
+    return next((folder for folder in evaluated if folder == newest or not damage_of(folder)), newest)
 
 
 def model_or_best_checkpoint(name: str) -> str:

@@ -49,15 +49,16 @@ def check_installed(tracker: Literal["wandb", "tensorboard"] | None) -> None:
 
 
 @contextmanager
-def tracked(run: Path, tracker: str | None, after: int) -> Iterator[None]:
+def tracked(run: Path, tracker: str | None, after: int, is_evaluated: bool = True) -> Iterator[None]:
     """Shows the metrics beyond step `after` in the tracker while the block runs, then prints the tracker's last line.
 
+    An evaluation of that step is shown too if it is still to come (not `is_evaluated`).
     A tracker that has not exited PATIENCE_SECONDS after the block is killed.
     """
     if tracker is None:
         yield
         return
-    options = (str(run), str(after), str(PATIENCE_SECONDS))
+    options = (str(run), str(after), str(int(is_evaluated)), str(PATIENCE_SECONDS))
     command = [sys.executable, "-P", "-m", "longmlm.training.tracker", *options]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     try:
@@ -235,22 +236,28 @@ class End:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def follow(run: Path, after: int, end: threading.Event) -> Iterator[Metrics]:
-    """Yields the lines beyond step `after` as they are written, until training has ended."""
+def follow(run: Path, after: int, is_evaluated: bool, end: threading.Event) -> Iterator[Metrics]:
+    """Yields the lines beyond step `after` as they are written, until training has ended.
+
+    With `is_evaluated`, an evaluation of that step has been shown before.
+    """
     rest, is_last = b"", False
     with (run / METRICS_FILE).open("rb") as file:
         while not is_last:
             is_last = end.wait(POLL_SECONDS)
             *lines, rest = (rest + file.read()).split(b"\n")
-            yield from (line for line in (parse_line(text, METRICS_FILE) for text in lines) if line.step > after)
+            for line in (parse_line(text, METRICS_FILE) for text in lines):
+                is_repeated = line.step == after and line.kind == "evaluation" and not is_evaluated
+                if line.step > after or is_repeated:
+                    yield line
 
 
-def show(run: Path, after: int, end: End) -> str:
+def show(run: Path, after: int, is_evaluated: bool, end: End) -> str:
     """Shows the run in the tracker of its settings until training ends; returns where to see it, "" without a line."""
     settings = tomllib.loads((run / SETTINGS).read_text(encoding="utf-8"))
     chosen = settings.pop("tracking")
     tracker: WandbRun | TensorBoardRun | None = None
-    for line in follow(run, after, end.came):
+    for line in follow(run, after, is_evaluated, end.came):
         if tracker is None and chosen["tracker"] == "wandb":
             tracker = WandbRun(run, chosen, settings)
         tracker = tracker or TensorBoardRun(run, settings, after)
@@ -265,7 +272,7 @@ def main() -> None:
     terminal = os.dup(1)
     os.dup2(2, 1)
     try:
-        line = show(Path(sys.argv[1]), int(sys.argv[2]), End(float(sys.argv[3])))
+        line = show(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", End(float(sys.argv[4])))
     except Exception as error:  # noqa: BLE001 - whatever a tracker raises, training continues
         os.write(terminal, redact(f"{type(error).__name__}: {error}").encode())
         os._exit(1)  # no hook of the tracker's client may hold the process

@@ -1,5 +1,6 @@
 """Chooses an arm and a learning rate within a given time, by rounds of trials that each decide about the next."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,7 +59,8 @@ def run_within_budget(config: ComparedPipeline, trials: Trials) -> None:
     given = config.compare.values.get(LEARNING_RATE)
     inputs = [rows_sha256(probes[0]), base_sha256(probes[0]), given]
     sha256 = sha256_of_json([*({"folder": str(probe.folder), **probe.stages} for probe in probes), *inputs])
-    chosen = recorded_choice(config, measured, len(probes) - len(trials.failed), sha256)
+    seconds_failed = math.fsum(trial.seconds for trial in trials.failed)
+    chosen = recorded_choice(config, measured, len(probes) - len(trials.failed), seconds_failed, sha256)
     values = [{NUM_STEPS: chosen.num_steps, LEARNING_RATE: rate} for rate in chosen.rates]
     searched = [planned_trial(config, arm, one, first) for arm in chosen.arms for one in values]
     num_trials = len(probes) + len(searched) + min(NUM_FINALISTS, len(searched))
@@ -67,7 +69,7 @@ def run_within_budget(config: ComparedPipeline, trials: Trials) -> None:
 
 
 def recorded_choice(
-    config: ComparedPipeline, probes: Sequence[Trial], num_candidates: int, sha256: str
+    config: ComparedPipeline, probes: Sequence[Trial], num_candidates: int, seconds_failed: float, sha256: str
 ) -> BudgetRecord:
     """Returns what was chosen earlier with this budget and these probes, or else chooses now, and records it."""
     file = Path(config.output) / FOLDER / BudgetRecord.FILE
@@ -77,21 +79,25 @@ def recorded_choice(
         if (record.budget, record.probes_sha256) == (budget, sha256):
             return record
     arms = tuple(trial.arm for trial in ranked(probes)[:NUM_FINALISTS])
-    num_steps, rates = affordable(config, probes, num_candidates)
+    num_steps, rates = affordable(config, probes, num_candidates, seconds_failed)
     record = BudgetRecord(budget=budget, probes_sha256=sha256, arms=arms, num_steps=num_steps, rates=rates)
     artifact.write(file, record)
     return record
 
 
-def affordable(config: ComparedPipeline, probes: Sequence[Trial], num_candidates: int) -> tuple[int, tuple[float, ...]]:
+def affordable(
+    config: ComparedPipeline, probes: Sequence[Trial], num_candidates: int, seconds_failed: float
+) -> tuple[int, tuple[float, ...]]:
     """Returns the steps of each further trial, and the learning rates, that the budget has time for.
+
+    Of `num_candidates`, those that `probes` lacks are still to come. Failed ones took `seconds_failed`.
 
     Raises ConfigError if that is less than MIN_STEPS steps with the fewest learning rates, as it always is if the
     budget was spent before all candidates were probed.
     """
     per_step = statistics.median(trial.training_seconds / PROBE_STEPS for trial in probes)
     start_up = statistics.median(trial.seconds - trial.training_seconds for trial in probes)
-    spent = num_candidates * statistics.fmean(trial.seconds for trial in probes)
+    spent = num_candidates * statistics.fmean(trial.seconds for trial in probes) + seconds_failed
     num_arms = min(NUM_FINALISTS, num_candidates)
     left = 60 * budget_minutes(config.budget or "") - spent
     rate, given = config.pretrain.recipe.learning_rate, config.compare.values.get(LEARNING_RATE)

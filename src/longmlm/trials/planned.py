@@ -136,7 +136,7 @@ def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapp
         terms = table_at(tables, "extend", "recipe").get("add_tokens")
         tables = {name: table for name, table in tables.items() if name != "extend"}
         tables |= {"extend": {"recipe": {"add_tokens": terms}}} if terms else {}
-    if "length" in overlay:
+    if "length" in {**overlay, **values}:
         for stage, name in DERIVED_FROM_LENGTH:
             if table_at(tables, stage, "recipe").get(name) == config.length:
                 recipe = {key: value for key, value in tables[stage]["recipe"].items() if key != name}

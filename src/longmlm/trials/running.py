@@ -30,7 +30,7 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
 from longmlm.config import present
 from longmlm.errors import TrainingError, counted
-from longmlm.folders import MANIFEST, move_aside
+from longmlm.folders import MANIFEST, move_aside, write_text
 from longmlm.hubs.models import CONFIG, model_sha256, weight_paths
 from longmlm.inputs import check_inputs
 from longmlm.reports.comparison import write_comparison
@@ -135,10 +135,15 @@ def run_trial(planned: PlannedTrial, keep_weights: bool, label: str) -> Trial | 
 
 
 def is_finished(planned: PlannedTrial) -> bool:
-    """Returns whether the trial's folder holds the record of a trial that ran to its end, on these inputs."""
+    """Returns whether the trial's folder holds the record of this very trial, which ran to its end."""
     file = planned.folder / TrialRecord.FILE
-    record = artifact.read(TrialRecord, file) if file.is_file() else None
-    return record is not None and record.is_finished and not changed_inputs(planned, record)
+    return file.is_file() and is_result_of(planned, artifact.read(TrialRecord, file))
+
+
+def is_result_of(planned: PlannedTrial, record: TrialRecord) -> bool:
+    """Returns whether the record is that of a finished trial with these settings, on these inputs."""
+    has_stages = planned.stages.items() <= record.stages.items()
+    return record.is_finished and has_stages and not changed_inputs(planned, record)
 
 
 def resumable(planned: PlannedTrial, label: str) -> TrialRecord:
@@ -154,7 +159,7 @@ def resumable(planned: PlannedTrial, label: str) -> TrialRecord:
         record = artifact.read(TrialRecord, file)
         changed = [name for name in stages if record.stages.get(name, stages[name]) != stages[name]]
         others = changed_inputs(planned, record)
-        if record.is_finished and stages.items() <= record.stages.items() and not others:
+        if is_result_of(planned, record):
             return record
         has_weights = not record.is_finished or (folder / "run" / CHECKPOINTS).is_dir()
         if has_weights and not changed and not others:
@@ -216,7 +221,7 @@ def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
     print(f"{label} {'resumes' if record.seconds else 'starts'}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     artifact.write(folder / TrialRecord.FILE, record)
-    (folder / TRIAL).write_text(tomli_w.dumps(planned.tables), encoding="utf-8")
+    write_text(folder / TRIAL, tomli_w.dumps(planned.tables))
     if not rows_sha256(planned) and (reason := run_longmlm(folder, label, "--until", "prepare")):
         return reason
     record = replace(record, rows_sha256=rows_sha256(planned), model_sha256=base_sha256(planned) or record.model_sha256)
