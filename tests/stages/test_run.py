@@ -161,8 +161,7 @@ def test_a_model_from_scratch_needs_a_licence_before_it_is_trained(
 
 
 def test_a_run_is_trained_once_its_last_step_is_evaluated(tmp_path: Path) -> None:
-    stage = settings().pretrain
-    stage = replace(stage, run=str(tmp_path), recipe=replace(stage.recipe, num_steps=8))
+    stage = replace(settings("--pretrain.recipe.num-steps", "8").pretrain, run=str(tmp_path))
     for step, evaluated_at in ((8, 8), (8, 4), (4, 4)):
         state = TrainState(step=step, accuracy=40.0, evaluated_at_step=evaluated_at)
         summary = RunSummary(state=state, train_tokens_per_second=1.0, num_processes=1, peak_memory_bytes=1)
