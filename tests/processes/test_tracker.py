@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts.accuracy import Accuracy, Measured
 from longmlm.artifacts.artifact import dump
-from longmlm.artifacts.metrics import MetricsFile
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
+from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import Tracking
 from longmlm.training import tracker
@@ -67,7 +69,7 @@ def run_folder(tmp_path) -> Path:
 
 def test_lines_are_followed_to_the_last(run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING)
-    with tracker.tracked(run_folder, "wandb", -1):
+    with tracker.tracked(run_folder, "wandb", None):
         for step in range(50):
             MetricsFile(run_folder).append(at(step))
     assert capfd.readouterr().out == "wandb: https://example.org/50\n"
@@ -76,18 +78,29 @@ def test_lines_are_followed_to_the_last(run_folder, tmp_path, monkeypatch, capfd
 def test_a_run_that_writes_nothing_more_shows_nothing_more(run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, "raise RuntimeError")
     MetricsFile(run_folder).append(at(3))
-    with tracker.tracked(run_folder, "wandb", 3):
+    with tracker.tracked(run_folder, "wandb", TrainState(step=3)):
         pass
     assert capfd.readouterr().out == ""
-    with tracker.tracked(run_folder, "wandb", 2):
+    with tracker.tracked(run_folder, "wandb", TrainState(step=2)):
         pass
     assert "wandb failed (RuntimeError" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("is_evaluated", [False, True])
+def test_a_postponed_evaluation_is_shown(is_evaluated, run_folder, tmp_path, monkeypatch, capfd):
+    stand_in(monkeypatch, tmp_path, WORKING)
+    resumed = TrainState(step=3, accuracy=40.0, evaluated_at_step=3 if is_evaluated else 0)
+    accuracy = Accuracy(40.0, 1.0, 3.0, 9)
+    with tracker.tracked(run_folder, "wandb", resumed):
+        MetricsFile(run_folder).append(EvaluationMetrics(step=3, tokens=30, held_out=Measured(accuracy, (accuracy,))))
+        MetricsFile(run_folder).append(at(4))
+    assert capfd.readouterr().out == f"wandb: https://example.org/{1 if is_evaluated else 2}\n"
 
 
 @pytest.mark.parametrize("where", ["import", "init", "log", "finish"])
 def test_a_tracker_that_raises_is_noted_in_one_line(where, run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING + FAULTS[where].format("raise RuntimeError('no\\nservice')"))
-    with tracker.tracked(run_folder, "wandb", -1):
+    with tracker.tracked(run_folder, "wandb", None):
         MetricsFile(run_folder).append(at(1))
     assert capfd.readouterr().out.splitlines() == [
         "wandb failed (RuntimeError: no service); training is not affected, metrics.jsonl has every number"
@@ -99,7 +112,7 @@ def test_a_tracker_that_hangs_is_killed_and_noted_in_one_line(where, run_folder,
     stand_in(monkeypatch, tmp_path, WORKING + FAULTS[where].format("time.sleep(600)"))
     monkeypatch.setattr(tracker, "PATIENCE_SECONDS", 0.7)
     started = time.monotonic()
-    with tracker.tracked(run_folder, "wandb", -1):
+    with tracker.tracked(run_folder, "wandb", None):
         MetricsFile(run_folder).append(at(1))
     assert time.monotonic() - started < 10
     [noted] = capfd.readouterr().out.splitlines()
@@ -108,7 +121,7 @@ def test_a_tracker_that_hangs_is_killed_and_noted_in_one_line(where, run_folder,
 
 def test_an_error_of_training_passes_through(run_folder, tmp_path, monkeypatch):
     stand_in(monkeypatch, tmp_path, WORKING)
-    with pytest.raises(TrainingError), tracker.tracked(run_folder, "wandb", -1):
+    with pytest.raises(TrainingError), tracker.tracked(run_folder, "wandb", None):
         raise TrainingError
 
 
@@ -127,7 +140,7 @@ from longmlm.artifacts.metrics import METRICS_FILE
 from longmlm.training import tracker
 run, note, line = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
 tracker.PATIENCE_SECONDS = 1.0
-with tracker.tracked(run, "wandb", -1):
+with tracker.tracked(run, "wandb", None):
     (run / METRICS_FILE).write_text(line)
     while not note.exists():
         time.sleep(0.05)
@@ -157,7 +170,7 @@ Run.log, Run.finish = log, finish
 
 def test_an_address_with_a_password_which_the_client_would_log_is_refused(run_folder, monkeypatch, capfd):
     monkeypatch.setenv("WANDB_BASE_URL", "http://somebody:planted@127.0.0.1:9")
-    with tracker.tracked(run_folder, "wandb", -1):
+    with tracker.tracked(run_folder, "wandb", None):
         MetricsFile(run_folder).append(at(1))
     assert "wandb failed (ValueError: the W&B client would log the password" in capfd.readouterr().out
     files = [path.read_bytes() for path in run_folder.rglob("*") if path.is_file()]

@@ -135,7 +135,7 @@ def test_a_failing_candidate_does_not_stop_the_search(runs: FakeRuns) -> None:
     assert {*map(initialisation, runs.started[3:])} == {"hierarchical", "fitted"}
 
 
-def test_the_time_of_a_failed_candidate_is_spent(runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_failed_candidate_is_spent(runs: FakeRuns) -> None:
     def fail_late(trial: ResolvedPipeline) -> str:
         runs.clock += 300 * (initialisation(trial) == "stretched")
         return "error: no" if initialisation(trial) == "stretched" else ""

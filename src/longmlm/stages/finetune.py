@@ -115,8 +115,7 @@ def train_trial(trial: FinetuningTrial) -> RunSummary | None:
     tracker = trial.config.tracking.tracker if run.accelerator.is_main_process else None
     with watchdog(run.runtime.hang_seconds, run.accelerator.process_index), stop_on_signal() as stop:
         state = start(task, run, resumed_from)
-        after, is_evaluated = (state.step, state.accuracy_here is not None) if resumed_from else (-1, True)
-        with tracked(run.folder, tracker, after, is_evaluated):
+        with tracked(run.folder, tracker, state if resumed_from else None):
             state = train(task, run, state, stop)
     if run.accelerator.is_main_process:
         write_vectors(trial.config.vectors, run.backend.objective)

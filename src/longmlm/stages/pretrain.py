@@ -88,8 +88,7 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
             check_still_newest(run.folder, resumed_from)
         state = start(task, run, resumed_from)
         tracker = config.tracking.tracker if is_main else None
-        after, is_evaluated = (state.step, state.accuracy_here is not None) if resumed_from else (-1, True)
-        with stop_on_signal() as stop, tracked(run.folder, tracker, after, is_evaluated):
+        with stop_on_signal() as stop, tracked(run.folder, tracker, state if resumed_from else None):
             state = train(task, run, state, stop)
         if is_main:
             print(write_summary(run, state))

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, parse_line
+from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.hubs.errors import USER_IN_ADDRESS, redact
@@ -49,15 +50,17 @@ def check_installed(tracker: Literal["wandb", "tensorboard"] | None) -> None:
 
 
 @contextmanager
-def tracked(run: Path, tracker: str | None, after: int, is_evaluated: bool = True) -> Iterator[None]:
-    """Shows the metrics beyond step `after` in the tracker while the block runs, then prints the tracker's last line.
+def tracked(run: Path, tracker: str | None, resumed: TrainState | None) -> Iterator[None]:
+    """Shows a run's metrics in the tracker while the block runs, then prints the tracker's last line.
 
-    An evaluation of that step is shown too if it is still to come (not `is_evaluated`).
+    Of a resumed run, it shows what comes after the state that it resumes from; an evaluation of that step too, if the
+    state has no result of it.
     A tracker that has not exited PATIENCE_SECONDS after the block is killed.
     """
     if tracker is None:
         yield
         return
+    after, is_evaluated = (resumed.step, resumed.accuracy_here is not None) if resumed else (-1, True)
     options = (str(run), str(after), str(int(is_evaluated)), str(PATIENCE_SECONDS))
     command = [sys.executable, "-P", "-m", "longmlm.training.tracker", *options]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
@@ -239,7 +242,7 @@ class End:
 def follow(run: Path, after: int, is_evaluated: bool, end: threading.Event) -> Iterator[Metrics]:
     """Yields the lines beyond step `after` as they are written, until training has ended.
 
-    With `is_evaluated`, an evaluation of that step has been shown before.
+    An evaluation of that step itself is yielded unless it was shown before (`is_evaluated`).
     """
     rest, is_last = b"", False
     with (run / METRICS_FILE).open("rb") as file:
@@ -247,8 +250,8 @@ def follow(run: Path, after: int, is_evaluated: bool, end: threading.Event) -> I
             is_last = end.wait(POLL_SECONDS)
             *lines, rest = (rest + file.read()).split(b"\n")
             for line in (parse_line(text, METRICS_FILE) for text in lines):
-                is_repeated = line.step == after and line.kind == "evaluation" and not is_evaluated
-                if line.step > after or is_repeated:
+                is_postponed = line.step == after and line.kind == "evaluation" and not is_evaluated
+                if line.step > after or is_postponed:
                     yield line
 
 

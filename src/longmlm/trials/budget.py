@@ -90,7 +90,7 @@ def affordable(
 ) -> tuple[int, tuple[float, ...]]:
     """Returns the steps of each further trial, and the learning rates, that the budget has time for.
 
-    Of `num_candidates`, those that `probes` lacks are still to come. Failed ones took `seconds_failed`.
+    `num_candidates` counts the probes that have finished or are yet to run; failed ones took `seconds_failed` in all.
 
     Raises ConfigError if that is less than MIN_STEPS steps with the fewest learning rates, as it always is if the
     budget was spent before all candidates were probed.
