@@ -46,7 +46,8 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         ),
     ]
     if any(trial.measured for trial in trials):
-        text = "base_windows: the base model on the same tokens, in windows of its length."
+        text = "base_windows: the base model on the same tokens, in chunks of its length. "
+        text += "Part of the difference may be adaptation to the corpus."
         sections.append(Section("What the longer context is worth", text, context_table(comparison)))
     probes = f" The first {len(comparison.probes)} are the short ones of the first round." if comparison.probes else ""
     sections.append(Section("All trials", f"Accuracy in percent.{probes}", trials_table(comparison)))

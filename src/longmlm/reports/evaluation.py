@@ -15,7 +15,7 @@ from longmlm.settings.pretrain import number_format
 
 EXPLANATIONS: dict[ViewName, str] = {
     "base_cut": "base model, rows cut to its length",
-    "base_windows": "base model, rows in windows of its length",
+    "base_windows": "base model, rows in chunks of its length",
     "long_before": "long model before training, whole rows",
     "long_after": "long model after training, whole rows",
     "long_after_cut": "long model after training, rows cut as for base_cut: the accuracy that remains on short texts",
