@@ -141,6 +141,19 @@ def new_folder(folder: Path, about: Mapping[str, object] | None = None) -> Itera
         os.close(descriptor)
 
 
+@contextmanager
+def rewritten_folder(folder: Path) -> Iterator[Path]:
+    """Yields an empty folder to write into, which is sealed in place of `folder` if the block succeeds."""
+    partial = partial_of(folder)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        seal(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def check_absent(folder: Path) -> None:
     """Raises FolderError if anything exists at `folder`."""
     if folder.exists():

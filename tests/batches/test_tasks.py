@@ -13,7 +13,6 @@ from tests.support.documents import labelled_example, random_examples
 
 PAD = 1
 LENGTHS = [[4], [5, 3], [7], [2, 2, 9], [3], [6], [8, 1], [5], [4, 4], [2], [3], [9], [1]]
-LAUNCHES = [(1, 5), (1, 2), (1, 1), (2, 2), (5, 1)]
 
 
 def inputs_of(batch: TaskBatch) -> list[list[int]]:
@@ -96,21 +95,18 @@ def test_moving_a_batch_keeps_what_is_no_tensor() -> None:
     assert (moved.row_ids, moved.row_lengths) == (batch.row_ids, batch.row_lengths)
 
 
-def global_batch(examples: tuple[Example, ...], launch: tuple[int, int], cursor: int) -> list[tuple]:
-    num_processes, rows_per_micro_batch = launch
-    batches = [TaskBatches(examples, 3, 5, None, rank, num_processes) for rank in range(num_processes)]
-    shares = [one.in_micro_batches_of(rows_per_micro_batch)[cursor] for one in batches]
-    assert len({len(share) for share in shares}) == 1
-    return [document for share in shares for batch in share for document in content_of(batch)]
+def global_batch(examples: tuple[Example, ...], rows_per_micro_batch: int, cursor: int) -> list[tuple]:
+    batches = TaskBatches(examples, 3, 5, None).in_micro_batches_of(rows_per_micro_batch)[cursor]
+    return [document for batch in batches for document in content_of(batch)]
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-def test_any_launch_gives_the_same_global_batches(launch: tuple[int, int]) -> None:
+@pytest.mark.parametrize("rows_per_micro_batch", [2, 3, 5])
+def test_micro_batches_of_any_size_form_the_same_global_batches(rows_per_micro_batch: int) -> None:
     examples = random_examples(LENGTHS)
     for cursor in (0, 5, 10, 23):
-        batch = global_batch(examples, launch, cursor)
+        batch = global_batch(examples, rows_per_micro_batch, cursor)
         assert len(batch) == 5
-        assert sorted(batch) == sorted(global_batch(examples, LAUNCHES[0], cursor))
+        assert sorted(batch) == sorted(global_batch(examples, 1, cursor))
 
 
 def test_an_epoch_has_every_document_once_in_an_order_of_its_own() -> None:

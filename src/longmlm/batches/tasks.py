@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from longmlm.batches.collate import InputBatch, joined_rows
 from longmlm.batches.examples import IGNORED, Example
-from longmlm.batches.sampling import global_batch, micro_batches, micro_batches_of_tokens, share_of_rank
+from longmlm.batches.sampling import global_batch, micro_batches, micro_batches_of_tokens
 from longmlm.errors import TrainingError
 
 
@@ -87,20 +87,18 @@ def documents_of(batch: TaskBatch) -> Iterator[TaskBatch]:
 
 @dataclass(frozen=True, slots=True)
 class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
-    """Map-style dataset of a rank's micro-batches, indexed by the cursor: the documents consumed before a step.
+    """Map-style dataset of micro-batches, indexed by the cursor: the documents consumed before a step.
 
-    Each step has `rows_per_step` documents, in an order that depends on the seed alone. Those of a rank are sorted by
-    length before they are cut into micro-batches: of `tokens_per_micro_batch`, as many as `rows_per_micro_batch` of the
-    longest documents have; of several processes, and in contrastive tuning, of so many rows. Without `pad`, they are
-    packed. The negatives of a pair are the other pairs of its micro-batch: `min_in_micro_batch` is 2 there.
+    Each step has `rows_per_step` documents, in an order that depends on the seed alone. They are sorted by length
+    before they are cut into micro-batches: of `tokens_per_micro_batch`, as many as `rows_per_micro_batch` of the
+    longest documents have; in contrastive tuning, of so many rows. Without `pad`, they are packed. The negatives of a
+    pair are the other pairs of its micro-batch: `min_in_micro_batch` is 2 there.
     """
 
     examples: Sequence[Example]
     seed: int
     rows_per_step: int
     pad: int | None
-    rank: int = 0
-    num_processes: int = 1
     rows_per_micro_batch: int = 1
     tokens_per_micro_batch: int | None = None
     min_in_micro_batch: int = 1
@@ -125,26 +123,24 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
 
         Raises TrainingError if one of them would have fewer than `min_in_micro_batch`.
         """
-        share = self.rows_per_step // self.num_processes
-        parts = micro_batches(np.zeros(share, np.int64), self.rows_per_step, self.num_processes, num_rows)
+        parts = micro_batches(np.zeros(self.rows_per_step, np.int64), self.rows_per_step, 1, num_rows)
         if len(parts[-1]) < self.min_in_micro_batch:
             raise TrainingError(
                 f"contrastive tuning needs at least {self.min_in_micro_batch} pairs in every micro-batch: raise "
                 f"recipe.documents_per_step, which is {self.rows_per_step}, or runtime.rows_per_micro_batch, or lower "
                 "the arm's length"
             )
-        if self.min_in_micro_batch > 1 or self.num_processes > 1:  # ranks make the same number of passes
+        if self.min_in_micro_batch > 1:
             return replace(self, rows_per_micro_batch=num_rows)
         num_tokens = num_rows * max(len(example.inputs) * example.longest for example in self.examples)
         return replace(self, rows_per_micro_batch=num_rows, tokens_per_micro_batch=num_tokens)
 
     def __getitem__(self, index: int) -> tuple[TaskBatch, ...]:
         draw = global_batch(index, self.rows_per_step, len(self.examples), self.seed)
-        share = share_of_rank(draw, self.rank, self.num_processes)
-        drawn = [self.examples[number] for number in share.row_ids.tolist()]
+        drawn = [self.examples[number] for number in draw.row_ids.tolist()]
         if self.tokens_per_micro_batch is None:
             lengths = np.array([len(example) for example in drawn])
-            parts = micro_batches(lengths, self.rows_per_step, self.num_processes, self.rows_per_micro_batch)
+            parts = micro_batches(lengths, self.rows_per_step, 1, self.rows_per_micro_batch)
         else:
             longest = np.array([example.longest for example in drawn])
             num_inputs = np.array([len(example.inputs) for example in drawn])

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from accelerate import Accelerator
-
 from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.run import TrainState
 from longmlm.batches.examples import Example
@@ -32,7 +30,6 @@ class TaskEvaluation:
     rows_per_batch: int
     patience_steps: int
     min_steps: int
-    accelerator: Accelerator
 
     @property
     def metric(self) -> str:
@@ -50,9 +47,7 @@ class TaskEvaluation:
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
         """Returns the task's main metric, in percent, as accuracy."""
-        outputs = outputs_of(
-            self.objective, self.examples, self.pad, self.rows_per_batch, self.accelerator, between_rows
-        )
+        outputs = outputs_of(self.objective, self.examples, self.pad, self.rows_per_batch, between_rows)
         predictions = predictions_of(self.kind, self.corpus, self.examples, outputs)
         score = main_score(predictions, self.kind, self.corpus.is_multilabel)
         return Measured(Accuracy(score, None, None, len(predictions)), blocks=()), ()

@@ -24,7 +24,7 @@ from longmlm.data.labelled import LabelledCorpus, read_labelled
 from longmlm.errors import DataError
 from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.predictor import FitResult, trial_result
-from longmlm.folders import partial_of, seal
+from longmlm.folders import rewritten_folder
 from longmlm.hubs.models import model_sha256
 from longmlm.model.carried import Carried
 from longmlm.model.classification import ClassificationObjective
@@ -175,14 +175,11 @@ def dev_scores(folder: Path) -> tuple[float, ...]:
 
 def save_best(loaded: LoadedModel, folder: Path) -> None:
     """Writes the model as transformers loads it, in place of an earlier one."""
-    partial = partial_of(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    save_model(loaded.model, loaded.tokenizer, Carried(), partial)
     trained = loaded.provenance.trained
     rowless = trained and replace(trained, rows_sha256=None)  # a trial has no rows; it was the hash of its settings
-    artifact.write(partial / Provenance.FILE, replace(loaded.provenance, trained=rowless))
-    seal(partial, folder)
+    with rewritten_folder(folder) as partial:
+        save_model(loaded.model, loaded.tokenizer, Carried(), partial)
+        artifact.write(partial / Provenance.FILE, replace(loaded.provenance, trained=rowless))
 
 
 if __name__ == "__main__":

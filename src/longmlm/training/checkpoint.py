@@ -4,7 +4,6 @@ All that training changes is copied into the main process's memory, which a thre
 time. A run resumes with the recipe, rows and precision that it was started with.
 """
 
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import CheckpointError, TrainingError
-from longmlm.folders import partial_of, seal
+from longmlm.folders import rewritten_folder
 from longmlm.model.generated import stock_state
 from longmlm.model.saving import save_model
 from longmlm.runtime.collectives import any_rank
@@ -66,21 +65,17 @@ def write_checkpoint(
     A checkpoint of the same step is replaced. Raises CheckpointError, and leaves nothing, when it cannot be written.
     """
     folder = checkpoint_folder(run, state.step)
-    partial = partial_of(folder)
     trained = replace(record.trained_on, steps=state.step, tokens=state.tokens, accuracy=state.accuracy_here)
-    shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        save_model(model, record.tokenizer, record.carried, partial, snapshot.weights)
-        torch.save(snapshot.optimizer, partial / OPTIMIZER)
-        for rank, states in enumerate(snapshot.generators):
-            torch.save(states, partial / _generator_file(rank))
-        artifact.write(partial / CheckpointState.FILE, record.at(state))
-        artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=trained))
-        (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
-        seal(partial, folder)
+        with rewritten_folder(folder) as partial:
+            save_model(model, record.tokenizer, record.carried, partial, snapshot.weights)
+            torch.save(snapshot.optimizer, partial / OPTIMIZER)
+            for rank, states in enumerate(snapshot.generators):
+                torch.save(states, partial / _generator_file(rank))
+            artifact.write(partial / CheckpointState.FILE, record.at(state))
+            artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=trained))
+            (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
     except Exception as error:  # safetensors and torch raise types of their own when the disk is full
-        shutil.rmtree(partial, ignore_errors=True)
         is_full = any(name in str(error) for name in WRITERS_WITHOUT_ERRNO)
         raise CheckpointError(
             f"the checkpoint of step {state.step} could not be written ({'the disk is full' if is_full else error}); "

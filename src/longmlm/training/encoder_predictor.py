@@ -47,4 +47,4 @@ class EncoderPredictor:
         return self.trial.characters_read(self.loaded, text)
 
     def _outputs(self, examples: Sequence[Example]) -> list[np.ndarray]:
-        return outputs_of(self.objective, examples, self.pad_token_id, self.rows_per_batch, self.trial.accelerator)
+        return outputs_of(self.objective, examples, self.pad_token_id, self.rows_per_batch)

@@ -83,14 +83,11 @@ def open_run(trial: FinetuningTrial) -> tuple[Task, Run, Path | None]:
     read_vectors(config.vectors, objective)
     train_examples = training_examples(config, [examples[number] for number in trial.fold.train])
     notes += check_packed_examples(objective, train_examples, pad)
-    num_documents = max(accelerator.num_processes, min(len(train_examples), config.recipe.documents_per_step))
     batches = TaskBatches(
         examples=train_examples,
         seed=config.seed,
-        rows_per_step=num_documents,
+        rows_per_step=min(len(train_examples), config.recipe.documents_per_step),
         pad=None if objective.reads_packed_batches else pad,
-        rank=accelerator.process_index,
-        num_processes=accelerator.num_processes,
         min_in_micro_batch=2 if config.task.kind == "similarity" else 1,
     )
     recipe = recipe_of(config, batches.steps_per_epoch)
@@ -111,7 +108,6 @@ def open_run(trial: FinetuningTrial) -> tuple[Task, Run, Path | None]:
         rows_per_batch=rows_per_evaluation_batch(run),
         patience_steps=config.recipe.patience * batches.steps_per_epoch,
         min_steps=-(-config.num_epochs // 2) * batches.steps_per_epoch,
-        accelerator=accelerator,
     )
     num_rows = documents_per_micro_batch(trial, run, batches, saved.state.micro_batch if saved else None)
     record = record_of(trial, loaded, recipe, precision, is_new=newest.folder is None)
