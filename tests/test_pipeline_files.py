@@ -105,3 +105,15 @@ def test_a_shipped_pipeline_is_known_by_its_name_unless_a_file_has_that_name(tmp
     assert parse(ExtendConfig, ["demo"]).recipe.num_positions == 1536
     with pytest.raises(ConfigError, match="dmeo: no such TOML file .*longmlm pipelines lists them"):
         resolved("dmeo")
+
+
+def test_sources_have_the_language_and_field_of_the_pipeline_unless_they_name_their_own(tmp_path: Path) -> None:
+    text = 'model = "base"\nlength = 40\noutput = "out"\nlanguage = "zh"\ntext_field = "body"\n'
+    text += '[[prepare.recipe.sources]]\nfiles = ["a.jsonl"]\n'
+    text += '[[prepare.recipe.sources]]\nfiles = ["b.jsonl"]\nlanguage = "de"\n'
+    pipeline = resolved(written(tmp_path, "mine.toml", text), "--prepare.recipe.sources.1.text-field", "text")
+    found = [(source.files, source.language, source.text_field) for source in pipeline.prepare.recipe.sources]
+    assert found == [(("a.jsonl",), "zh", "body"), (("b.jsonl",), "de", "text")]
+    bare = ("--model", "base", "--length", "40", "--output", "out", "--language", "zh")
+    pipeline = resolved(*bare, "--prepare.recipe.sources.0.files", "a.jsonl")
+    assert pipeline.prepare.recipe.sources[0].language == "zh"

@@ -125,6 +125,11 @@ def test_rows_that_differ_or_are_unknown_are_not_paired() -> None:
     assert paired_difference([], []) is None
 
 
+def test_a_difference_of_one_row_is_not_shown_as_exact() -> None:
+    first, second = measured(60.0, (6, 0), (10, 0)), measured(50.0, (5, 0), (10, 0))
+    assert paired_difference([first], [second]) is None
+
+
 def arm(*correct: tuple[int, ...], name: str = "a") -> Arm:
     """Returns an arm whose trial of seed 0, 1, ... predicts these tokens correctly in rows of 10 selected tokens."""
     trials = []

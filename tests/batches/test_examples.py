@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.downstream import LabelledSpan
@@ -225,3 +226,21 @@ def test_special_tokens_that_a_text_spells_are_text(tokenizer: PreTrainedTokeniz
 def test_a_length_without_room_is_refused(reads: Reading, length: int) -> None:
     with pytest.raises(DataError, match=f"reads = .{reads}. needs a length above {length} tokens"):
         examples_of(corpus_of(["one"]), "classification", tiny_tokenizer("bert", 0), reads, length)
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("Here is Jose\u0301 .", (8, 13)),  # a combining accent, which an uncased BERT drops
+        ("in Bern\u200e today", (3, 8)),  # a mark of direction, at its end
+        ("in \u200bBern today", (3, 8)),  # and at its beginning
+        ("e\u0301", (0, 2)),
+    ],
+)
+def test_characters_that_a_tokenizer_drops_belong_to_their_word(text: str, span: tuple[int, int]) -> None:
+    tokenizer = tiny_tokenizer("bert", 0)
+    tokenizer.backend_tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
+    true = LabelledSpan(*span, "PER")
+    example = labelling_example(tokenizer, text, [true])
+    assert example.offsets is not None and example.offsets.max() <= len(text)
+    assert decoded(example) == [true]

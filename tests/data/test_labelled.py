@@ -204,7 +204,7 @@ def test_a_missing_group_is_no_group(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "groups.parquet")
     data = LabelledData(files=(f"{tmp_path}/groups.parquet",), group_field="group")
     corpus = read_labelled(LabelledTask(kind="classification", data=data, num_folds=2))
-    assert [document.group for document in corpus.documents][1:] == [None] * 3
+    assert [document.group for document in corpus.documents] == ["1", None, None, None]
 
 
 def test_the_first_of_two_columns_of_one_name_counts(tmp_path: Path) -> None:
@@ -276,3 +276,21 @@ def test_other_schemes_of_tags_are_read(tmp_path: Path, tags: list[str | None], 
 def test_faulty_tags_are_set_aside(tmp_path: Path, record: dict[str, Any], reason: str) -> None:
     corpus = read(tmp_path, [TAGGED, record], "labelling", text_field="tokens", tags_field="tags")
     assert reasons(corpus) == [reason] and len(corpus.documents) == 1
+
+
+def test_words_with_white_space_around_them_have_spans_without_it(tmp_path: Path) -> None:
+    record = {"tokens": [f" {word} " for word in TAGGED["tokens"]], "tags": TAGGED["tags"]}
+    path = tmp_path / "tagged.jsonl"
+    path.write_bytes(json_bytes([record]))
+    data = LabelledData(files=(str(path),), text_field="tokens", tags_field="tags")
+    [document] = read_labelled(LabelledTask(kind="labelling", data=data)).documents
+    assert (document.text, document.spans) == ("Anna Karenina in Bern Rome", TAGGED_SPANS)
+
+
+def test_the_numbers_of_classes_are_the_scores_of_pairs(tmp_path: Path) -> None:
+    label = ClassLabel(names=["different", "same"])
+    features = Features({"text": Value("string"), "text2": Value("string"), "label": label})
+    columns = {"text": TEXTS[:2], "text2": TEXTS[:2], "label": [0, 1]}
+    Dataset.from_dict(columns, features).to_parquet(tmp_path / "pairs.parquet")
+    corpus = read_labelled(LabelledTask(kind="similarity", data=LabelledData(files=(f"{tmp_path}/pairs.parquet",))))
+    assert [document.score for document in corpus.documents] == [0.0, 1.0]

@@ -210,3 +210,18 @@ def test_fields_are_listed_only_where_one_is_missing(tmp_path: Path) -> None:
     for records, kind in (([{"text": "x", "spans": [[0, 2, "A"]]}] * 2, "labelling"), (pairs, "similarity")):
         with pytest.raises(DataError, match=r"the first at line 1 of .*jsonl\)$"):
             read(tmp_path, records, kind)
+
+
+def test_a_group_that_is_a_list_is_set_aside_and_white_space_makes_no_other_group(tmp_path: Path) -> None:
+    records = [
+        {"text": f"{n}", "label": "ab"[n % 2], "author": author}
+        for n, author in enumerate(["A", " A", ["A"], "B", "B"])
+    ]
+    corpus = read(tmp_path, records, group_field="author")
+    assert reasons(corpus) == ["the group is neither a string, an integer nor true or false"]
+    assert [document.group for document in corpus.documents] == ["A", "A", "B", "B"]
+
+
+def test_several_labels_may_be_more_than_documents(tmp_path: Path) -> None:
+    records = [{"text": f"{n}", "label": ["shared", f"own {n}", f"other {n}"][n % 2 :]} for n in range(6)]
+    assert len(read(tmp_path, records).labels) == 13

@@ -203,3 +203,13 @@ def test_faithful_copy_may_differ_by_a_few_predictions_in_fp32_and_by_chance_whe
     assert most_flips(300, is_rounded=True) < 11
     assert most_flips(10**6, is_rounded=False) / 10**6 < 1e-4
     assert most_flips(10**6, is_rounded=True) / 10**6 < 6e-4
+
+
+def test_two_paths_of_one_base_model_are_the_same(
+    copy: Path, identity: Identity, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.base.parent)
+    relative = replace(identity, base=f"./{world.base.name}")
+    assert evaluation_of(str(copy), relative, is_extended=True, allow_unrecovered=True)
+    with pytest.raises(ReleaseError, match="a different base model"):
+        evaluation_of(str(copy), replace(identity, base="."), is_extended=True, allow_unrecovered=True)

@@ -93,7 +93,7 @@ def test_arms_with_one_group_have_no_interval() -> None:
     trials = [trial(arm, correct) for arm, correct in CLEAR.items()]
     grouped = [replace(one, predictions=tuple(replace(each, unit="a") for each in one.predictions)) for one in trials]
     comparison = compared(task([*CLEAR]), grouped, {})
-    assert finding(comparison).startswith("no difference found between long and base: accuracy +20.00 points")
+    assert finding(comparison).startswith("accuracy +20.00 points (long minus base), without an interval")
     assert arms_table(comparison).lines[0][1:7] == ["80.00", "–", "–", "+20.00", "–", "–"]
     [baseline, other] = scores_chart(comparison).series
     assert [*(baseline.intervals or ()), *(other.intervals or ())] == [(60, 60), (80, 80)]
@@ -182,6 +182,9 @@ def test_the_page_shows_the_effects_of_paragraphs() -> None:
     section = text[text.index("Which paragraphs the decision comes from") : text.index("<h2>Settings")]
     assert section.count("Paragraph 0 &lt;b&gt;") == 2
     assert "predicted: yes (81.2 %), actual label: no" in section
+    likeliest = [replace(one, explanations=(replace(one.explanations[0], is_predicted=False),)) for one in explained]
+    page = downstream_page(compared(task([*CLEAR]), likeliest, {}), "")
+    assert "predicted: none, likeliest: yes (81.2 %), actual label: no" in page
     assert section.count("+20.0") == 2 and section.count("−5.0") == 2
     assert section.count("<span>0.0</span>") == 2 and section.count(">not read<") == 2
     assert 'class="bar" style="width:100.0%"' in section and 'class="bar against" style="width:25.0%"' in section

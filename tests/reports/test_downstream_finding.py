@@ -105,3 +105,18 @@ def test_models_are_compared_with_the_best_tfidf_whatever_its_place_among_the_ar
         facts = replace(task(["base"]), arms=settings)
         comparison = compared(facts, trials, {})
         assert finding(comparison).endswith("; not shown to be better than TF-IDF (tfidf): base")
+
+
+def test_a_difference_without_an_interval_is_called_neither_a_difference_nor_none() -> None:
+    trials = [trial(arm, correct) for arm, correct in CLEAR.items()]
+    one_group = [
+        replace(one, predictions=tuple(replace(each, unit="author") for each in one.predictions)) for one in trials
+    ]
+    comparison = compared(task([*CLEAR]), one_group, {})
+    assert finding(comparison) == (
+        "accuracy +20.00 points (long minus base), without an interval: the documents tested on are copies or one group"
+    )
+    assert "no difference found" not in downstream_page(comparison, "")
+    assert "TF-IDF" not in finding(
+        compared(task(["base", "tfidf"]), [replace(one_group[0], arm="tfidf"), one_group[0]], {})
+    )

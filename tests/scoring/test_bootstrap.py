@@ -102,6 +102,15 @@ def test_seeds_are_averaged_and_drawn_again() -> None:
     assert both.std() > 1.05 * same.std()
 
 
+@pytest.mark.parametrize("num_seeds", [2, 5])
+def test_the_interval_of_a_mean_over_seeds_is_that_of_new_seeds(num_seeds: int) -> None:
+    of_seeds = np.random.default_rng(5).normal(size=num_seeds)
+    values = [np.full((NUM_RESAMPLES + 1, 1), value) for value in of_seeds]  # all documents alike
+    drawn = averaged(values)[1:]
+    assert drawn.mean() == pytest.approx(of_seeds.mean(), abs=0.1)
+    assert drawn.std() == pytest.approx(of_seeds.std(ddof=1) / np.sqrt(num_seeds), rel=0.1)
+
+
 def test_a_metric_that_is_not_defined_has_no_interval() -> None:
     nothing = Ratios((Metric("score", "recall"),), np.zeros((4, 1)), np.zeros((4, 1)))
     [values] = resampled([nothing], [*"abcd"])

@@ -1,5 +1,6 @@
 """Comparisons of arms: chosen values, means over seeds and folds, paired differences, costs."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial, LabelledSpan, Prediction
 from longmlm.errors import ArtifactError
+from longmlm.reports.downstream_finding import finding
 from longmlm.scoring.compared import chosen_values, compared, mean_cost
 from tests.support.compared_arms import comparison_of, cost, explanation, labelled_prediction, labelling, task, trial
 
@@ -48,7 +50,8 @@ def test_a_seed_is_measured_over_all_of_its_folds() -> None:
     assert arm.num_documents == 40
     assert arm.by_seed == (25, 100)
     assert arm.scores[0].mean == pytest.approx(62.5)
-    assert arm.scores[0].low == pytest.approx(25, abs=15) and arm.scores[0].high == pytest.approx(100)
+    assert arm.scores[0].low == pytest.approx(62.5 - 37.5 * math.sqrt(2), abs=15)
+    assert arm.scores[0].high == pytest.approx(100)
 
 
 def test_documents_of_one_arm_are_left_out_of_the_difference_and_counted() -> None:
@@ -212,3 +215,8 @@ def test_a_seed_without_a_correlation_counts_as_zero_in_scores_and_differences()
     assert other.by_seed[1] == 0 and other.scores[0].mean == pytest.approx(sum(other.by_seed) / 2)
     [difference] = other.differences
     assert difference.mean == pytest.approx((other.scores[0].mean or 0) - (base.scores[0].mean or 0))
+    assert other.constant is None
+    collapsed = [*trials[:2], similarity("other", 1, constant), similarity("other", 2, constant)]
+    result = compared(task(["base", "other"], kind="similarity", labels=()), collapsed, {})
+    assert [arm.constant for arm in result.arms] == [None, ()]
+    assert "; other predicts one score for all pairs: it learned nothing" in finding(result)

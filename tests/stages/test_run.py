@@ -80,7 +80,7 @@ def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(
 ) -> None:
     with pytest.raises(FolderError, match=r"extend has to run again, but out/release has its earlier result"):
         run.check_results(settings("--until", until))
-    monkeypatch.setattr(run, "is_done", lambda *_: True)
+    monkeypatch.setattr(run, "is_made", lambda *_: True)
     run.check_results(settings("--until", until))
 
 
@@ -133,6 +133,7 @@ def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder
         (("--launch", "acelerate launch"), "there is no program acelerate"),
         (("--launch", "accelerate 'launch"), "is no command: No closing quotation"),
         (("--pretrain.dry-run",), "use longmlm pretrain FILE --dry-run"),
+        (("--no-extension", "--pretrain.runtime.stop-when-recovered"), "is for a long model, and extension = false"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_any_stage(
@@ -167,3 +168,44 @@ def test_a_run_is_trained_once_its_last_step_is_evaluated(tmp_path: Path) -> Non
         summary = RunSummary(state=state, train_tokens_per_second=1.0, num_processes=1, peak_memory_bytes=1)
         artifact.write(tmp_path / RunSummary.FILE, summary)
         assert run.is_trained(stage) == (step == evaluated_at == 8)
+
+
+def test_a_base_model_in_a_folder_without_a_licence_is_refused_before_any_stage(folder: Path) -> None:
+    base = folder.parent / "base"
+    base.mkdir()
+    (base / "README.md").write_text("no metadata", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"licence of the base model base is not known: set card\.license.*or until = "
+    ):
+        run.check_runnable(settings())
+    run.check_runnable(settings("--release.card.license", "mit"))
+    run.check_runnable(settings("--until", "evaluate"))
+    (base / "README.md").write_text("---\nlicense: mit\n---\n", encoding="utf-8")
+    run.check_runnable(settings())
+
+
+def test_results_of_a_base_model_that_has_changed_are_refused(folder: Path) -> None:
+    base, config = folder.parent / "base", settings()
+    base.mkdir()
+    (base / "config.json").write_text("{}", encoding="utf-8")
+    for weights in ("first", "second"):
+        (base / "model.safetensors").write_text(weights, encoding="utf-8")
+        if weights == "second":
+            with pytest.raises(DataError, match=r"out was made from other weights than base holds now: name another"):
+                run.check_base_model(config)
+            for made in ("long", "run"):
+                (folder / made).rmdir()
+        run.check_base_model(config)
+        run.check_base_model(config)
+
+
+def test_a_finished_pipeline_that_publishes_its_rows_can_be_run_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "is_trained", lambda _: True)
+    config = settings("--prepare.publish", "hf:me/rows", "--prepare.card.license", "mit")
+    (folder / "rows" / MANIFEST).touch()
+    (folder / "done" / "prepare.toml").write_text(to_toml(config.prepare), encoding="utf-8")
+    assert not run.is_done(config, "prepare")
+    (folder / "long" / MANIFEST).touch()
+    run.check_results(config)

@@ -13,7 +13,7 @@ from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.run import RunSummary
 from longmlm.data.rows import open_rows
-from longmlm.errors import CheckpointError, DataError, FolderError
+from longmlm.errors import CheckpointError, DataError, FolderError, TrainingError
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST, seal
 from longmlm.processes import exclusive_lock
@@ -187,9 +187,13 @@ def test_a_local_base_model_that_is_absent_leaves_base_cut_unmeasured_with_a_lin
     extension = tiny_extension("mybase", 32)
     artifact.write(start / "longmlm.json", replace(read_provenance(start), extension=extension))
     (start / "manifest.json").unlink()
-    run = train(replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start))))
+    settings = replace(settings, run=str(tmp_path / "next"), start=Start(checkpoint=str(start)))
+    run = train(settings)
     assert "mybase is not on this machine" in capsys.readouterr().out
     assert state_at(run, 12).base_cut is None
+    runtime = replace(settings.runtime, stop_when_recovered=True)
+    with pytest.raises(TrainingError, match="stop_when_recovered needs the accuracy of the base model mybase"):
+        train(replace(settings, run=str(tmp_path / "stops"), runtime=runtime))
 
 
 def test_the_metrics_hold_accuracy_by_block_and_nothing_finer(settings, train):

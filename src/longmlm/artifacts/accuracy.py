@@ -8,6 +8,7 @@ from longmlm.artifacts.artifact import Json
 
 BINS_PER_BLOCK = 8
 MIN_BIN_POSITIONS = 16
+MIN_ROWS = 2  # without which an error is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,12 @@ def paired_difference(first: Sequence[Measured], second: Sequence[Measured]) -> 
 
 
 def difference(gains: Sequence[int], totals: Sequence[int]) -> Difference | None:
-    """Returns sum(gains) / sum(totals) over rows, as a difference with its standard error; None without any total."""
-    if not sum(totals):
+    """Returns sum(gains) / sum(totals) over rows, as a difference with its standard error; None with fewer than two."""
+    if (num_rows := sum(total > 0 for total in totals)) < MIN_ROWS:
         return None
-    share, num_rows = sum(gains) / sum(totals), sum(total > 0 for total in totals)
+    share = sum(gains) / sum(totals)
     squares = sum((gain - share * total) ** 2 for gain, total in zip(gains, totals, strict=True))
-    error = math.sqrt(squares * num_rows / max(1, num_rows - 1)) / sum(totals)
+    error = math.sqrt(squares * num_rows / (num_rows - 1)) / sum(totals)
     return Difference(100 * share, 100 * error)
 
 

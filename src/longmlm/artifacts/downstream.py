@@ -75,12 +75,14 @@ class SpanOutcome:
 class Explanation:
     """A test document: for classification, what its parts contribute to the predicted labels; for labelling, its spans.
 
-    `probability` is that of the predicted labels on the whole document, in percent, their mean if there are several.
+    `probability` is that of the predicted labels on the whole document, in percent, their mean if there are several. If
+    no label is predicted, `predicted` has the likeliest one, and `is_predicted` is False.
     """
 
     document: str
     labels: tuple[str, ...] = ()
     predicted: tuple[str, ...] = ()
+    is_predicted: bool = True
     probability: float | None = None
     parts: tuple[OccludedPart, ...] = ()
     spans: tuple[SpanOutcome, ...] = ()

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.labelled import LabelledCorpus, LabelledDocument
-from longmlm.data.vocabulary import SpecialTokens, cached_vocabulary, vocabulary_of_pretrained
+from longmlm.data.vocabulary import SpecialTokens, cached_vocabulary
 from longmlm.errors import DataError
 from longmlm.settings.downstream import HEAD_TOKENS, Reading, TaskKind
 
@@ -75,7 +75,7 @@ def examples_of(
     if length <= (least := HEAD_TOKENS + 2 if reads == "head-tail" else 2):
         raise DataError(f'reads = "{reads}" needs a length above {least} tokens, not {length}')
     name = tokenizer.name_or_path or type(tokenizer).__name__
-    vocabulary = vocabulary_of_pretrained(tokenizer, name)
+    vocabulary, _ = cached_vocabulary(tokenizer)
     if tokenizer("a", verbose=False)["input_ids"][-1] == vocabulary.special.cls:  # as in XLNet
         raise DataError(f"{name} puts the token that its head reads at the end: take a model that puts it first")
     reader = _Reader(vocabulary.special, reads, length - 2, overlaps=task_kind == "labelling")
@@ -176,7 +176,7 @@ def _pair_example(reader: _Reader, number: int, pair: tuple[Encoding, Encoding],
 def _labelling_example(
     reader: _Reader, number: int, document: LabelledDocument, encoding: Encoding, classes: dict[str, int]
 ) -> Example:
-    offsets = _without_space(document.text, encoding)
+    offsets = _characters(document.text, encoding)
     targets = _bio_targets(document.spans, classes, offsets)
     read = reader.indices(len(encoding))
     return Example(
@@ -189,16 +189,30 @@ def _labelling_example(
     )
 
 
-def _without_space(text: str, encoding: Encoding) -> Int64[np.ndarray, "tokens 2"]:
+def _characters(text: str, encoding: Encoding) -> Int64[np.ndarray, "tokens 2"]:
     """Returns the characters of each token, made non-decreasing, without the white space that a token may begin with.
 
-    A token of nothing but white space has none.
+    A token of nothing but white space has none. Characters that the tokenizer drops, such as accents, belong to the
+    token before them in their word, or else to the one after them: uncased BERT reads "José" with a combining accent as
+    one token without it, which is given all five characters.
     """
     offsets = np.zeros((len(encoding), 2), dtype=np.int64)
     for row, (start, end) in zip(offsets, encoding.offsets, strict=True):
         part = text[start:end]
         row[:] = end - len(part.lstrip()), max(end - len(part.lstrip()), start + len(part.rstrip()))
-    return np.maximum.accumulate(offsets)
+    offsets = np.maximum.accumulate(offsets)
+    with_text = np.flatnonzero(offsets[:, 0] < offsets[:, 1])
+    starts, ends = offsets[with_text, 0], offsets[with_text, 1]
+    for index in np.flatnonzero(np.append(starts[1:], len(text)) > ends):
+        limit = starts[index + 1] if index + 1 < len(starts) else len(text)
+        while ends[index] < limit and not text[ends[index]].isspace():
+            ends[index] += 1
+    for index in np.flatnonzero(starts > np.append(0, ends[:-1])):
+        limit = ends[index - 1] if index else 0
+        while starts[index] > limit and not text[starts[index] - 1].isspace():
+            starts[index] -= 1
+    offsets[with_text] = np.stack([starts, ends], axis=1)
+    return offsets
 
 
 def _bio_targets(

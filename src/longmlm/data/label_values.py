@@ -30,6 +30,14 @@ def parse_labels(value: Any) -> tuple[tuple[str, ...], bool]:
     return tuple(sorted({_label_of(item) for item in value})), True
 
 
+def parse_group(value: Any) -> str | None:
+    """Returns the name of a group, a string, integer or bool; None for an empty field."""
+    try:
+        return None if is_missing(value) else _label_of(value)
+    except ValueError:
+        raise ValueError("the group is neither a string, an integer nor true or false") from None
+
+
 def parse_score(value: Any) -> float:
     """Returns a finite number."""
     if is_missing(value):
@@ -77,6 +85,7 @@ def parse_tags(words: Any, tags: Any) -> tuple[str, tuple[LabelledSpan, ...]]:
         raise ValueError("not as many tags as words")
     if not all(isinstance(word, str) and word.strip() for word in words):
         raise ValueError("a word that is no text")
+    words = [word.strip() for word in words]
     spans, begin, is_open = list[LabelledSpan](), 0, False
     for word, tag in zip(words, tags, strict=True):
         prefix, label = _tag_of(tag)

@@ -52,7 +52,7 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     aside: list[SetAside] = []
     records = _kept(labelled_records(task), aside)
     if not records:
-        raise DataError(f"no record is a labelled document{_summary(aside)}{_remedy(task.data, aside)}")
+        raise DataError(f"no record is a labelled document{_summary(aside)}{_remedy(task, aside)}")
     given = _given_splits(task.data) | {record.document.split for record in records}
     records = _kept(_separated(records), aside)
     has_list = task.kind == "classification" and any(record.has_list for record in records)
@@ -66,11 +66,12 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     return LabelledCorpus(documents, tuple(labels), has_list, tuple(aside))
 
 
-def _remedy(data: LabelledData, aside: Sequence[SetAside]) -> str:
+def _remedy(task: LabelledTask, aside: Sequence[SetAside]) -> str:
     """Returns what to change where no record can be read, or has the fields that are named in data; else nothing."""
     if aside and all(item.reason == BAD_ENCODING for item in aside):
         return "; save the files as UTF-8"
-    if not (names := _field_names(data)):
+    data = task.data
+    if not (names := _field_names(task)):
         if not data.dataset and not any(Path(path).stat().st_size for path in files_of(data.files)):
             return f"; {', '.join(data.files)} is empty"
         is_json = not data.dataset and {kind_of(path) for path in files_of(data.files)} == {".jsonl"}
@@ -83,8 +84,11 @@ def _remedy(data: LabelledData, aside: Sequence[SetAside]) -> str:
     return f"; the fields are {', '.join(names)}: name them in data" if is_missing else ""
 
 
-def _field_names(data: LabelledData) -> list[str]:
-    return next((list(fields) for _, fields, *_ in labelled_fields(data) if not isinstance(fields, Unreadable)), [])
+def _field_names(task: LabelledTask) -> list[str]:
+    return next(
+        (list(fields) for _, fields, *_ in labelled_fields(task.data, task.kind) if not isinstance(fields, Unreadable)),
+        [],
+    )
 
 
 def _kept(items: Iterable[LabelledRecord | SetAside], aside: list[SetAside]) -> list[LabelledRecord]:
@@ -171,7 +175,7 @@ def _check_targets(task: LabelledTask, records: Sequence[LabelledRecord], aside:
     match task.kind:
         case "classification":
             is_single_label = not any(record.has_list for record in records)
-            if len(counts) > len(documents) or (is_single_label and len(counts) == len(documents) > 1):
+            if len(documents) > 1 and len(counts) >= len(documents) and (is_single_label or max(counts.values()) == 1):
                 problem = f"{len(counts)} classes in {about}: no class has examples; check label_field"
             elif not counts or (len(counts) == 1 and counts.total() == len(documents)):
                 only = f"{' and '.join(map(repr, counts))} is the only class of" if counts else "no label occurs in"

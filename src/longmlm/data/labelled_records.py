@@ -9,12 +9,12 @@ from typing import Any, Literal, assert_never
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
-from longmlm.data.label_values import is_missing, parse_labels, parse_score, parse_spans, parse_tags
+from longmlm.data.label_values import parse_group, parse_labels, parse_score, parse_spans, parse_tags
 from longmlm.data.records import Fields, fields_of
 from longmlm.data.texts import Unreadable
 from longmlm.errors import DataError
 from longmlm.hubs.datasets import arrow_files
-from longmlm.settings.downstream import LabelledData, LabelledTask
+from longmlm.settings.downstream import LabelledData, LabelledTask, TaskKind
 from longmlm.settings.prepare import Source
 
 GivenSplit = Literal["train", "dev", "test"]
@@ -74,19 +74,22 @@ def labelled_records(task: LabelledTask) -> Iterator[LabelledRecord | SetAside]:
     yield from _named(_records(task))
 
 
-def labelled_fields(data: LabelledData) -> Iterator[tuple[str, Fields | Unreadable, int, GivenSplit | None]]:
+def labelled_fields(
+    data: LabelledData, kind: TaskKind
+) -> Iterator[tuple[str, Fields | Unreadable, int, GivenSplit | None]]:
     """Yields origin, fields, number of the source and given split of every record."""
+    number_field = data.label_field if kind == "similarity" else None
     for number, (source, split) in enumerate(_sources(data)):
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             if kind_of(path) == ".txt":
                 raise DataError(f"{path}: labelled documents are records of .jsonl, .csv or .parquet files")
             with readable(path):
-                for offset, fields in fields_of(path, source):
+                for offset, fields in fields_of(path, source, number_field):
                     yield f"{path}:{offset}", fields, number, split
 
 
 def _records(task: LabelledTask) -> Iterator[LabelledRecord | SetAside]:
-    for origin, fields, source, split in labelled_fields(task.data):
+    for origin, fields, source, split in labelled_fields(task.data, task.kind):
         try:
             if isinstance(fields, Unreadable):
                 raise ValueError(fields.reason)
@@ -127,7 +130,7 @@ def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> t
         id="" if name is None else str(name),
         text=text,
         split=split,
-        group=None if is_missing(group) else str(group),
+        group=parse_group(group),
     )
     match task.kind:
         case "classification":

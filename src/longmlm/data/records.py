@@ -73,20 +73,20 @@ def records_of(span: Span, source: Source) -> Iterator[Record]:
             return _file_record(path)
 
 
-def fields_of(path: Path, source: Source) -> Iterator[tuple[int, Fields | Unreadable]]:
+def fields_of(path: Path, source: Source, number_field: str | None = None) -> Iterator[tuple[int, Fields | Unreadable]]:
     """Yields the offset and all fields of every record of a file that is not .txt; blank lines are not records.
 
-    The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text or of
-    lists of words.
+    The number of a class becomes its name, where a dataset has names, but not in `number_field`. Raises DataError
+    without a column of text or of lists of words.
     """
     match kind_of(path):
         case ".parquet":
             with pq.ParquetFile(path) as file:
                 _check_text_column(path, source.text_field, file.schema_arrow, has_words=True)
-                yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow)
+                yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow, number_field)
         case ".arrow":
             table = _arrow_table(path, source.text_field, has_words=True)
-            yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema)
+            yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema, number_field)
         case ".csv":
             names = _header(path, source)
             for begin, fields in _csv_fields(_whole(path), source, len(names)):
@@ -219,8 +219,11 @@ def _arrow_table(path: Path, field: str, has_words: bool = False) -> pa.Table:
     return table
 
 
-def _table_fields(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[int, Fields | Unreadable]]:
+def _table_fields(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, number_field: str | None
+) -> Iterator[tuple[int, Fields | Unreadable]]:
     names_of, number = _class_names(schema), 0
+    names_of.pop(str(number_field), None)
     for batch in batches:
         for index in range(len(batch)):
             try:

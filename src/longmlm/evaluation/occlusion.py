@@ -50,6 +50,7 @@ def occlusion(
         document=document.id,
         labels=document.labels,
         predicted=explained,
+        is_predicted=bool(prediction.predicted),
         probability=float(of_labels[0]),
         parts=tuple(
             OccludedPart(

@@ -1,5 +1,6 @@
 """Models by name: a local folder, or the files of one commit of a repository, each verified."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -144,6 +145,19 @@ def model_sha256(folder: str | Path) -> str:
     files = {path for pattern in READ_FOR_RESULTS for path in Path(folder).glob(pattern) if path.is_file()}
     hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(files)]
     return hashlib.sha256("\n".join([weights_sha256(folder), *hashes]).encode()).hexdigest()
+
+
+def local_model_sha256(name: str | None) -> str:
+    """Returns model_sha256 of a model in a folder; empty for a run, for one on a hub, and without weights."""
+    folder = Path(name or "")
+    if name is None or not (folder / CONFIG).is_file() or not (weights := weight_paths(folder)):
+        return ""
+    return _model_sha256(name, tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in weights))
+
+
+@functools.cache
+def _model_sha256(folder: str, _times_and_sizes: tuple[tuple[int, int], ...]) -> str:
+    return model_sha256(folder)
 
 
 def local_weights(folder: str | Path) -> list[Path]:

@@ -99,7 +99,7 @@ def _with_stock_global_tokens(name: str, config: Any, auto_class: Any) -> tuple[
 
 
 def _with_new_head(name: str, model: PreTrainedModel, info: dict[str, Any], seed: int) -> tuple[str, ...]:
-    """Initialises a head that came with the checkpoint anew; returns a note if there was one.
+    """Initialises a head that came with the checkpoint anew, with its pooler; returns a note if there was one.
 
     A head of which a part is missing is not one of a task: ModernBERT's shares a layer with the MLM head, which stays.
     """
@@ -109,6 +109,7 @@ def _with_new_head(name: str, model: PreTrainedModel, info: dict[str, Any], seed
         return ()
     torch.manual_seed(seed)
     fresh = dict(type(model)(model.config).named_parameters())
+    head |= {key: parameter for key, parameter in model.named_parameters() if ".pooler." in key}
     with torch.no_grad():
         for key, parameter in head.items():
             parameter.copy_(fresh[key])

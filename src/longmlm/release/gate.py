@@ -76,10 +76,17 @@ def evaluation_of(
     if evaluation.accuracy("long_after") is None:
         raise ReleaseError(f"{path} has no selected tokens: hold out more documents, and evaluate again")
     for name, value in asdict(identity).items():
-        if value not in (None, getattr(evaluation.sources, name)):
+        if value is not None and not _is_same(value, getattr(evaluation.sources, name)):
             raise ReleaseError(f"{path} was measured on {MISMATCHES[name]}: evaluate this model on these rows")
     check_recovered(evaluation, allow_unrecovered)
     return evaluation
+
+
+def _is_same(expected: str, found: str | None) -> bool:
+    """Returns whether two names, or two paths of one folder, are equal."""
+    if found is None or not (Path(expected).is_dir() and Path(found).is_dir()):
+        return expected == found
+    return Path(expected).resolve() == Path(found).resolve()
 
 
 def check_recovered(evaluation: Evaluation, allow_unrecovered: bool) -> None:

@@ -198,7 +198,7 @@ def _capital(text: str) -> str:
 
 
 def _verdict(score: Score) -> str:
-    return {1: "better", -1: "worse", 0: "no difference found"}[sign(score)]
+    return "–" if score.low is None else {1: "better", -1: "worse", 0: "no difference found"}[sign(score)]
 
 
 def _is_good(comparison: DownstreamComparison) -> bool | None:
@@ -217,7 +217,8 @@ def _lead(comparison: DownstreamComparison) -> str:
     tested = max(comparison.arms, key=lambda arm: arm.num_documents)
     num_documents, per_seed = tested.num_documents, tested.documents_per_seed
     noun = task.noun
-    drawn = f" Each seed draws other test {noun}s, {per_seed:,} of these." if 0 < per_seed < num_documents else ""
+    differ = not task.num_folds and 0 < per_seed < num_documents
+    drawn = f" Each seed draws other test {noun}s, {per_seed:,} of these." if differ else ""
     folds = f", cross-validation with {task.num_folds} folds" if task.num_folds else ""
     untested = f" Not tested: {_untested(comparison)}." if task.num_untested else ""
     tested_with = f"{counted(num_documents, f'test {noun}')}{folds}, {counted(num_seeds, 'seed')}"

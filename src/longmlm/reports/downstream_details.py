@@ -102,12 +102,16 @@ def explained_texts(comparison: DownstreamComparison) -> list[WeightedText]:
     return [
         WeightedText(
             f"{one.document}, {arm.arm}",
-            f"predicted: {', '.join(one.predicted)} ({one.probability or 0:.1f} %), actual label: "
-            f"{', '.join(one.labels) or 'none'}",
+            f"predicted: {_predicted(one)}, actual label: {', '.join(one.labels) or 'none'}",
             [(part.excerpt, part.effect if part.is_read else None) for part in one.parts],
         )
         for arm, one in pairs
     ]
+
+
+def _predicted(one: Explanation) -> str:
+    labels = f"{', '.join(one.predicted)} ({one.probability or 0:.1f} %)"
+    return labels if one.is_predicted else f"none, likeliest: {labels}"
 
 
 def explained_spans_table(comparison: DownstreamComparison) -> Table:

@@ -34,6 +34,8 @@ def failures(comparison: DownstreamComparison) -> str:
 
 def _unlearned(arm: ArmResult, kind: TaskKind) -> str:
     """Returns the sign that an arm learned nothing, as the predicate of a sentence; else an empty text."""
+    if arm.constant is not None and kind == "similarity":
+        return "predicts one score for all pairs"
     if arm.constant is not None:
         return f"predicts only {' and '.join(map(repr, arm.constant))}" if arm.constant else "predicts no label"
     return "finds no span" if kind == "labelling" and not arm.scores[0].mean else ""
@@ -60,29 +62,33 @@ def _best_text(comparison: DownstreamComparison) -> str:
     baseline, metric = comparison.task.baseline, metric_of(comparison)
     score = best.scores[0]
     interval = f"{percent(score.low)} to {percent(score.high)}"
-    num_compared = sum(bool(arm.differences) for arm in comparison.arms)
     result = f"{metric} {percent(score.mean)} %, 95 % interval {interval}"
     first = f"{best.arm} ranks first: {result}" if others else f"{best.arm}: {result}"
     if best.arm == baseline:
         rival = next((arm for arm in others if arm.differences), None)
         if rival is None:
             return f"{first}, no other arm to compare with"
-        return _difference_text(rival, best, metric, num_compared)
+        return _difference_text(rival, best, comparison)
     rival = next((arm for arm in others if arm.arm == baseline), None)
     if rival is None or not best.differences:
         return f"{first}; the baseline {baseline} has no result on the same documents"
-    return _difference_text(best, rival, metric, num_compared)
+    return _difference_text(best, rival, comparison)
 
 
-def _difference_text(arm: ArmResult, baseline: ArmResult, metric: str, num_compared: int) -> str:
-    """Returns what the difference of an arm, one of `num_compared`, from the baseline says, the better one first."""
+def _difference_text(arm: ArmResult, baseline: ArmResult, comparison: DownstreamComparison) -> str:
+    """Returns what the difference of an arm from the baseline says, the better one first."""
+    metric, noun = metric_of(comparison), comparison.task.noun
+    num_compared = sum(bool(one.differences) for one in comparison.arms)
     difference, better, worse = arm.differences[0], arm, baseline
     direction = sign(difference)
     if direction < 0:
         difference, better, worse = _negated(difference), baseline, arm
     gain = f"{points(difference.mean)} points, 95 % interval {points(difference.low)} to {points(difference.high)}"
+    order = f"{arm.arm} minus {baseline.arm}"
+    if difference.low is None:
+        of = f"{metric} {points(difference.mean)} points ({order})"
+        return f"{of}, without an interval: the {noun}s tested on are copies or one group"
     if direction == 0:
-        order = f"{arm.arm} minus {baseline.arm}"
         return f"no difference found between {arm.arm} and {baseline.arm}: {metric} {gain} ({order})"
     numbers = " and ".join(f"{percent(one.scores[0].mean)} %" for one in (better, worse))
     corrected = f" (not corrected for {num_compared} comparisons)" if num_compared > 1 else ""
@@ -98,7 +104,7 @@ def _tfidf_text(comparison: DownstreamComparison) -> str:
     """Returns which models are not shown to be better than the best arm without a model."""
     without = [arm.arm for arm in comparison.arms if not comparison.task.arms[arm.arm].model]
     models = [arm for arm in comparison.arms if comparison.task.arms[arm.arm].model]
-    weak = [arm.arm for arm in models if arm.over_tfidf and sign(arm.over_tfidf) < 1]
+    weak = [arm.arm for arm in models if arm.over_tfidf and arm.over_tfidf.low is not None and sign(arm.over_tfidf) < 1]
     best = f" ({without[0]})" if len(without) > 1 else ""
     return f"; not shown to be better than TF-IDF{best}: {', '.join(weak)}" if weak else ""
 

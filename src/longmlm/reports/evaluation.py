@@ -60,8 +60,8 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     bars = "Error bars show two standard errors."
     if not _is_at_own_length(evaluation):
         bars += (
-            " The base model reads only the first block; in windows it reads the others too, but without the text "
-            "before each window."
+            " The base model reads only the first block; in chunks it reads the others too, but without the text "
+            "before each chunk."
         )
     sections = [
         Section("Accuracy", _caption(evaluation), accuracy_table(evaluation)),
@@ -75,8 +75,9 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     ]
     if evaluation.gains:
         text = (
-            "The same tokens, read by the base model in windows and by the long model in whole rows, by their offset "
-            "from the start of their document in the row; the gain is paired by row."
+            "The same tokens, read by the base model in chunks and by the long model in whole rows, by their offset "
+            "from the start of their document in the row; the gain is paired by row. Part of it may be adaptation to "
+            "the corpus."
         )
         sections.append(Section("What the longer context is worth", text, gains_table(evaluation)))
     if evaluation.curve:
@@ -172,7 +173,7 @@ def _head(evaluation: Evaluation) -> Head:
     if (gain := evaluation.context_gain) is not None:
         error = evaluation.context_gain_error
         note = "points" if error is None else f"± {error:.2f} points"
-        tiles.append(Tile("gain from the longer context", signed(f"{gain:+.2f}"), note))
+        tiles.append(Tile("long model minus base model in chunks", signed(f"{gain:+.2f}"), note))
     base = evaluation.sources.base.rstrip("/").rsplit("/", 1)[-1]
     lengths = f"from {evaluation.base_positions:,} to {evaluation.row_length:,} positions"
     return Head(

@@ -3,6 +3,7 @@
 Documents of one unit, such as copies or those of one author, are drawn together, since they are not independent.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -37,7 +38,8 @@ def resampled(measures: Sequence[Measure], units: Sequence[str]) -> list[Values]
 def averaged(values: Sequence[Values]) -> Values:
     """Returns the mean over seeds; with several, every resample of documents is one of the seeds too.
 
-    A seed for which a metric is not defined takes no part.
+    The mean of n seeds drawn from n varies by (n - 1) / n as much as that of n new seeds, so its distance from the mean
+    of all of them is multiplied by sqrt(n / (n - 1)). A seed for which a metric is not defined takes no part.
     """
     generator, num_seeds = np.random.default_rng(SEED), len(values)
     drawn = generator.integers(num_seeds, size=(NUM_RESAMPLES, num_seeds))
@@ -45,7 +47,14 @@ def averaged(values: Sequence[Values]) -> Values:
         [np.ones((1, num_seeds)), np.stack([(drawn == seed).sum(1) for seed in range(num_seeds)], 1)]
     )
     stacked = np.stack(values, axis=1)
-    weights = counts[:, :, None] * ~np.isnan(stacked)
+    of_drawn, of_all = _mean(stacked, counts[:, :, None]), _mean(stacked, np.ones_like(counts)[:, :, None])
+    return of_all + math.sqrt(num_seeds / max(1, num_seeds - 1)) * (of_drawn - of_all)
+
+
+def _mean(
+    stacked: Float[np.ndarray, "resamples seeds metrics"], counts: Float[np.ndarray, "resamples seeds 1"]
+) -> Values:
+    weights = counts * ~np.isnan(stacked)
     sums = (weights * np.nan_to_num(stacked)).sum(axis=1)
     return np.divide(sums, weights.sum(axis=1), out=np.full(sums.shape, np.nan), where=weights.sum(axis=1) > 0)
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from longmlm.artifacts.downstream import (
     DEFAULT_LENGTH,
     ArmResult,
@@ -152,7 +154,8 @@ class _Measured:
         return len({name for names in by_seed for name in names})
 
     def _averaged(self, arm: str, other: str) -> Values:
-        return averaged([self.values[arm, seed, names] for seed, names in self.shared(arm, other).items()])
+        values = averaged([self.values[arm, seed, names] for seed, names in self.shared(arm, other).items()])
+        return np.clip(values, -100.0 if self.task.kind == "similarity" else 0.0, 100.0)  # seeds vary symmetrically
 
     def _scores(self, arm: str, other: str, values: Values, groups: Collection[Group]) -> tuple[Score, ...]:
         metrics = next(self.measures[arm, seed, names].metrics for seed, names in self.shared(arm, other).items())
@@ -193,7 +196,13 @@ def _rank(result: ArmResult) -> float:
 
 
 def _constant(predictions: Sequence[Prediction]) -> tuple[str, ...] | None:
-    """Returns the labels that all documents are predicted to have, unless all have the same true labels."""
+    """Returns the labels that all documents are predicted to have, unless all have the same true labels.
+
+    Empty for pairs of texts that are all predicted to have one score, unless they do.
+    """
+    scores = ({one.score for one in predictions}, {round(one.predicted_score or 0.0, 6) for one in predictions})
+    if len(scores[1]) == 1 < len(scores[0]):
+        return ()
     true, predicted = {frozenset(one.labels) for one in predictions}, {frozenset(one.predicted) for one in predictions}
     return tuple(sorted(*predicted)) if len(predicted) == 1 < len(true) else None
 

@@ -10,7 +10,7 @@ from longmlm.settings.extend import ExtendConfig, Initialisation
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
-from longmlm.settings.tables import Table, merged, table_at
+from longmlm.settings.tables import Table, merged, table_at, with_arrays
 
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "pipelines"
@@ -43,9 +43,9 @@ class Pipeline:
     revision: str | None = None
     """Branch, tag or commit of a base model on the hub."""
     language: str = "en"
-    """ISO 639-1 code of the corpus's language."""
+    """ISO 639-1 code of the corpus's language, also for sources that do not name their own."""
     text_field: str = "text"
-    """Field or column of the corpus that holds the text."""
+    """Field or column of the corpus that holds the text, also for sources that do not name their own."""
     extension: bool = True
     """Extend the model before training. If false, pretraining continues at a length that the model already has, and the
     extend stage runs only to add tokens (add_tokens in [extend.recipe])."""
@@ -101,7 +101,12 @@ class ResolvedPipeline(Pipeline):
 def stage_tables(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     """Returns the settings of each stage, as TOML tables: what follows from `base`, with `given` merged over it."""
     derived = merged(_wiring(base, given), recommended(base, given))
-    return bundled_resolved(merged(derived, given))
+    tables = merged(derived, given)
+    own = {"text_field": base.text_field, "language": base.language}
+    sources = with_arrays(table_at(tables, "prepare", "recipe").get("sources"))
+    if isinstance(sources, list) and all(isinstance(source, dict) for source in sources):
+        tables = merged(tables, {"prepare": {"recipe": {"sources": [{**own, **source} for source in sources]}}})
+    return bundled_resolved(tables)
 
 
 def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
@@ -158,8 +163,7 @@ def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
         _path_or(str(Path(base.output) / name), table_at(given, stage).get(setting))
         for stage, setting, name in OUTPUT_SETTINGS
     )
-    source = {"files": list(base.corpus), "text_field": base.text_field, "language": base.language}
-    recipe: Table = {"row_length": base.length, "sources": [source] if base.corpus else []}
+    recipe: Table = {"row_length": base.length, "sources": [{"files": list(base.corpus)}] if base.corpus else []}
     if tokenizer := base.model or start.get("tokenizer"):
         recipe["tokenizer"] = f"{tokenizer}@{base.revision}" if base.revision else tokenizer
     tables: dict[str, Table] = {

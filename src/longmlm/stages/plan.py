@@ -25,6 +25,7 @@ from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.plan import PlanConfig
 from longmlm.training.plan import Machine, PlanFacts, training_plan
 from longmlm.training.plan_report import plan_report
+from longmlm.training.run_folder import model_or_best_checkpoint
 
 
 def plan(config: PlanConfig) -> None:
@@ -89,7 +90,8 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
     """
     start, dropout = config.pretrain.start, config.pretrain.recipe.dropout
     if config.extend is None:
-        model = meta_model(start.checkpoint, start.revision, start.architecture)
+        checkpoint = model_or_best_checkpoint(start.checkpoint) if start.checkpoint else None
+        model = meta_model(checkpoint, start.revision, start.architecture)
         base_positions = num_positions = architecture_of(model).num_positions
     else:
         model = meta_model(config.extend.base, config.extend.revision)

@@ -66,7 +66,10 @@ def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSet
     trial, trial_config = artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE), folder / TRIAL
     comparison = comparison_of(folder)
     results = comparison.arms if comparison else ()
-    if not any((arm.arm, arm.values) == (trial.arm, trial.values) and trial.seed in arm.seeds for arm in results):
+    is_earlier = folder.resolve().name.endswith(".earlier")  # a trial of other settings or documents
+    if is_earlier or not any(
+        (arm.arm, arm.values) == (trial.arm, trial.values) and trial.seed in arm.seeds for arm in results
+    ):
         comparison = None  # it is about other trials
     source = TaskSource(folder / MODEL, read(DownstreamTrialConfig, [trial_config]), trial, comparison)
     lines = write_task_release(source, settings)

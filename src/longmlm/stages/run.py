@@ -3,6 +3,7 @@
 OUTPUT/
     pipeline.toml               the resolved settings, from which every stage is started
     done/STAGE.toml             the settings that a stage's result was made with, written when the stage has finished
+    done/base_model.sha256      of the base model, if it is a folder
     rows/ long/ run/ evaluation/ release/
 """
 
@@ -21,15 +22,17 @@ from pathlib import Path
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
-from longmlm.artifacts.provenance import read_provenance
+from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
 from longmlm.data.engine import plan_rows
-from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError
+from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError, ReleaseError
 from longmlm.folders import MANIFEST, sha256_of, write_text
+from longmlm.hubs.models import local_model_sha256
 from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import accuracy_table
+from longmlm.reports.model_card import licence_of
 from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
 from longmlm.runtime.children import run_child
@@ -42,7 +45,7 @@ from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of, result_settings
 from longmlm.settings.tables import leaves
 
-PIPELINE, DONE = "pipeline.toml", "done"
+PIPELINE, DONE, BASE_MODEL = "pipeline.toml", "done", "base_model.sha256"
 MAX_LISTED = 3
 USER_ERROR = 2  # exit code of a stage whose settings or data are wrong
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
@@ -59,6 +62,7 @@ def run_pipeline(config: ResolvedPipeline) -> None:
     with exclusive_lock(output):
         check_results(config)
         check_inputs(config)
+        check_base_model(config)
         write_text(output / PIPELINE, f"# longmlm run pipeline.toml\n{to_toml(config)}")
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
@@ -80,17 +84,27 @@ def check_runnable(config: ResolvedPipeline) -> None:
     """Raises ConfigError for what would fail later: a launch that cannot be started, a dry run, a missing licence."""
     if config.pretrain.dry_run:
         raise ConfigError("pretrain.dry_run trains nothing to go on with: use longmlm pretrain FILE --dry-run")
-    if "release" in config.stages and config.pretrain.start.architecture and config.release.card.license is None:
-        raise ConfigError(
-            'the licence is missing, and there is no base model: set license = "apache-2.0", for example, in '
-            '[release.card], or until = "pretrain"'
-        )
+    if config.pretrain.runtime.stop_when_recovered and not config.extension:
+        raise ConfigError("pretrain.runtime.stop_when_recovered is for a long model, and extension = false: remove it")
+    if "release" in config.stages:
+        check_licence(config)
     try:
         words = shlex.split(config.launch or "")
     except ValueError as error:
         raise ConfigError(f"launch = {config.launch!r} is no command: {error}") from None
     if words and shutil.which(words[0], path=search_path()) is None:
         raise ConfigError(f"launch: there is no program {words[0]}: name one, such as accelerate launch")
+
+
+def check_licence(config: ResolvedPipeline) -> None:
+    """Raises ConfigError when a release would find no licence: neither a setting nor the card of a base in a folder."""
+    is_local = config.model is not None and Path(config.model).is_dir()
+    if config.release.card.license is None and (is_local or config.pretrain.start.architecture):
+        source = ModelSource(name=config.model) if config.model and is_local else None
+        try:
+            licence_of(None, Provenance(started_from=source))
+        except ReleaseError as error:
+            raise ConfigError(f'{error} in [release.card], or until = "pretrain"') from None
 
 
 def search_path() -> str:
@@ -113,7 +127,7 @@ def check_results(config: ResolvedPipeline) -> None:
     released = result_of(config.release)
     if (Path(config.output) / DONE / "release.toml").is_file() and released.exists():
         for name in [name for name in config.stages if name not in ("evaluate", "release")]:
-            if not is_done(config, name):
+            if not is_made(config, name):
                 raise FolderError(f"{name} has to run again, but {released} has its earlier result: remove that first")
 
 
@@ -137,6 +151,21 @@ def check_inputs(config: ResolvedPipeline) -> None:
         )
 
 
+def check_base_model(config: ResolvedPipeline) -> None:
+    """Raises DataError when results were made from other weights than the folder of the base model holds now."""
+    record, now = Path(config.output) / DONE / BASE_MODEL, local_model_sha256(config.model)
+    if not now:
+        return
+    is_used = any(result_of(stage).exists() for stage in (config.extend, config.pretrain) if stage)
+    if is_used and record.is_file() and record.read_text(encoding="utf-8").strip() != now:
+        raise DataError(
+            f"{config.output} was made from other weights than {config.model} holds now: name another output, or "
+            f"remove {config.output} to start over"
+        )
+    record.parent.mkdir(parents=True, exist_ok=True)
+    write_text(record, f"{now}\n")
+
+
 def forget_stages_after(config: ResolvedPipeline, name: str) -> None:
     """Removes the records of later stages: each then compares its own result with the one that is made again."""
     for later in [*config.stages][[*config.stages].index(name) + 1 :]:
@@ -155,7 +184,14 @@ def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
-    """Returns whether the stage has nothing to do: its result is complete and was made with its settings.
+    """Returns whether the stage has nothing to do: its result is made, and need not be published."""
+    stage = config.stages[name]
+    has_to_publish = isinstance(stage, PrepareConfig | ReleaseConfig) and stage.publish is not None
+    return is_made(config, name) and not has_to_publish
+
+
+def is_made(config: ResolvedPipeline, name: str) -> bool:
+    """Returns whether the stage's result is complete and was made with its settings.
 
     A result of a single command, which leaves no done/STAGE.toml, counts only if it records these settings itself.
     """
@@ -163,7 +199,7 @@ def is_done(config: ResolvedPipeline, name: str) -> bool:
     result, is_recorded = result_of(stage), changed_settings(config, name) == []
     match stage:
         case PrepareConfig():
-            return is_recorded and stage.publish is None and (result / MANIFEST).is_file()
+            return is_recorded and (result / MANIFEST).is_file()
         case ExtendConfig():
             return (result / MANIFEST).is_file() and (is_recorded or is_extended(stage))
         case PretrainConfig():
@@ -173,7 +209,7 @@ def is_done(config: ResolvedPipeline, name: str) -> bool:
         case ReleaseConfig():
             sources = [result_of(config.pretrain) / RunSummary.FILE]
             sources += [result_of(config.evaluate) / Evaluation.FILE] if config.evaluate else []
-            return is_recorded and stage.publish is None and _is_newer(result / MANIFEST, sources)
+            return is_recorded and _is_newer(result / MANIFEST, sources)
 
 
 def is_extended(stage: ExtendConfig) -> bool:

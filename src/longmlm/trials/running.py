@@ -8,7 +8,6 @@ OUTPUT/compare/trials/ARM/VALUES/seed-42/
     the last finished trial with other settings, rows or base model
 """
 
-import functools
 import os
 import shutil
 import signal
@@ -31,7 +30,7 @@ from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_o
 from longmlm.config import present
 from longmlm.errors import TrainingError, counted
 from longmlm.folders import MANIFEST, move_aside, write_text
-from longmlm.hubs.models import CONFIG, model_sha256, weight_paths
+from longmlm.hubs.models import local_model_sha256
 from longmlm.inputs import check_inputs
 from longmlm.reports.comparison import write_comparison
 from longmlm.reports.pages import made_with
@@ -191,18 +190,9 @@ def rows_sha256(planned: PlannedTrial) -> str:
 
 
 def base_sha256(planned: PlannedTrial) -> str:
-    """Returns the hash of a base model in a folder; empty for a run, for one on a hub, and without weights."""
+    """Returns the hash of a base model in a folder, else an empty text."""
     pipeline = planned.pipeline
-    name = pipeline.extend.base if pipeline.extend else pipeline.pretrain.start.checkpoint
-    folder = Path(name or "")
-    if name is None or not (folder / CONFIG).is_file() or not (weights := weight_paths(folder)):
-        return ""
-    return _model_sha256(name, tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in weights))
-
-
-@functools.cache
-def _model_sha256(folder: str, _times_and_sizes: tuple[tuple[int, int], ...]) -> str:
-    return model_sha256(folder)
+    return local_model_sha256(pipeline.extend.base if pipeline.extend else pipeline.pretrain.start.checkpoint)
 
 
 def seconds_lost(record: TrialRecord, log: Path) -> float:
