@@ -65,7 +65,8 @@ def window_note(extension: Extension) -> str:
     window, widest = extension.attention_window or 0, extension.base_positions // 2
     where, is_tile = f"within {window} tokens on each side", extension.initialisation == "tile"
     if is_tile and window > widest:
-        return f"tiled positions repeat {where}: attention_window = {widest} keeps more accuracy; so may initialisation = fitted"
+        remedy = f"attention_window = {widest} keeps more accuracy"
+        return f"tiled positions repeat {where}: {remedy}; where the window is wide, so may initialisation = fitted"
     if not is_tile and window <= widest:
         return f"{where}, initialisation = tile keeps more accuracy than {extension.initialisation}"
     return ""
