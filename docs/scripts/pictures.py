@@ -31,7 +31,7 @@ TABLES, RECOVERY = EXPERIMENTS / "0007-initialisations.md", EXPERIMENTS / "0010-
 MODEL = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
 NUM_POSITIONS, ALPHA = 384, 0.4
 VIEWS: dict[str, tuple[str, Colour]] = {
-    "base_windows": ("base, in windows", "amber"),
+    "base_windows": ("base, in chunks", "amber"),
     "long_before": ("long, untrained", "pale"),
     "long_after": ("long, trained", "blue"),
 }
