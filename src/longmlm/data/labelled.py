@@ -175,7 +175,8 @@ def _check_targets(task: LabelledTask, records: Sequence[LabelledRecord], aside:
     match task.kind:
         case "classification":
             is_single_label = not any(record.has_list for record in records)
-            if len(documents) > 1 and len(counts) >= len(documents) and (is_single_label or max(counts.values()) == 1):
+            are_single = len(counts) > len(documents) and max(counts.values()) == 1
+            if are_single or (is_single_label and len(counts) == len(documents) > 1):
                 problem = f"{len(counts)} classes in {about}: no class has examples; check label_field"
             elif not counts or (len(counts) == 1 and counts.total() == len(documents)):
                 only = f"{' and '.join(map(repr, counts))} is the only class of" if counts else "no label occurs in"

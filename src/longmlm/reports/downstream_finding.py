@@ -86,8 +86,8 @@ def _difference_text(arm: ArmResult, baseline: ArmResult, comparison: Downstream
     gain = f"{points(difference.mean)} points, 95 % interval {points(difference.low)} to {points(difference.high)}"
     order = f"{arm.arm} minus {baseline.arm}"
     if difference.low is None:
-        of = f"{metric} {points(difference.mean)} points ({order})"
-        return f"{of}, without an interval: the {noun}s tested on are copies or one group"
+        gain = f"{metric} {points(difference.mean)} points ({order})"
+        return f"{gain}, without an interval: the {noun}s tested on are copies or one group"
     if direction == 0:
         return f"no difference found between {arm.arm} and {baseline.arm}: {metric} {gain} ({order})"
     numbers = " and ".join(f"{percent(one.scores[0].mean)} %" for one in (better, worse))
