@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 from paired import NUM_ROUNDS, Comparison, Way, options, print_results, rate, result
-from steps import BASE, SMALL, Shape, flop_per_token, ours, own_step
+from steps import BASE, SMALL, WARM_UP_STEPS, Shape, flop_per_token, ours, own_step
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
@@ -67,9 +67,10 @@ def own_flops(shape: Shape) -> Callable[[], float]:
 
 
 def profiled(shape: Shape) -> list[Line]:
-    """Returns where a step's time goes, after one warm-up step; the largest group comes first."""
+    """Returns where a step's time goes, after the warm-up steps; the largest group comes first."""
     step = own_step(shape, shape.roberta())
-    step()
+    for _ in range(WARM_UP_STEPS):
+        step()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
         for _ in range(shape.num_steps):
             step()

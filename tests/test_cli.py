@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts.artifact import version
-from longmlm.cli import COMMANDS, main
+from longmlm.cli import COMMANDS, CPU_DEFAULTS, main
 from longmlm.config import parse, user_errors
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
@@ -30,17 +30,18 @@ def longmlm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("given", "added"),
     [
-        ({}, {"GOMP_SPINCOUNT": "1000"}),
-        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
-        ({"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
+        ({}, {"GOMP_SPINCOUNT": "1000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}),
+        ({"GOMP_SPINCOUNT": "5", "DNNL_PRIMITIVE_CACHE_CAPACITY": "9"}, {}),
+        ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, {"GOMP_SPINCOUNT": "1000"}),
     ],
 )
-def test_idle_threads_sleep_early_unless_the_user_sets_otherwise(
-    given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys
+def test_threads_sleep_early_and_few_kernels_are_kept_unless_the_user_sets_otherwise(
+    given: dict[str, str], added: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    names = [name for names, _ in CPU_DEFAULTS for name in names]
     with monkeypatch.context() as patch:
         for name in names:
             patch.setenv(name, "")  # so that it is restored, whatever main sets
@@ -48,7 +49,7 @@ def test_idle_threads_sleep_early_unless_the_user_sets_otherwise(
         for name, value in given.items():
             patch.setenv(name, value)
         longmlm(patch, capsys, "--version")
-        assert {name: os.environ[name] for name in names if name in os.environ} == expected
+        assert {name: os.environ[name] for name in names if name in os.environ} == given | added
 
 
 def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str, monkeypatch, capsys) -> None:

@@ -50,16 +50,21 @@ OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
 }
-OPENMP_SPIN_COUNT = (
-    "1000"  # before an idle thread sleeps; by default it spins for longer and takes cores from other jobs
+# Set before torch is imported, unless the user has set one of the names.
+CPU_DEFAULTS = (
+    # After 1,000 spins an idle thread of OpenMP sleeps; by default it spins for longer and takes cores from other jobs.
+    (("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"), "1000"),
+    # oneDNN keeps the kernels of 128 shapes; by default 1,024. Rows of different lengths need new kernels in each step.
+    (("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"), "128"),
 )
 
 
 def main(stage: str | None = None) -> None:
     """Runs `stage`, or the command that the first argument names, with the settings of the other arguments."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # longmlm reports in one line what matters of its warnings
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = OPENMP_SPIN_COUNT  # read when torch is imported
+    for names, default in CPU_DEFAULTS:
+        if not os.environ.keys() & set(names):
+            os.environ[names[0]] = default
     arguments = sys.argv[1:]
     hide_bars_off_terminal()
     with user_errors(), exit_on_sigterm():

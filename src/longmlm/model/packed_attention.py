@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -191,16 +192,15 @@ class DropoutPool:
 
 def new_dropout_pool(probability: float, seed: int, like: Tensor, sizes: Sequence[int]) -> DropoutPool:
     """Returns a pool for chunks of these sizes; `probability` is rounded to a multiple of 1/65536."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = np.random.SFC64(seed)
     size = min(sum(sizes), max(MIN_POOL, 2 * max(sizes, default=0)))
-    words = torch.empty((size + 3) // 4, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=generator)
+    words = torch.from_numpy(generator.random_raw((size + 3) // 4))
     num_dropped = min(round(probability * 2**16), 2**16 - 1)
-    is_kept = words.view(torch.int16) >= num_dropped - 2**15
+    is_kept = words.view(torch.int16).ge_(num_dropped - 2**15)
     if size == sum(sizes):
         begins = list(itertools.accumulate(sizes[:-1], initial=0))
     else:
-        starts = torch.rand(len(sizes), generator=generator, dtype=torch.float64, device="cpu").tolist()
-        begins = [int(start * (size - own + 1)) for start, own in zip(starts, sizes, strict=True)]
+        begins = [generator.random_raw() % (size - own + 1) for own in sizes]
     return DropoutPool(is_kept.to(like.dtype), begins, 1 / (1 - num_dropped / 2**16))
 
 
@@ -213,13 +213,13 @@ class ChunkedAttention(torch.autograd.Function):
         """Returns the output as (1, tokens, heads, head_dim), the layout that transformers expects."""
         ctx.save_for_backward(query, key, value)
         ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu")) if options.dropout else 0
-        parts, (buffer, scratch), dropout = _plan(options, ctx.seed, query, num_buffers=2)
+        parts, (buffer,), dropout = _plan(options, ctx.seed, query, num_buffers=1)
         output = torch.zeros_like(query.transpose(1, 2))
         for number, chunk in enumerate(parts):
             q, k, v = chunk.inputs_of(query, key, value)
             probs = _softmax(q * options.scale, k, buffer, chunk.block.visible)
             if dropout:
-                probs = torch.mul(probs, dropout.mask(number, probs.shape), out=_view(scratch, probs.shape))
+                probs.mul_(dropout.mask(number, probs.shape))
                 v = v * dropout.scale
             output[0, chunk.block.queries, chunk.heads] = torch.bmm(probs, v).transpose(0, 1)
         return output
