@@ -76,7 +76,7 @@ def main() -> None:
             f"{one.microseconds_per_token:,.0f} µs + {one.nanoseconds_per_token_and_length:,.0f} ns x length per token"
         )
         print(f"{one.measured}: {words}, {line}, attention {one.quadratic_share:.0%} of the time at {LAST}")
-    print_results("growth", results, row_lengths=lengths, flop_per_token=flops, growth=found)
+    print_results("growth", results, row_lengths=lengths, num_tokens=num_tokens, flop_per_token=flops, growth=found)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from paired import Comparison, Way, run
-from steps import BASE, RATE, SMALL, TOKENIZER, Shape, ours, trainer_way
+from steps import BASE, RATE, SMALL, TOKENIZER, WARM_UP_STEPS, Shape, ours, trainer_way
 from torch import nn
 from transformers import (
     AutoTokenizer,
@@ -108,7 +108,7 @@ def bert4torch(shape: Shape) -> Callable[[], int]:
             optimizer.zero_grad()
         return num_steps * shape.tokens_per_step
 
-    work(1)
+    work(WARM_UP_STEPS)
     return work
 
 
@@ -119,7 +119,9 @@ def comparisons(shape: Shape) -> list[Comparison]:
         (plain, trainer_way("ModernBERT, Trainer", plain, partial(modernbert, plain))),
         (shape, trainer_way("Longformer, Trainer", shape, partial(longformer, shape))),
     ]
-    if find_spec("bert4torch") and shape.row_length <= MAX_BERT4TORCH:
+    if not find_spec("bert4torch"):
+        print("bert4torch is not installed and therefore not compared")
+    elif shape.row_length <= MAX_BERT4TORCH:
         ways.append((shape, Way("bert4torch, hierarchical positions", partial(bert4torch, shape))))
     return [Comparison(own.label, Way("longmlm", partial(ours, own)), peer) for own, peer in ways]
 

@@ -1,6 +1,7 @@
 """Text to rows of 512 tokens: the prepare stage compared with datasets.map as in run_mlm.py, one worker each.
 
 run_mlm.py encodes every document, joins all ids and cuts them into equal blocks, across sentences.
+The full run takes about 30 s of processor time, so --quick measures the same text, in fewer rounds.
 
     python benchmarks/packing.py [--quick]
 """

@@ -1,8 +1,9 @@
 """Compares longmlm with another library on the same work.
 
 Each side runs several times, alternately, in fresh processes. Prints medians, ratio and peak memory. The last line is a
-JSON object: name, shape, ours, peer, ratio, unit, aim, met, memory, and `others` for further shapes. `ratio` says how
-many times as good as the peer's our figure is: ours divided by the peer's for tokens/s, the inverse for seconds.
+JSON object: name, is_quick, shape, ours, peer, ratio, unit, aim, met, memory, and `others` for further shapes. `ratio`
+says how many times as good as the peer's our figure is: ours divided by the peer's for tokens/s, the inverse for
+seconds.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import multiprocessing
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar, TypeVarTuple
 
 NUM_ROUNDS, QUICK_ROUNDS = 5, 3
+QUICK = "--quick"
 
 Unit = Literal["tokens/s", "GFLOP/s", "s"]
 Given = TypeVarTuple("Given")
@@ -139,8 +142,9 @@ class Comparison:
 
 def options(description: str, num_rounds: int = NUM_ROUNDS) -> tuple[bool, int]:
     """Returns whether the command line has --quick, and how many rounds to run."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smaller inputs where possible; under a minute")
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=description, formatter_class=layout, allow_abbrev=False)
+    parser.add_argument(QUICK, action="store_true", help="smaller inputs where possible; under a minute")
     rounds = f"rounds of which figures are the median; by default {num_rounds}, with --quick {QUICK_ROUNDS}"
     parser.add_argument("--rounds", type=int, help=rounds)
     given = parser.parse_args()
@@ -156,7 +160,8 @@ def run(name: str, description: str, full: Sequence[Comparison], quick: Sequence
 def print_results(name: str, results: Sequence[Result], **more: object) -> None:
     """Prints the JSON line: the first result, the rest under `others`, and whatever else the script measured."""
     first, *others = map(asdict, results)
-    print(json.dumps({"name": name, **first, **more, **({"others": others} if others else {})}, default=asdict))
+    found = {"name": name, "is_quick": QUICK in sys.argv, **first, **more, **({"others": others} if others else {})}
+    print(json.dumps(found, default=asdict))
 
 
 def _text(figure: float) -> str:

@@ -1,4 +1,4 @@
-"""The first global batch of a resumed run: longmlm compared with skipping batches, as transformers' Trainer does.
+"""How long a run takes to resume: its first global batch, and the time from its launch to the end of its first step.
 
 longmlm computes which rows follow the cursor. The Trainer draws the order of the epoch and goes through the batches
 that the run has consumed, without reading their rows (accelerate.skip_first_batches). Both open the same folder of
@@ -6,31 +6,47 @@ rows, repeated until there are 12 million, and read, mask and collate the batch 
 comparison is between longmlm after ten million rows and after ten. A figure is the number of tokens in that batch,
 divided by the seconds since the rows were opened.
 
+The third comparison launches `longmlm pretrain`, which resumes a run of the bundled model after ten million rows and
+after ten, and takes the seconds until its first step is logged. --quick measures the same, in fewer rounds.
+
     python benchmarks/start_up.py [--quick]
 """
 
+import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate import skip_first_batches
-from paired import Comparison, Way, in_a_process, run
+from paired import Comparison, Way, in_a_process, run, seconds
 from torch.utils.data import DataLoader, Dataset
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.run import CheckpointState
 from longmlm.batches.steps import Recipe, StepBatches
 from longmlm.data.engine import prepare_rows
 from longmlm.data.rows import Row, Rows, open_rows
 from longmlm.data.vocabulary import load_vocabulary
+from longmlm.folders import rewritten_folder
 from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.training.run_folder import checkpoint_folder
 
-MODEL, TEXT, LENGTH = "src/longmlm/bundled/roberta-mini", "src/longmlm/bundled/text/demo.jsonl", 512
+MODEL, TEXT, LENGTH = (
+    "src/longmlm/bundled/roberta-mini",
+    "src/longmlm/bundled/text/demo.jsonl",
+    128,
+)  # as many tokens as the model reads
 NUM_ROWS, EARLY, LATE = 12_000_000, 10, 10_000_000
 ROWS_PER_STEP = 10
+NUM_STEPS = 1000  # of the run that is resumed; it ends long before
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +109,78 @@ def theirs(folder: Path, cursor: int) -> Callable[[], int]:
     return work
 
 
-def comparisons(folder: Path) -> list[Comparison]:
-    """Returns both comparisons."""
+def pretrain_command(run: Path, rows: Path, more: Mapping[str, float]) -> list[str]:
+    """Returns the command that starts or resumes a run of the bundled model; each step is logged."""
+    options = {
+        "run": run,
+        "rows": rows,
+        "start.checkpoint": MODEL,
+        "recipe.learning-rate": 1e-6,
+        "recipe.held-out.max-rows": 1,
+        "runtime.log-every-steps": 1,
+        **more,
+    }
+    arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "longmlm", "pretrain", *arguments]
+
+
+def pretrain(run: Path, rows: Path, last_step: int) -> None:
+    """Starts or resumes a run, and kills it when this step is logged and the first is saved."""
+    save_every = 1 if last_step == 1 else NUM_STEPS
+    options = {
+        "recipe.num-steps": NUM_STEPS,
+        "recipe.batch-tokens": ROWS_PER_STEP * LENGTH,
+        "runtime.save-every-steps": save_every,
+    }
+    command = pretrain_command(run, rows, options)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        is_reached = any(f"step {last_step}/" in line and "loss" in line for line in process.stderr)
+        while last_step == 1 and process.poll() is None and not checkpoint_folder(run, 1).exists():
+            time.sleep(0.1)
+        process.kill()
+    if not is_reached:
+        raise RuntimeError(f"{' '.join(command)} did not reach step {last_step}")
+
+
+def launch(run: Path, rows: Path, cursor: int) -> Callable[[], int]:
+    """Returns a function that resumes a copy of the run, as if it had consumed `cursor` rows, up to its second step."""
+    resumed = Path(tempfile.mkdtemp()) / "run"
+    shutil.copytree(run, resumed)
+    with rewritten_folder(checkpoint_folder(resumed, 1)) as partial:
+        shutil.copytree(checkpoint_folder(run, 1), partial, dirs_exist_ok=True)
+        saved = artifact.read(CheckpointState, partial / CheckpointState.FILE)
+        moved = replace(saved, state=replace(saved.state, cursor=cursor))
+        artifact.write(partial / CheckpointState.FILE, moved)
+
+    def work() -> int:
+        pretrain(resumed, rows, 2)
+        return 0
+
+    return work
+
+
+def comparisons(folder: Path, run: Path) -> list[Comparison]:
+    """Returns the three comparisons, of these rows and of a run with one step."""
     late = Way("longmlm, after 10,000,000 rows", partial(ours, folder, LATE))
     skipping = Way("Trainer, after 10,000,000 rows", partial(theirs, folder, LATE))
     early = Way("longmlm, after 10 rows", partial(ours, folder, EARLY))
     shape = f"first batch of {ROWS_PER_STEP} x {LENGTH} tokens, of {NUM_ROWS:,} rows"
-    return [Comparison(shape, late, skipping, aim=10.0), Comparison(shape, late, early, aim=0.8)]
+    launches = [
+        Way(f"longmlm, after {cursor:,} rows", partial(launch, run, folder, cursor), seconds)
+        for cursor in (LATE, EARLY)
+    ]
+    return [
+        Comparison(shape, late, skipping, aim=10.0),
+        Comparison(shape, late, early, aim=0.8),
+        Comparison("launch to the first step of the bundled model", *launches, aim=0.9, unit="s"),
+    ]
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        rows = Path(scratch) / "rows"
+        rows, started = Path(scratch) / "rows", Path(scratch) / "run"
         in_a_process(make_rows, rows)
-        run("start-up", __doc__ or "", comparisons(rows), comparisons(rows))
+        pretrain(started, rows, 1)
+        compared = comparisons(rows, started)
+        run("start-up", __doc__ or "", compared, compared)

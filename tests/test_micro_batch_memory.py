@@ -1,30 +1,108 @@
 """The table of the largest micro-batch in 24 GB: the cost model behind it, and the page that shows it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from steps import BASE, LARGE, Shape
+import torch
+from steps import BASE, LARGE, Shape, random_batch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from benchmarks.micro_batch_memory import (
     AUTHOR,
     CHECKED,
+    LENGTHS,
     MODES,
     OURS,
+    SAVED_BYTES_PER_LOGIT,
+    SELECTED,
     Mode,
     measured_bytes,
     predicted_bytes,
     rows_that_fit,
     table_line,
 )
+from longmlm.model import mlm, packed_attention
 from longmlm.model.cost import Work, cost_of
 from longmlm.model.dropout import set_dropout
+from longmlm.model.mlm import MlmObjective
+from longmlm.model.packed_attention import use_packed_attention
 from tests.support.training import ROOT
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_the_cost_model_gives_what_autograd_saves(mode: Mode) -> None:
     assert predicted_bytes(CHECKED, mode) == pytest.approx(measured_bytes(CHECKED, mode), rel=0.1)
+
+
+@pytest.fixture
+def one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention in one chunk: no memory is allocated for shapes, and many chunks take long."""
+    monkeypatch.setattr(packed_attention, "MAX_CHUNK", 2**60)
+
+
+def saved_without_weights(shape: Shape, *numbers_of_rows: int) -> list[int]:
+    """Returns the bytes that autograd would save in a forward pass in bf16, for each number of rows.
+
+    Attention has no dropout, because its seed would be read; it saves query, key and value with and without.
+    """
+    with FakeTensorMode():
+        model = shape.roberta()
+        for layer in model.roberta.encoder.layer:
+            layer.attention.self.dropout.p = 0.0
+        use_packed_attention(model)
+        objective = MlmObjective(model, "bf16").train()
+        found = []
+        for num_rows in numbers_of_rows:
+            batch = random_batch(objective, num_rows, shape.row_length, round(SELECTED * num_rows * shape.row_length))
+            found.append(saved_storage_bytes(model, lambda batch=batch: objective(batch).loss_sum))
+    return found
+
+
+def saved_storage_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
+    """Returns what `saved_bytes` of the benchmark does, for storages that have no address."""
+    owned = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    saved: dict[int, torch.UntypedStorage] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in owned:
+            saved[storage._cdata] = storage  # kept alive, so that no other one gets its address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        forward()
+    return sum(storage.nbytes() for storage in saved.values())
+
+
+@pytest.mark.parametrize("row_length", LENGTHS)
+@pytest.mark.parametrize("shape", [BASE, LARGE], ids=lambda shape: shape.name)
+def test_the_cost_model_gives_what_autograd_saves_for_models_of_full_size(
+    shape: Shape, row_length: int, one_chunk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlm, "MAX_LOGITS", 2**60)  # the cost of a row has all its logits
+    shape = replace(shape, row_length=row_length)
+    one, two = saved_without_weights(shape, 1, 2)
+    assert predicted_bytes(shape, OURS) == pytest.approx(two - one, rel=0.05)
+
+
+def test_what_autograd_saves_for_a_row_of_512_tokens_is_the_published_value(one_chunk: None) -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    one, two = saved_without_weights(replace(BASE, row_length=512), 1, 2)
+    line = next(line for line in page.splitlines() if f"{BASE.name}, 1 x 512, {OURS.name}: saved tensors" in line)
+    assert f" {(two - one) / 2**20:.0f} " in line
+
+
+def test_logits_above_the_limit_are_recomputed_and_not_saved(one_chunk: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = replace(BASE, row_length=8192)
+    num_logits = round(SELECTED * 2 * shape.row_length) * shape.vocabulary
+    assert num_logits > mlm.MAX_LOGITS
+    [in_parts] = saved_without_weights(shape, 2)
+    monkeypatch.setattr(mlm, "MAX_LOGITS", num_logits)
+    [at_once] = saved_without_weights(shape, 2)
+    assert at_once - in_parts >= SAVED_BYTES_PER_LOGIT * num_logits
 
 
 def test_a_filled_card_holds_what_the_author_reached_with_eager_attention_in_fp32() -> None:

@@ -1,8 +1,11 @@
-"""Benchmarks: ratios and targets, growth, groups of a profile, and the report that runs all."""
+"""Benchmarks: ratios and targets, the JSON line, growth, groups of a profile, and the report that runs all."""
 
+import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import micro_batch_memory
 import paired
 import pytest
 import report
@@ -11,6 +14,7 @@ from paired import Comparison, Measured, Way
 from profile_step import group_of
 
 LENGTHS = (512, 1024, 2048, 4096)
+ENTRY = {"shape", "ours", "peer", "ratio", "unit", "aim", "met"}
 
 
 @pytest.fixture
@@ -49,6 +53,38 @@ def test_all_targets_must_be_met(measure, options, met):
 def test_without_a_peer_nothing_is_compared(measure):
     found = measure(300, None, aim=2)
     assert (found.ours, found.peer, found.ratio, found.met, found.peer_name) == (300, None, None, None, None)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_the_last_line_is_a_json_object_that_names_every_figure(measure, monkeypatch, capsys, is_quick):
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", *(["--quick"] if is_quick else [])])
+    paired.print_results("step", [measure(300, 100, aim=2), measure(200, None)], losses=[1.5])
+    found = last_object(capsys)
+    assert (found["name"], found["is_quick"], found["losses"]) == ("step", is_quick, [1.5])
+    assert [found[key] for key in ("shape", "ours", "peer", "ratio", "unit", "aim", "met")] == [
+        *("work", 300, 100, 3, "tokens/s", 2, True)
+    ]
+    [other] = found["others"]
+    assert other.keys() >= ENTRY and (other["ours"], other["peer"]) == (200, None)
+
+
+def test_the_last_line_of_the_memory_benchmark_is_such_an_object(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["micro_batch_memory.py", "--quick"])
+    monkeypatch.setattr(micro_batch_memory, "measured_bytes", micro_batch_memory.predicted_bytes)
+    micro_batch_memory.main()
+    found = last_object(capsys)
+    assert found["name"] == "micro-batch in 24 GB"
+    entries = [found, *found["others"]]
+    assert len(entries) == 3 + len(micro_batch_memory.MODES)
+    assert all(entry.keys() >= ENTRY for entry in entries)
+    assert all(entry["ratio"] == pytest.approx(entry["ours"] / entry["peer"]) for entry in entries)
+
+
+def last_object(capsys):
+    """Returns the object in the last line that was printed; the lines before are for people."""
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines and not any(line.startswith("{") for line in lines)
+    return json.loads(last)
 
 
 def test_growth_of_linear_and_quadratic_costs():

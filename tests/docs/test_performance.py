@@ -20,7 +20,8 @@ def growth() -> dict[str, Any]:
     entry = {"shape": "2 x 512 tokens", "ours": 200.0, "peer": None, "ratio": None, "unit": "tokens/s", "aim": None}
     entry |= {"met": None, "peer_name": None, "ours_gib": 2.0, "peer_gib": None}
     line = {"measured": "formula", "exponent": 1.25, "is_near_linear": False, "quadratic_share": 0.3}
-    extra = {"row_lengths": [512, 1024], "flop_per_token": [1.0, 1.5], "growth": [line]}
+    lines = [line, line | {"measured": "longmlm", "exponent": 1.3}]
+    extra = {"row_lengths": [512, 1024], "num_tokens": 1024, "flop_per_token": [1e9, 1.5e9], "growth": lines}
     found = {"command": "python benchmarks/growth.py", "name": "growth", **entry, **extra}
     long = entry | {"shape": "1 x 1024 tokens", "ours": 150.0}
     others = [long, entry | {"ours": 180.0}, long | {"ours": 130.0}]
@@ -55,6 +56,8 @@ def test_a_run_replaces_results_of_the_same_name_and_adds_others(published, grow
     assert next(one for one in results if one["name"] == again["name"])["ours"] == 999.0
     text = page(results)
     assert "| formula | 1.25 | no | 30% |" in text
+    assert "Near-linear growth is refuted: exponents of 1.30, 1.25 by the formula." in text
+    assert "| 1,024 | 1.50 | 7.50 | 6.67 | 7.69 | 2.00 | 2.00 |" in text
     assert "2 cores, 2026-12-01, load 0.1 at the start" in text
     assert "![growth](pictures/growth.svg)" in text
     assert "Time per token" in pictures(results)["growth.svg"]

@@ -43,6 +43,23 @@ def test_an_optimizer_in_deepspeeds_own_file_is_refused(deepspeed_launch, monkey
         plugin_of_launch(1.0)
 
 
+@pytest.mark.parametrize(("stage", "is_overlapped"), [("1", False), ("2", False), ("3", True)])
+def test_communication_overlaps_with_computation_in_stage_3(deepspeed_launch, monkeypatch, stage, is_overlapped):
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", stage)
+    plugin = plugin_of_launch(1.0)
+    assert plugin is not None
+    assert plugin.deepspeed_config["zero_optimization"]["overlap_comm"] is is_overlapped
+
+
+def test_a_launch_decides_itself_whether_communication_overlaps(deepspeed_launch, monkeypatch, tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 2, "overlap_comm": True}}))
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(file))
+    plugin = plugin_of_launch(1.0)
+    assert plugin is not None
+    assert plugin.deepspeed_config["zero_optimization"]["overlap_comm"] is True
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("ZERO_STAGE", "0"), ("OFFLOAD_OPTIMIZER_DEVICE", "nvme"), ("OFFLOAD_PARAM_DEVICE", "nvme")]
 )

@@ -21,7 +21,7 @@ from longmlm.stages.release import release
 from longmlm.training.run_folder import best_checkpoint
 from tests.support.families import NUM_POSITIONS, SPECIAL_OF_OTHERS
 from tests.support.tiny import prove_in_this_process, tiny_folder, tiny_rows, with_fresh_process_state
-from tests.support.training import losses, stop_after, weights_at, with_recipe
+from tests.support.training import losses, stop_after, training_lines, weights_at, with_recipe
 
 
 @pytest.fixture(scope="module", params=SPECIAL_OF_OTHERS, ids=[family for family, _ in SPECIAL_OF_OTHERS])
@@ -52,6 +52,7 @@ def test_from_base_model_to_release(own, base, rows, train, monkeypatch, tmp_pat
     run = train(own)
     assert losses(run) == losses(uninterrupted) and len(losses(run)) == 16
     assert sum(losses(run)[-3:]) < sum(losses(run)[:3])
+    assert all(0 < line.padding_percent < 50 for line in training_lines(run))  # rows differ in length
     left, right, before = weights_at(run, 16), weights_at(uninterrupted, 16), load_file(base / "model.safetensors")
     assert left.keys() == right.keys() == before.keys() and len(left) > 15
     assert all(torch.equal(left[name], right[name]) for name in left)

@@ -48,7 +48,6 @@ FIXED = {
 }
 TUNED = {
     "contiguous_gradients": True,
-    "overlap_comm": False,
     "reduce_scatter": True,
     "reduce_bucket_size": 200_000_000,
     "allgather_partitions": True,
@@ -204,7 +203,9 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
         raise TrainingError(
             "the launch sets a ZeRO stage or an offload that is not supported: use stage 1, 2 or 3, offload to cpu"
         )
-    settings["zero_optimization"] = TUNED | chosen
+    # DeepSpeed's own default: in stages 1 and 2, overlapping has corrupted gradients on GPUs (its issues 7188 and 8061)
+    is_overlapped = chosen["stage"] == PARTITIONED_PARAMETERS
+    settings["zero_optimization"] = TUNED | {"overlap_comm": is_overlapped} | chosen
     return plugin
 
 

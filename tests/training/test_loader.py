@@ -1,0 +1,57 @@
+"""Who prepares the batches: on a GPU worker processes, in advance; on a CPU the training process."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from longmlm.training import loop
+from tests.support.training import with_recipe
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create"
+)  # more workers than this machine has cores
+
+
+@pytest.fixture
+def new_loader(settings, train, monkeypatch):
+    """Returns a function that gives the loader of a run, for a device and a setting, before it starts workers."""
+    made, calls = [], []
+    new = loop._loader
+
+    class Recorded(DataLoader):
+        def __iter__(self):
+            made.append(self)
+            return iter(())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "_loader", lambda *inputs: calls.append(inputs) or new(*inputs))
+        train(with_recipe(settings, num_steps=2))
+    [(task, run, state)] = calls
+
+    def loader(has_gpu: bool, num_loader_workers: int | None) -> DataLoader:
+        monkeypatch.setattr(loop, "DataLoader", Recorded)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+        new(task, replace(run, runtime=replace(run.runtime, num_loader_workers=num_loader_workers)), state)
+        return made.pop()
+
+    return loader
+
+
+def test_on_a_gpu_worker_processes_prepare_batches_in_advance(new_loader):
+    loader = new_loader(has_gpu=True, num_loader_workers=None)
+    assert loader.num_workers == 2
+    assert loader.prefetch_factor >= 2
+    assert loader.pin_memory
+
+
+def test_on_a_cpu_the_training_process_prepares_them(new_loader):
+    loader = new_loader(has_gpu=False, num_loader_workers=None)
+    assert (loader.num_workers, loader.prefetch_factor, loader.pin_memory) == (0, None, False)
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_number_of_workers_that_is_set_is_kept(new_loader, has_gpu, number):
+    assert new_loader(has_gpu, number).num_workers == number
