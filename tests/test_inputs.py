@@ -1,28 +1,33 @@
 """What is checked before a stage starts: only what it still needs, with the errors that the stage itself raises."""
 
 import json
+import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from longmlm import cli, inputs
-from longmlm.config import resolved_pipeline
-from longmlm.errors import DataError, ModelError, ModelNotFoundError
+from longmlm.config import parse, resolved_pipeline
+from longmlm.errors import DataError, ModelError, ModelNotFoundError, TrainingError
 from longmlm.folders import write_json
 from longmlm.inputs import check_inputs
 from longmlm.model.loading import load_model
+from longmlm.processes import OTHER_LAUNCHERS
+from longmlm.settings.plan import PlanConfig
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from longmlm.training.run_folder import checkpoint_folder
-from tests.support.rows import manifest_of
+from tests.support.rows import FILES, manifest_of
 
-MINI = str(Path(cli.__file__).parent / "bundled" / "roberta-mini")
+BUNDLED = Path(cli.__file__).parent / "bundled"
+MINI, DEMO = str(BUNDLED / "roberta-mini"), BUNDLED / "text" / "demo.jsonl"
 
 
 @pytest.fixture
 def pretrain(tmp_path: Path) -> PretrainConfig:
     (tmp_path / "rows").mkdir()
-    write_json(tmp_path / "rows" / "manifest.json", manifest_of(128))
+    write_json(tmp_path / "rows" / "manifest.json", {**manifest_of(128), "files": FILES})
     return PretrainConfig(
         rows=str(tmp_path / "rows"),
         run=str(tmp_path / "run"),
@@ -45,13 +50,13 @@ def test_a_run_that_resumes_does_not_need_the_model_that_it_started_from(pretrai
 
 
 def test_a_pipeline_needs_what_its_unfinished_stages_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "check_model", lambda name, _=None: checked.append(name))
+    monkeypatch.setattr(inputs, "check_model", lambda name, *_: checked.append(name))
     checked: list[str] = []
-    corpus = tmp_path / "text.txt"
+    corpus = tmp_path / "text.jsonl"
     config = pipeline(tmp_path, MINI, corpus)
-    with pytest.raises(DataError, match="text.txt"):
+    with pytest.raises(DataError, match="text.jsonl"):
         check_inputs(config)
-    corpus.write_text("Some text.\n")
+    shutil.copy(DEMO, corpus)
     check_inputs(config)
     assert set(checked) == {MINI}
     for stage in ("long", "rows", "evaluation"):
@@ -67,8 +72,7 @@ def test_what_a_stage_makes_need_not_exist_however_its_path_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("Some text.\n")
-    base = {"model": MINI, "corpus": ["text.txt"], "length": 1024, "output": "out", "extend": {"output": output}}
+    base = {"model": MINI, "corpus": [str(DEMO)], "length": 1024, "output": "out", "extend": {"output": output}}
     check_inputs(resolved_pipeline(base))
 
 
@@ -99,4 +103,64 @@ def test_a_folder_without_config_has_the_same_error_in_the_check_and_in_the_stag
     assert str(early.value) == str(late.value)
     assert "config.json" in str(late.value)
     (tmp_path / "gone" / "config.json").write_text(json.dumps({}))
+    with pytest.raises(ModelError) as early:
+        check_inputs(pretrain)
+    with pytest.raises(ModelError) as late:
+        load_model(str(tmp_path / "gone"))
+    assert str(early.value) == str(late.value)
+    assert "model.safetensors" in str(late.value)
+    (tmp_path / "gone" / "model.safetensors").touch()
     check_inputs(pretrain)
+
+
+def test_a_pipeline_is_planned_without_the_weights_that_it_needs_to_run(tmp_path: Path) -> None:
+    folder = tmp_path / "bare"
+    shutil.copytree(MINI, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    options = ["--model", str(folder), "--corpus", str(DEMO), "--length", "1024", "--output", str(tmp_path / "out")]
+    check_inputs(parse(PlanConfig, options))
+    with pytest.raises(ModelError, match="model.safetensors"):
+        check_inputs(pipeline(tmp_path, str(folder), DEMO))
+
+
+def test_a_small_corpus_is_read_before_the_stage_and_a_large_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("Only one document.\n")
+    config = pipeline(tmp_path, MINI, corpus)
+    with pytest.raises(DataError, match="1 documents"):
+        check_inputs(config)
+    with pytest.raises(DataError, match="1 documents"):
+        check_inputs(config.prepare)
+    monkeypatch.setattr(inputs, "QUICKLY_READ_BYTES", 10)
+    check_inputs(config)
+    check_inputs(config.prepare)
+
+
+@pytest.mark.parametrize(
+    ("variables", "required", "is_refused"),
+    [
+        ({}, 1, False),
+        ({}, 2, True),
+        ({"WORLD_SIZE": "2"}, 2, False),
+        ({"WORLD_SIZE": "2"}, None, False),
+        ({"WORLD_SIZE": "2"}, 1, True),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, 2, False),  # Accelerate counts them
+        ({"ACCELERATE_MIXED_PRECISION": "no"}, 2, False),  # launch says how many were to start
+    ],
+)
+def test_processes_are_counted_where_the_environment_tells(
+    pretrain: PretrainConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    required: int | None,
+    is_refused: bool,
+) -> None:
+    for name in {"WORLD_SIZE", *OTHER_LAUNCHERS}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    runtime = replace(pretrain.runtime, num_processes=required)
+    config = replace(pretrain, runtime=runtime, start=Start(checkpoint=MINI))
+    with pytest.raises(TrainingError, match="num_processes") if is_refused else nullcontext():
+        check_inputs(config)

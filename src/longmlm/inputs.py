@@ -1,29 +1,36 @@
-"""Checks that what a command's settings name exists, before torch and transformers are imported, which takes seconds.
+"""Checks what a command's settings name and ask for, before torch and transformers are imported, which takes seconds.
 
 The functions called here are those that the stages themselves call later, so that each problem has one message.
 """
 
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.evaluation import evaluation_in
-from longmlm.artifacts.rows import read_rows_manifest
-from longmlm.data.files import files_of
+from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.artifacts.rows import SPLITS, RowsManifest, check_rows_fit_positions, read_rows_manifest, shards_of
+from longmlm.data.corpus import check_splits, plan_slices
+from longmlm.data.files import COMPRESSED, files_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
 from longmlm.errors import FolderError
 from longmlm.folders import check_absent
 from longmlm.hubs.datasets import rows_on_hub
-from longmlm.hubs.models import check_model, local_weights, read_architecture
+from longmlm.hubs.models import check_model, checked_config, local_weights, read_architecture
 from longmlm.hubs.publish import check_can_publish
+from longmlm.model.families import check_architecture, usable_positions
+from longmlm.model.planned_extension import planned_extension
 from longmlm.model.tfidf import check_sklearn_installed
+from longmlm.processes import check_num_processes, started_processes
 from longmlm.reports.evaluation import check_output
 from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.plan import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseConfig
@@ -31,9 +38,11 @@ from longmlm.settings.results import result_of
 from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints
 from longmlm.training.tracker import check_installed
 
+QUICKLY_READ_BYTES = 4_000_000  # a few hundredths of a second
+
 
 def check_inputs(config: Any) -> None:
-    """Raises a UserError for the first path, model or run in a command's settings that is missing or cannot be used.
+    """Raises a UserError for the first of a command's settings that names or asks for what cannot be used.
 
     Contents are read only where that takes no time: a stage may still refuse what these checks accept.
     """
@@ -42,13 +51,12 @@ def check_inputs(config: Any) -> None:
             if config.publish:
                 check_can_publish(config.target("dataset"))
             _check_corpus(config)
+            if not Path(config.output).exists():
+                _check_splits(config)
         case ExtendConfig():
             _check_extend(config)
         case PretrainConfig():
-            check_installed(config.tracking.tracker)
-            _check_rows(config.rows)
-            if not list_checkpoints(Path(config.run)):  # a run that resumes no longer needs what it started from
-                _check_start(config.start)
+            _check_pretrain(config)
         case EvaluateConfig():
             _check_evaluate(config)
         case ReleaseConfig():
@@ -62,17 +70,19 @@ def check_inputs(config: Any) -> None:
 def _check_pipeline(config: ResolvedPipeline) -> None:
     """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
     made = {str(result_of(stage)) for stage in config.stages.values()}
+    with_weights = not isinstance(config, PlanConfig)
     for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
         match stage:
             case PrepareConfig():
                 _check_corpus(stage, made)
+                _check_splits(stage)
             case ExtendConfig():
-                _check_extend(stage)
+                _check_extend(stage, with_weights)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
-                _check_start(stage.start, made)
+                _check_start(stage.start, made, with_weights)
             case EvaluateConfig():
-                _check_models([stage.base], made)
+                _check_models([stage.base], made, with_weights=with_weights)
             case ReleaseConfig():
                 pass  # it reads what the other stages make
 
@@ -85,11 +95,27 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
         files_of(source.files)
 
 
-def _check_extend(config: ExtendConfig) -> None:
+def _check_splits(config: PrepareConfig) -> None:
+    """Checks that a small corpus on disk has documents for both splits."""
+    sources = config.recipe.sources
+    files = [file for source in sources for file in files_of(source.files)]
+    if any(source.dataset for source in sources) or any(file.suffix in COMPRESSED for file in files):
+        return
+    if sum(file.stat().st_size for file in files) <= QUICKLY_READ_BYTES:
+        check_splits(config.recipe, plan_slices(sources, config.recipe.slice_bytes))
+
+
+def _check_extend(config: ExtendConfig, with_weights: bool = True) -> None:
     check_absent(Path(config.output))
-    check_model(config.base, config.revision)
+    model = checked_config(config.base, config.revision, with_weights)
     if config.recipe.add_tokens is not None:
         term_lines(config.recipe.add_tokens)
+    if model is None:
+        return
+    check_architecture(model, config.base)
+    if (num_positions := usable_positions(model)) is not None:
+        about = read_provenance(config.base) if Path(config.base).is_dir() else Provenance()
+        planned_extension(config.recipe, ModelSource(name=config.base), about, model, num_positions)
 
 
 def _check_downstream(config: DownstreamConfig) -> None:
@@ -105,16 +131,42 @@ def _check_downstream(config: DownstreamConfig) -> None:
             _check_models([arm.model], revision=arm.revision)
 
 
-def _check_rows(name: str) -> None:
-    if rows_on_hub(name) is None:
-        read_rows_manifest(Path(name))
+def _check_rows(name: str) -> RowsManifest | None:
+    """Returns the manifest of rows in a folder; None for rows on a hub."""
+    return read_rows_manifest(Path(name)) if rows_on_hub(name) is None else None
 
 
-def _check_start(start: Start, made: Collection[str] = ()) -> None:
-    if start.architecture is not None:
-        read_architecture(start.architecture)
+def _check_pretrain(config: PretrainConfig) -> None:
+    check_installed(config.tracking.tracker)
+    if (started := started_processes()) is not None:
+        check_num_processes(started, config.runtime.num_processes)
+    manifest = _check_rows(config.rows)
+    if manifest is not None:
+        for split in SPLITS:
+            shards_of(manifest, split, Path(config.rows))
+    if list_checkpoints(Path(config.run)):
+        return  # a run that resumes no longer needs what it started from
+    num_positions = _check_start(config.start)
+    if manifest and num_positions is not None:
+        name = config.start.checkpoint or str(config.start.tokenizer)
+        check_rows_fit_positions(manifest.plan.row_length, num_positions, name)
+
+
+def _check_start(start: Start, made: Collection[str] = (), with_weights: bool = True) -> int | None:
+    """Returns the usable positions of the model that training starts from; None if only loading can tell."""
+    if start.checkpoint is None:
+        name = str(start.architecture)
+        config = SimpleNamespace(**read_architecture(name))
         tokenizer_folder(str(start.tokenizer))
-    _check_models([start.checkpoint], made, start.revision)
+        config.pad_token_id = None  # that of the tokenizer takes its place
+    elif str(Path(name := start.checkpoint)) in made or _is_run(name):
+        return None
+    else:
+        config = checked_config(name, start.revision, with_weights)
+    if not hasattr(config, "model_type"):
+        return None
+    check_architecture(config, name)
+    return usable_positions(config)
 
 
 def _check_evaluate(config: EvaluateConfig) -> None:
@@ -139,10 +191,12 @@ def _check_release(config: ReleaseConfig) -> None:
         evaluation_in(Path(config.evaluation))
 
 
-def _check_models(names: Collection[str | None], made: Collection[str] = (), revision: str | None = None) -> None:
+def _check_models(
+    names: Collection[str | None], made: Collection[str] = (), revision: str | None = None, with_weights: bool = True
+) -> None:
     for name in names:
         if name is not None and str(Path(name)) not in made and not _is_run(name):
-            check_model(name, revision)
+            check_model(name, revision, with_weights)
 
 
 def _is_run(name: str) -> bool:

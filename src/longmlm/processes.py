@@ -11,10 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from longmlm.errors import FolderError
+from longmlm.errors import FolderError, TrainingError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+OTHER_LAUNCHERS = {  # variables of accelerate launch and of MPI, where WORLD_SIZE may be missing
+    *("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+}
 
 
 def end_with_parent(number: int) -> None:
@@ -31,6 +35,22 @@ def ignore_stop_signals(_worker: int = 0) -> None:
     """Ignores SIGTERM and SIGINT: a whole process group receives them, and the main process handles them."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+
+
+def started_processes() -> int | None:
+    """Returns how many processes the launcher started; None if only Accelerate can tell."""
+    if "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    return None if os.environ.keys() & OTHER_LAUNCHERS else 1
+
+
+def check_num_processes(started: int, required: int | None) -> None:
+    """Raises TrainingError if other than the `required` number of processes were started."""
+    if required not in (None, started):
+        raise TrainingError(
+            f"runtime.num_processes is {required}, but {started} were started: use an Accelerate config that starts "
+            "that many"
+        )
 
 
 def hide_gpus() -> None:

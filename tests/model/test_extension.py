@@ -12,11 +12,13 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.errors import FolderError, ModelError, PositionsError
-from longmlm.model import extension
+from longmlm.model import extension, mlm
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import check_extendable, write_extension
+from longmlm.model.extension import write_extension
 from longmlm.model.loading import load_model
+from longmlm.model.planned_extension import check_extendable
 from longmlm.model.position_table import position_table_of
+from tests.support.logit_tensors import LogitTensors
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension, tiny_long
 
 LENGTHS = (1, 2, 7, NUM_POSITIONS - 1, NUM_POSITIONS)
@@ -76,6 +78,23 @@ def test_interpolation_changes_logits_and_reports_by_how_much(base: Path, tmp_pa
     models = [AutoModelForMaskedLM.from_pretrained(folder) for folder in (base, tmp_path / "long")]
     before, after = (short_logits(model, False) for model in models)
     assert not torch.equal(before[-1], after[-1])
+
+
+def test_logits_are_compared_for_some_positions_at_a_time(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of both models; of short inputs those of all tokens, padding included. The difference is the same."""
+    loaded, at_a_time = load_model(str(base)), NUM_POSITIONS + 2
+    kinds, differences = (settings(base), settings(base, "interpolate")), []
+    for is_whole in (True, False):
+        if not is_whole:
+            monkeypatch.setattr(mlm, "MAX_LOGITS", at_a_time * loaded.model.config.vocab_size)
+        with LogitTensors(loaded.model) as logits:
+            reports = [write_extension(loaded, one, tmp_path / f"{is_whole}-{one.initialisation}") for one in kinds]
+        assert max(logits.positions) == (2 * NUM_POSITIONS if is_whole else NUM_POSITIONS)
+        differences.append([report.largest_difference for report in reports])
+    assert differences[0] == pytest.approx(differences[1], rel=1e-4)
+    assert differences[0][0] == differences[1][0] == 0 < differences[0][1]
 
 
 def test_tokenizer_knows_the_new_length(base: Path, tmp_path: Path) -> None:

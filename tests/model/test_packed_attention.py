@@ -12,8 +12,8 @@ from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.data.rows import Row
 from longmlm.model import packed_attention as module
-from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.dropout import set_dropout
+from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import (
     ATTENTION_NAME,

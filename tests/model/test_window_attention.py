@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ModelError
 from longmlm.model import packed_attention
-from longmlm.model.architecture import LEARNED_FAMILIES
 from longmlm.model.dropout import set_dropout
+from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window

@@ -1,15 +1,19 @@
-"""Settings that name what does not exist are refused before torch and transformers are imported: within a second."""
+"""Settings that cannot work are refused before torch and transformers are imported: within two seconds."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance
 from longmlm.folders import write_json
-from tests.support.rows import manifest_of
+from tests.support.rows import FILES, manifest_of
+from tests.support.tiny import tiny_extension
 
 ROOT = Path(__file__).parents[2]
 MINI = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
@@ -42,11 +46,23 @@ REJECTED = {  # command: what its error names
     f"extend --output other --base {MINI} --recipe.num-positions 1024": "other",
     f"extend --output new --base {MINI} --recipe.add-tokens no.txt": "no.txt",
     f"{EXTEND} --base {MINI} --recipe.alpha 7": "alpha",
+    **{f"extend --output new --base {MINI} --recipe.num-positions {n}": str(n) for n in (100, 128, 16385)},
+    f"{EXTEND} --base gpt2": "gpt2",
+    f"{EXTEND} --base modernbert": "rotary",
+    f"{EXTEND} --base deberta --recipe.attention-window 64": "deberta",
+    f"{EXTEND} --base bare": "model.safetensors",
+    f"{EXTEND} --base untrained": "untrained",
     f"{PREPARE} --recipe.tokenizer ./nope --recipe.sources.0.files text.txt": "./nope",
     f"{PREPARE} --recipe.tokenizer {MINI} --recipe.sources.0.files no.txt": "no.txt",
     f"{PREPARE} --recipe.tokenizer {MINI} --recipe.sources.0.files text.txt --recipe.sources.0.language e1": "e1",
+    f"{PREPARE} --recipe.tokenizer {MINI} --recipe.sources.0.files text.txt": "documents",
     f"{PRETRAIN} --rows nope --start.checkpoint {MINI}": "nope",
     f"{PRETRAIN} --rows other --start.checkpoint {MINI}": "other",
+    f"{PRETRAIN} --rows empty-rows --start.checkpoint {MINI}": "empty-rows",
+    f"{PRETRAIN} --rows long-rows --start.checkpoint {MINI}": "256",
+    f"{PRETRAIN} --rows rows --start.checkpoint {MINI} --runtime.num-processes 2": "num_processes",
+    f"{PRETRAIN} --rows rows --start.checkpoint bare": "model.safetensors",
+    f"{PRETRAIN} --rows rows --start.checkpoint gpt2": "gpt2",
     f"{PRETRAIN} --rows rows --start.checkpoint ./nope": "./nope",
     f"{PRETRAIN} --rows rows --start.architecture no.json --start.tokenizer {MINI}": "no.json",
     f"{PRETRAIN} --rows rows --start.architecture {MINI}/config.json --start.tokenizer ./nope": "./nope",
@@ -66,6 +82,8 @@ REJECTED = {  # command: what its error names
     f"plan --model {MINI} --corpus no.txt {PIPELINE}": "no.txt",
     f"run --model ./nope --corpus text.txt {PIPELINE}": "./nope",
     f"run --model {MINI} --corpus no.txt {PIPELINE}": "no.txt",
+    **{f"{command} --model {MINI} --corpus text.txt --length 100 --output new": "100" for command in ("plan", "run")},
+    **{f"{command} --model {MINI} --corpus text.txt {PIPELINE}": "documents" for command in ("plan", "run")},
     f"run --model {MINI} --corpus text.txt --length long --output new": "length",
     "compare arms.toml": "./nope",
     f"init --model {MINI} --corpus text.txt --length long": "length",
@@ -82,10 +100,23 @@ REJECTED = {  # command: what its error names
 def rejections(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, list[str]]]:
     """Returns for each command its exit code, standard error, and the heavy packages that are imported by then."""
     folder = tmp_path_factory.mktemp("rejections")
-    for name in ("other", "rows"):
+    manifests = {
+        "other": {"files": {}},
+        "rows": {**manifest_of(128), "files": FILES},
+        "long-rows": {**manifest_of(256), "files": FILES},
+        "empty-rows": manifest_of(128),
+    }
+    for name, manifest in manifests.items():
         (folder / name).mkdir()
-    write_json(folder / "other" / "manifest.json", {"files": {}})
-    write_json(folder / "rows" / "manifest.json", manifest_of(128))
+        write_json(folder / name / "manifest.json", manifest)
+    for family in ("gpt2", "modernbert", "deberta"):
+        (folder / family).mkdir()
+        (folder / family / "model.safetensors").touch()
+        write_json(folder / family / "config.json", {"model_type": family, "max_position_embeddings": 512})
+    for name in ("bare", "untrained"):
+        shutil.copytree(MINI, folder / name, ignore=shutil.ignore_patterns("*.safetensors", "manifest.json"))
+    (folder / "untrained" / "model.safetensors").touch()
+    artifact.write(folder / "untrained" / "longmlm.json", Provenance(extension=tiny_extension(MINI, 128)))
     pipeline = 'corpus = ["text.txt"]\noutput = "new"\n'
     texts = {
         "text.txt": "Some text.\n",

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from longmlm.inputs import QUICKLY_READ_BYTES
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.launching import finish, has_steps, longmlm, start_command, wait_until
 from tests.support.tiny import demo_texts, tiny_folder
@@ -131,7 +132,7 @@ def test_a_signal_is_passed_on_and_the_same_command_resumes(folder: Path, number
 
 
 def test_a_failing_stage_is_named_and_keeps_its_exit_code(folder: Path) -> None:
-    (folder / "text.jsonl").write_text("{}\n")
+    (folder / "text.jsonl").write_text("{}\n" + " " * QUICKLY_READ_BYTES)  # too large to be read before the stages
     code, lines = longmlm(folder, "run", "mine.toml")
     assert code == 2
     assert labels(lines) == ["extend: started", "prepare: started"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from longmlm.model.architecture import LEARNED_FAMILIES
+from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from tests.support.tiny import tiny_folder, tiny_long

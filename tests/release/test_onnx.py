@@ -14,7 +14,7 @@ import torch
 
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ReleaseError
-from longmlm.model.architecture import LEARNED_FAMILIES
+from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import onnx_graph, reload
 from longmlm.release.export import export

@@ -73,9 +73,9 @@ def forget_length(folder: Path) -> None:
 
 
 TAMPERINGS = {
-    nudge: "logits differ by",
-    last_position: "logits differ by",
-    round_positions: "logits differ by",
+    nudge: "outputs differ by",
+    last_position: "outputs differ by",
+    round_positions: "outputs differ by",
     drop: r"missing weights \['lm_head\.dense\.bias'\]",
     add: r"unexpected weights \['stray'\]",
     untie: "the decoder is not tied",
@@ -88,8 +88,8 @@ def test_faithful_folder_passes_in_every_type(trained: LoadedModel, rows: Rows, 
     export(trained, weights, tmp_path)
     proof = prove(trained, weights, rows, tmp_path)
     assert proof.largest_difference <= 1e-4
-    assert "logits are identical" in " ".join(replace(proof, largest_difference=0.0).summary)
-    assert "logits differ by at most 1.0e-05" in " ".join(replace(proof, largest_difference=1e-5).summary)
+    assert "outputs are identical" in " ".join(replace(proof, largest_difference=0.0).summary)
+    assert "outputs differ by at most 1.0e-05" in " ".join(replace(proof, largest_difference=1e-5).summary)
     assert NUM_POSITIONS < proof.text_tokens <= LONG_POSITIONS
     assert proof.answer
 
@@ -126,13 +126,13 @@ def test_last_position_is_verified_where_no_row_reaches_it(trained: LoadedModel,
     assert len(short) > 10
     export(trained, "fp32", tmp_path)
     last_position(tmp_path)
-    with pytest.raises(ReleaseError, match="logits differ by"):
+    with pytest.raises(ReleaseError, match="outputs differ by"):
         prove(trained, "fp32", replace(rows, table=rows.table.select(short)), tmp_path)
 
 
 def test_stored_type_other_than_said_is_found(trained: LoadedModel, rows: Rows, tmp_path: Path) -> None:
     export(trained, "bf16", tmp_path)
-    with pytest.raises(ReleaseError, match="logits differ by"):
+    with pytest.raises(ReleaseError, match="outputs differ by"):
         prove(trained, "fp32", rows, tmp_path)
 
 
@@ -141,7 +141,7 @@ def test_weights_that_the_stored_type_cannot_hold_are_found(trained: LoadedModel
         trained.model.lm_head.layer_norm.weight[0] = 1e6
     export(trained, "fp16", tmp_path)
     assert load_file(tmp_path / "model.safetensors")["lm_head.layer_norm.weight"].isinf().any()
-    with pytest.raises(ReleaseError, match="logits differ by nan"):
+    with pytest.raises(ReleaseError, match="outputs differ by nan"):
         prove(trained, "fp16", rows, tmp_path)
 
 

@@ -163,7 +163,7 @@ def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
     asked = settings(world, evaluation, tmp_path / "out" / "tiny")
     code, said, warned = run_here(ReleaseConfig, release, asked)
     assert (code, said) == (2, "")
-    assert re.match("error: .*logits differ by ", warned)
+    assert re.match("error: .*outputs differ by ", warned)
     assert warned.count("\n") == 1
     assert "model.safetensors" in was_there
     assert list((tmp_path / "out").iterdir()) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.rows import PackingReport, RowsManifest, RowsPlan, SourceFile, SourceRecord, SplitReport
+from longmlm.artifacts.rows import SPLITS, PackingReport, RowsManifest, RowsPlan, SourceFile, SourceRecord, SplitReport
 from longmlm.data.rows import Row, open_shard
 
 SPLIT = {
@@ -37,6 +37,7 @@ FORMAT_1 = {
     "report": REPORT,
 }
 FORMAT_2 = {**FORMAT_1, "format": 2}
+FILES = {f"{split}/00000.arrow": {"bytes": 1, "sha256": "0"} for split in SPLITS}  # what a manifest lists
 
 
 def rows_manifest(row_length: int = 512, **of_each_split: object) -> RowsManifest:

@@ -154,6 +154,23 @@ def read_rows_manifest(folder: Path) -> RowsManifest:
     return read(RowsManifest, folder / RowsManifest.FILE)
 
 
+def shards_of(manifest: RowsManifest, split: Split, folder: Path) -> list[Path]:
+    """Returns the shards of one split of the rows in a folder; raises DataError if there are none."""
+    shards = sorted(folder / name for name in manifest.files if name.startswith(f"{split}/"))
+    if not shards:
+        raise DataError(f"{folder} holds no {split} rows")
+    return shards
+
+
+def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> None:
+    """Raises DataError if rows are longer than the `num_positions` that the model or tokenizer `name` reads."""
+    if row_length > num_positions:
+        raise DataError(
+            f"the rows have {row_length} tokens and {name} reads {num_positions}: extend it first, or prepare shorter "
+            "rows"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStamp(SourceFile):
     """A source file as it was when it was hashed."""

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 from torch.utils.data import Dataset
 
+from longmlm.artifacts.rows import check_rows_fit_positions
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.sampling import global_batch, micro_batches, share_of_rank
@@ -38,11 +39,8 @@ def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int 
         raise DataError(
             f"the rows were made with another tokenizer, not with that of {vocabulary.name}: prepare rows with that one"
         )
-    if num_positions is not None and rows.row_length > num_positions:
-        raise DataError(
-            f"the rows have {rows.row_length} tokens and {vocabulary.name} reads {num_positions}: extend it first, or "
-            "prepare shorter rows"
-        )
+    if num_positions is not None:
+        check_rows_fit_positions(rows.row_length, num_positions, vocabulary.name)
 
 
 def rows_per_step(batch_tokens: int, row_length: int, mean_fill: float, num_processes: int) -> int:

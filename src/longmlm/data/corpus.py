@@ -3,16 +3,18 @@
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from longmlm.artifacts.rows import Split
+from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import Span, files_of, readable
 from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
 from longmlm.data.texts import Text, pieces_of
+from longmlm.errors import DataError
 from longmlm.hubs.datasets import arrow_files
-from longmlm.settings.prepare import Source
+from longmlm.settings.prepare import PrepareRecipe, Source
 
 HASHES = 2**64  # how many values text_hash can take
 
@@ -84,6 +86,33 @@ def document_of(text: Text | Unreadable, origin: str, source: int) -> Document |
     if not any(piece.strip() for piece in pieces_of(text)):
         return SetAside(origin=origin, reason="empty", source=source)
     return Document(text, origin, source)
+
+
+def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
+    """Raises DataError when a split would have no documents; reads only until there is one of each split."""
+    fraction, reasons = recipe.held_out_fraction, Counter[str]()
+    num_documents, lowest, highest = 0, HASHES, 0
+    for record in (record for spans in slices for record in read_slice(spans, recipe.sources)):
+        if isinstance(record, SetAside):
+            reasons[record.reason] += 1
+            continue
+        document_hash = text_hash(record.text)
+        num_documents, lowest, highest = num_documents + 1, min(lowest, document_hash), max(highest, document_hash)
+        if {split_of(one, fraction) for one in (lowest, highest)} == set(SPLITS):
+            return
+    if not num_documents:
+        counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
+        raise DataError(f"the sources hold no document ({counted or 'no records'}): check text_field and the encoding")
+    if lowest == highest:
+        raise DataError(f"all {num_documents} documents are the same text: training and held-out rows need two")
+    between = (lowest + highest) / 2 / HASHES
+    if split_of(lowest, fraction) == "train":
+        problem, change = f"none of {num_documents} documents is held out", "more"
+        enough = min((lowest * 10_000 // HASHES + 1) / 10_000, between)
+    else:
+        problem, change = f"all {num_documents} documents are held out", "less"
+        enough = max(highest * 10_000 // HASHES / 10_000, between)
+    raise DataError(f"{problem} at held_out_fraction = {fraction:g}: set it to {enough:g} or {change}")
 
 
 def write_set_aside(path: Path, records: Sequence[SetAside]) -> None:

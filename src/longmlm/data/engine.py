@@ -3,7 +3,6 @@
 import errno
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -21,7 +20,7 @@ from longmlm.artifacts.rows import (
     WorkPlan,
     read_rows_manifest,
 )
-from longmlm.data.corpus import HASHES, SetAside, Slice, plan_slices, read_slice, split_of, text_hash
+from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.executor import run_slices
 from longmlm.data.files import files_of
 from longmlm.data.sentences import bytes_per_token, check_language
@@ -141,33 +140,6 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
                 f"{path} changed while its rows were made, so none are kept: run the same command again when the file "
                 "is complete"
             )
-
-
-def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
-    """Raises DataError when a split would have no documents; reads only until there is one of each split."""
-    fraction, reasons = recipe.held_out_fraction, Counter[str]()
-    num_documents, lowest, highest = 0, HASHES, 0
-    for record in (record for spans in slices for record in read_slice(spans, recipe.sources)):
-        if isinstance(record, SetAside):
-            reasons[record.reason] += 1
-            continue
-        document_hash = text_hash(record.text)
-        num_documents, lowest, highest = num_documents + 1, min(lowest, document_hash), max(highest, document_hash)
-        if {split_of(one, fraction) for one in (lowest, highest)} == set(SPLITS):
-            return
-    if not num_documents:
-        counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
-        raise DataError(f"the sources hold no document ({counted or 'no records'}): check text_field and the encoding")
-    if lowest == highest:
-        raise DataError(f"all {num_documents} documents are the same text: training and held-out rows need two")
-    between = (lowest + highest) / 2 / HASHES
-    if split_of(lowest, fraction) == "train":
-        problem, change = f"none of {num_documents} documents is held out", "more"
-        enough = min((lowest * 10_000 // HASHES + 1) / 10_000, between)
-    else:
-        problem, change = f"all {num_documents} documents are held out", "less"
-        enough = max(highest * 10_000 // HASHES / 10_000, between)
-    raise DataError(f"{problem} at held_out_fraction = {fraction:g}: set it to {enough:g} or {change}")
 
 
 def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> None:

@@ -12,9 +12,9 @@ import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 from jaxtyping import Int64, Integer
 
-from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest
+from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest, shards_of
 from longmlm.data.vocabulary import SpecialTokens, Vocabulary
-from longmlm.errors import DataError, FolderError
+from longmlm.errors import FolderError
 from longmlm.folders import PARTIAL, sync, verify
 from longmlm.hubs.datasets import commit_of, download, rows_on_hub
 
@@ -176,9 +176,7 @@ def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:
     manifest = read_rows_manifest(folder)
     if verified:
         verify(folder, f"{split}/")
-    shards = sorted(folder / name for name in manifest.files if name.startswith(f"{split}/"))
-    if not shards:
-        raise DataError(f"{folder} holds no {split} rows")
+    shards = shards_of(manifest, split, folder)
     table = cast(Dataset, concatenate_datasets([Dataset.from_file(str(shard)) for shard in shards]))
     return Rows(cast(Dataset, table.select_columns(COLUMNS).with_format("arrow")), manifest, split)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from huggingface_hub import get_cached_repo_tree
@@ -81,13 +82,36 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
     return HubSnapshot(folder, tuple(names), commit, (note,) if note else ())
 
 
-def check_model(name: str, revision: str | None = None) -> None:
+def check_model(name: str, revision: str | None = None, with_weights: bool = True) -> None:
     """Raises the error that loading would raise if there is no such model, without downloading or loading it."""
     if is_folder(name):
         check_has_config(name, Path(name))
+        if with_weights:
+            check_has_weights(name, Path(name))
         return
     target = Target("hf", name, revision)
     huggingface.retry_download(target, lambda: huggingface.resolve(target))
+
+
+def checked_config(name: str, revision: str | None = None, with_weights: bool = True) -> SimpleNamespace | None:
+    """Checks a model as `check_model` does, and returns the keys of its config.json as attributes.
+
+    None where only loading can tell what the config means: it is damaged, has no model_type, or names code. Of a
+    repository, config.json is downloaded.
+    """
+    path: Path | None = Path(name) / CONFIG
+    if is_folder(name):
+        check_model(name, with_weights=with_weights)
+    else:
+        target = Target("hf", name, revision)
+        path = huggingface.retry_download(
+            target, lambda: huggingface.download_file(target, huggingface.resolve(target)[0], CONFIG)
+        )
+    try:
+        content = read_architecture(str(path)) if path else {}
+    except ModelError:
+        return None
+    return SimpleNamespace(**content) if "model_type" in content and "auto_map" not in content else None
 
 
 def model_card_of(name: str, commit: str | None) -> str:
@@ -121,6 +145,14 @@ def check_has_config(name: str, folder: Path) -> None:
         checkpoints = sorted(folder.glob("checkpoints/step-????????"))  # of a run
         example = f", such as {checkpoints[-1]}" if checkpoints else ""
         raise ModelError(f"{name} has no {CONFIG}: name the folder or repository of a model{example}")
+
+
+def check_has_weights(name: str, folder: Path) -> None:
+    """Raises ModelError if the model `name`, whose files are in the folder, has no weights."""
+    if not weight_paths(folder):
+        raise ModelError(
+            f"{name} has no model.safetensors or pytorch_model.bin: name the folder or repository of a model's weights"
+        )
 
 
 def read_architecture(config_file: str) -> dict[str, Any]:  # the keys depend on the family

@@ -1,27 +1,21 @@
 """The parts of a masked language model: the only module that knows where each family keeps its modules.
 
-To add a family, add its `model_type` to LearnedFamily if it has a learned position table and to OtherFamily if not, and
-a case to `parts_of`. Then describe a tiny tokenizer and config of the family in tests/support/families.py: all tests in
-tests/model run on it.
+To add a family, add in `families` its `model_type` to LearnedFamily if it has a learned position table and to
+OtherFamily if not, and here a case to `parts_of`. Then describe a tiny tokenizer and config of the family in
+tests/support/families.py: all tests in tests/model run on it.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, assert_never, cast, get_args
+from typing import Any, assert_never, cast
 
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from longmlm.errors import ModelError
+from longmlm.model.families import Family, LearnedFamily, ReleasedFamily, check_architecture
 
-LearnedFamily = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
-OtherFamily = Literal["modernbert", "deberta", "deberta-v2", "mpnet", "roformer", "nomic_bert", "eurobert"]
-Family = Literal[LearnedFamily, OtherFamily]
-ReleasedFamily = Literal["longformer"]  # which longmlm writes and measures, but neither extends nor trains further
 NUM_GLOBAL = "num_global_tokens"  # a key of our own in the config.json of a released Longformer
-LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
-FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +36,6 @@ class Architecture:
     decoder_bias: nn.Parameter | None
     position_offset: int
     num_positions: int
-
-
-def check_architecture(config: PretrainedConfig, name: str) -> None:
-    """Raises ModelError, with the reason, unless the model is an encoder of a supported family."""
-    family = config.model_type
-    if family not in FAMILIES:
-        supported = f"{', '.join(FAMILIES[:-1])} and {FAMILIES[-1]}"
-        remedy = "; if longmlm released it, take the checkpoint of its run" if family == "longformer" else ""
-        raise ModelError(f"{name} is a {family or 'nameless'} model: only {supported} models are supported{remedy}")
-    kind = getattr(config, "position_embedding_type", None) or "absolute"
-    if family in LEARNED_FAMILIES and kind != "absolute":
-        raise ModelError(f"{name} has {kind} positions, which transformers no longer computes for a {family} model")
-    if getattr(config, "is_decoder", False):
-        raise ModelError(
-            f"{name} is a decoder (is_decoder = true), whose attention is causal: take an encoder, or set is_decoder = "
-            "false in its config.json if these are an encoder's weights"
-        )
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:

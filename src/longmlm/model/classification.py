@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 
 from longmlm.batches.tasks import TaskBatch, documents_of
-from longmlm.model.architecture import LEARNED_FAMILIES, LearnedFamily
 from longmlm.model.chunks import ChunkClassifier
 from longmlm.model.encoding import LossSum, TaskObjective, input_starts
+from longmlm.model.families import LEARNED_FAMILIES, LearnedFamily
 from longmlm.model.loading import LoadedModel
 from longmlm.model.task_loading import config_of_labels, load_for_task
 from longmlm.settings.downstream import Arm

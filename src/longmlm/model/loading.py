@@ -24,9 +24,10 @@ from transformers import (
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.errors import ModelError
-from longmlm.hubs.models import check_has_config, read_architecture, snapshot_of, weight_paths
-from longmlm.model.architecture import architecture_of, check_architecture
+from longmlm.hubs.models import check_has_config, check_has_weights, read_architecture, snapshot_of, weight_paths
+from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried, read_carried
+from longmlm.model.families import check_architecture
 from longmlm.model.files import check_model_files
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.positions import sinusoidal_table
@@ -69,6 +70,7 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     folder = snapshot.folder
     check_has_config(name, folder)
     check_model_files(folder)
+    check_has_weights(name, folder)
     config, has_code = load_config(name, folder)
     check_architecture(config, name)
     if new_head:

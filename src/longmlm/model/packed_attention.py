@@ -25,7 +25,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from longmlm.model.architecture import LEARNED_FAMILIES
+from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.window import Block, Window
 
 ATTENTION_NAME = "longmlm"  # in transformers' registry

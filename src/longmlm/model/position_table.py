@@ -1,14 +1,14 @@
 """The learned position table of a model: find it, or replace it."""
 
 from dataclasses import dataclass
-from typing import assert_never, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from longmlm.errors import ModelError
-from longmlm.model.architecture import LEARNED_FAMILIES, OtherFamily, architecture_of
+from longmlm.model.architecture import architecture_of
+from longmlm.model.families import check_has_table, reason_against
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +27,15 @@ class PositionTable:
 
 def position_table_of(model: PreTrainedModel, name: str | None = None) -> PositionTable:
     """Returns the position table; raises ModelError, with the reason, for a model that has no learned one."""
-    parts, family = architecture_of(model), model.config.model_type
-    if reason := _reason_against(model):
-        name = name or model.name_or_path or type(model).__name__
-        raise ModelError(
-            f"{name} is a {family} model, which cannot be extended: it has {reason}; pretrain it at its own length, "
-            f"{parts.num_positions} tokens"
-        )
+    parts = architecture_of(model)
+    check_has_table(model.config, parts.num_positions, name or model.name_or_path or type(model).__name__)
     embeddings = cast(nn.Module, parts.encoder.embeddings)
     return PositionTable(embeddings, cast(nn.Embedding, embeddings.position_embeddings), parts.position_offset)
 
 
 def has_position_table(model: PreTrainedModel) -> bool:
     """Returns whether the model has a learned position table, which can be extended."""
-    return _reason_against(model) is None
-
-
-def _reason_against(model: PreTrainedModel) -> str | None:
-    if model.config.model_type in LEARNED_FAMILIES:
-        return "sinusoidal positions" if getattr(model.config, "sinusoidal_pos_embds", False) else None
-    family = cast(OtherFamily, model.config.model_type)
-    match family:
-        case "deberta" | "deberta-v2" | "mpnet":
-            return "relative positions"
-        case "modernbert" | "roformer" | "nomic_bert" | "eurobert":
-            return "rotary positions"
-        case _:
-            assert_never(family)
+    return reason_against(model.config) is None
 
 
 @torch.no_grad()

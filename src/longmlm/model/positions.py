@@ -8,6 +8,7 @@ from torch import Tensor
 
 from longmlm.artifacts.provenance import Extension
 from longmlm.errors import PositionsError
+from longmlm.model.planned_extension import check_num_positions
 
 
 def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> Float[Tensor, "positions width"]:
@@ -47,14 +48,6 @@ def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> F
         case _:
             assert_never(extension.initialisation)
     return table
-
-
-def check_num_positions(n: int, num_positions: int) -> None:
-    """Raises PositionsError unless n < num_positions <= n * n."""
-    if num_positions <= n:
-        raise PositionsError(f"num_positions = {num_positions}: the model already has {n} positions")
-    if num_positions > n**2:
-        raise PositionsError(f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most")
 
 
 def hierarchical_table(

@@ -11,7 +11,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ModelError, counted
 from longmlm.hubs.models import check_has_config, snapshot_of
-from longmlm.model.architecture import FAMILIES, NUM_GLOBAL, check_architecture
+from longmlm.model.architecture import NUM_GLOBAL
+from longmlm.model.families import FAMILIES, check_architecture
 from longmlm.model.files import check_model_files
 from longmlm.model.loading import (
     REBUILT_BUFFERS,

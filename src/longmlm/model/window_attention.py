@@ -22,7 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from longmlm.errors import ModelError
-from longmlm.model.architecture import LEARNED_FAMILIES
+from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.packed_attention import (
     AttentionOptions,
     ChunkedAttention,

@@ -21,6 +21,7 @@ from longmlm.errors import ReleaseError
 from longmlm.evaluation.frozen import FrozenRows, cut
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
+from longmlm.model.mlm import positions_at_a_time
 from longmlm.model.saving import full_disk_as_os_error
 from longmlm.release import reload
 from longmlm.release.export import TYPES, carried_in_type
@@ -114,7 +115,7 @@ class Proof:
         result = f"differ by at most {self.largest_difference:.1e}" if self.largest_difference else "are identical"
         lines = [
             *self.notes,
-            f"reloaded with plain transformers: logits {result}",
+            f"reloaded with plain transformers: outputs {result}",
         ]
         if self.onnx:
             lines += self.onnx.summary
@@ -124,12 +125,14 @@ class Proof:
 def prove(
     trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path, base_positions: int | None = None
 ) -> Proof:
-    """Loads the folder in a process without longmlm, and compares its logits with those of the trained model.
+    """Loads the folder in a process without longmlm, and compares its outputs with those of the trained model.
 
     Inputs are held-out tokens: one; as many as the base model reads (half the positions where there is none); as many
-    as there are positions (at most a few thousand); and a padded batch. The trained weights are rounded to the stored
-    type first. The code in the folder's card is run too. Raises ReleaseError when anything differs, is missing or
-    cannot be read.
+    as there are positions (at most a few thousand); and a padded batch. Where an input has more logits than are
+    computed at a time in training, the last hidden states are compared instead, and a short padded batch is one more
+    input: a head computes the logits of a position from its hidden state alone. The trained weights are rounded to the
+    stored type first. The code in the folder's card is run too. Raises ReleaseError when anything differs, is missing
+    or cannot be read.
     """
     model: torch.nn.Module = trained.model
     num_positions = architecture_of(trained.model).num_positions
@@ -182,23 +185,36 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) ->
 
 @torch.no_grad()
 def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -> dict[str, torch.Tensor]:
+    """Returns inputs and the model's outputs for their tokens: logits, or the last hidden states if they are many."""
     num_positions = min(architecture_of(model).num_positions, max(MAX_TOKENS, rows.row_length))
     held_out = torch.cat([torch.from_numpy(rows[row_id].input_ids) for row_id in range(min(MAX_ROWS, len(rows)))])
     longest = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
     num_base = min(base_positions or num_positions // 2, num_positions)
-    padded, mask = longest.repeat(2, 1), torch.ones(2, num_positions, dtype=torch.long)
-    padded[1, num_positions // 2 :], mask[1, num_positions // 2 :] = model.config.pad_token_id or 0, 0
+    pad, num_at_a_time = model.config.pad_token_id or 0, positions_at_a_time(model.config.vocab_size)
     inputs = {
-        "short": (longest[:, :1], mask[:1, :1]),
-        "base": (longest[:, :num_base], mask[:1, :num_base]),
-        "whole": (longest, mask[:1]),
-        "padded": (padded, mask),
+        "short": (longest[:, :1], torch.ones_like(longest[:, :1])),
+        "base": (longest[:, :num_base], torch.ones_like(longest[:, :num_base])),
+        "whole": (longest, torch.ones_like(longest)),
+        "padded": _padded(longest, pad),
     }
+    if 2 * num_positions > num_at_a_time > 1:
+        inputs["short_padded"] = _padded(longest[:, : num_at_a_time // 2], pad)
     tensors = {}
     for name, (input_ids, attention_mask) in inputs.items():
-        logits = model(input_ids=input_ids, attention_mask=attention_mask).logits[attention_mask == 1]
-        tensors |= {f"{name}.input_ids": input_ids, f"{name}.attention_mask": attention_mask, f"{name}.logits": logits}
+        computed, output = model, "logits"
+        if input_ids.numel() > num_at_a_time:
+            computed, output = architecture_of(model).encoder, "last_hidden_state"
+        found = getattr(computed(input_ids=input_ids, attention_mask=attention_mask), output)[attention_mask == 1]
+        tensors |= {f"{name}.input_ids": input_ids, f"{name}.attention_mask": attention_mask, f"{name}.{output}": found}
     return tensors
+
+
+def _padded(row: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns token ids and attention mask of a batch of the row and its first half."""
+    half = row.shape[1] // 2
+    input_ids, attention_mask = row.repeat(2, 1), torch.ones(2, row.shape[1], dtype=torch.long)
+    input_ids[1, half:], attention_mask[1, half:] = pad, 0
+    return input_ids, attention_mask
 
 
 @torch.no_grad()
@@ -207,7 +223,7 @@ def _onnx_reference(
 ) -> dict[str, torch.Tensor]:
     """Returns the encoder's outputs for the inputs of the reference, and held-out rows masked as in an evaluation."""
     encode, tensors = Embeddings(architecture_of(model).encoder, trained.carried.embedding), {}
-    for name in [key.removesuffix(".logits") for key in reference if key.endswith(".logits")]:
+    for name in [key.removesuffix(".input_ids") for key in reference if key.endswith(".input_ids")]:
         mask = reference[f"{name}.attention_mask"]
         hidden, *embedding = encode(reference[f"{name}.input_ids"], mask)
         tensors[f"{name}.last_hidden_state"] = hidden[mask == 1]
@@ -231,7 +247,7 @@ def _check(proof: Proof, num_positions: int, is_tied: bool) -> None:
     """Raises ReleaseError with everything that is wrong."""
     problems = [f"altered weights {proof.not_carried[:2]}"] if proof.not_carried else []
     if not proof.largest_difference <= TOLERANCE:
-        problems.append(f"logits differ by {proof.largest_difference:.2e}")
+        problems.append(f"outputs differ by {proof.largest_difference:.2e}")
     problems += proof.onnx.problems if proof.onnx else []
     if proof.decoder_is_tied != is_tied:
         problems.append(f"the decoder is {'not ' if is_tied else ''}tied to the embeddings")

@@ -29,17 +29,20 @@ Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of ids and mas
 
 @torch.no_grad()
 def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
-    """Returns the largest difference of logits, missing and unexpected weights, and fill-mask's answer on the text."""
+    """Returns the largest difference of outputs, missing and unexpected weights, and fill-mask's answer on the text."""
     model, info = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     tensors = load_file(reference)
     carried = {key.removeprefix(CARRIED): value for key, value in tensors.items() if key.startswith(CARRIED)}
 
-    def logits_of(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return task_output(model.eval(), input_ids, attention_mask, **global_mask(model, input_ids))
+    def outputs_of(part: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return task_output(part, input_ids, attention_mask, **global_mask(model, input_ids))
 
+    logits_of, states_of = partial(outputs_of, model.eval()), partial(outputs_of, model.base_model)
     # before the pipeline, which moves the model to a GPU if there is one
     difference = largest_difference(logits_of, tensors, "logits")
+    if any(key.endswith(".last_hidden_state") for key in tensors):
+        difference = torch.tensor([difference, largest_difference(states_of, tensors, "last_hidden_state")]).max()
     onnx = compare_onnx(Path(folder), tensors) if (Path(folder) / MLM).is_file() else None
     encoded = tokenizer(text, return_tensors="pt")
     if global_mask(model, encoded["input_ids"]):  # which the pipeline does not pass
@@ -48,7 +51,7 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     else:
         answer = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)[0]["token_str"]
     return {
-        "largest_difference": difference,
+        "largest_difference": float(difference),
         "missing": sorted(info["missing_keys"]),
         "unexpected": sorted(set(info["unexpected_keys"]) - carried.keys()),
         "not_carried": sorted(key for key, value in carried.items() if not is_stored(Path(folder), key, value)),

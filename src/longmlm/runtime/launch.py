@@ -18,7 +18,7 @@ from torch.distributed import DistError, TCPStore
 from transformers.integrations import unset_hf_deepspeed_config
 
 from longmlm.errors import TrainingError
-from longmlm.processes import end_with_parent
+from longmlm.processes import check_num_processes, end_with_parent
 from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -74,11 +74,7 @@ def _check_num_processes(actual: int, required: int | None) -> None:
             f"accelerate launch was to start {requested} processes and started only {actual}: use a config from "
             "configs/accelerate, because distributed_type decides how many are started"
         )
-    if required not in (None, actual):
-        raise TrainingError(
-            f"runtime.num_processes is {required}, but {actual} were started: use an Accelerate config that starts "
-            "that many"
-        )
+    check_num_processes(actual, required)
 
 
 def _join_new_store(seconds: float = 600) -> None:

@@ -1,21 +1,18 @@
 """The extend stage: writes a long checkpoint from a base model."""
 
-from dataclasses import fields
 from pathlib import Path
 
 from transformers import PreTrainedConfig
 
 from longmlm.artifacts.provenance import Extension, ModelSource
-from longmlm.errors import PositionsError
 from longmlm.folders import check_absent
 from longmlm.model.architecture import architecture_of
-from longmlm.model.extension import ExtensionReport, check_extendable, check_keeps_window, write_extension
+from longmlm.model.extension import ExtensionReport, write_extension
 from longmlm.model.loading import load_model
+from longmlm.model.planned_extension import planned_extension
 from longmlm.model.terms import read_terms
 from longmlm.release.longformer import longformer_problem
-from longmlm.settings.extend import USED_BY, ExtendConfig, ExtendRecipe
-
-POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
+from longmlm.settings.extend import ExtendConfig
 
 
 def extend(config: ExtendConfig) -> None:
@@ -23,11 +20,9 @@ def extend(config: ExtendConfig) -> None:
     output, recipe = Path(config.output), config.recipe
     check_absent(output)
     base = load_model(config.base, config.revision, recipe.new_head, recipe.seed)
-    check_extendable(base.provenance, config.base)
     source, n = ModelSource(name=config.base, revision=base.revision), architecture_of(base.model).num_positions
+    extension = planned_extension(recipe, source, base.provenance, base.model.config, n)
     terms = read_terms(recipe.add_tokens, base.tokenizer, source) if recipe.add_tokens is not None else None
-    extension = extension_of(recipe, source, n)
-    check_keeps_window(base.provenance, extension, config.base)
     report = write_extension(base, extension, output, terms)
     for note in (*base.notes, *base.carried.lines):
         print(note)
@@ -41,20 +36,6 @@ def extend(config: ExtendConfig) -> None:
     expected = " (expected: trained rows change)" if extension and extension.changes_trained_rows else ""
     print(f"largest difference of a logit on inputs of up to {n} tokens: {report.largest_difference:.3}{expected}")
     print(f"{'long checkpoint' if extension else 'checkpoint'}: {output}")
-
-
-def extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Extension | None:
-    """Returns how the positions are extended; None if only tokens are added.
-
-    Raises PositionsError for settings of new positions if there are none.
-    """
-    if not recipe.keeps_positions(base_positions):
-        return Extension.of(recipe, base, base_positions)
-    defaults = {item.name: item.default for item in fields(recipe)}
-    for name in POSITION_SETTINGS:
-        if getattr(recipe, name) != defaults[name]:
-            raise PositionsError(f"{name} is for new positions, but the model keeps its {base_positions}: remove it")
-    return None
 
 
 def window_note(extension: Extension) -> str:

@@ -1,0 +1,71 @@
+"""Model families: which are supported, which can be extended, and how many positions a config gives; without torch.
+
+Here, a config is transformers' own or the keys of a config.json as attributes: both have the same names.
+"""
+
+from typing import Any, Literal, assert_never, cast, get_args
+
+from longmlm.errors import ModelError
+
+LearnedFamily = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
+OtherFamily = Literal["modernbert", "deberta", "deberta-v2", "mpnet", "roformer", "nomic_bert", "eurobert"]
+Family = Literal[LearnedFamily, OtherFamily]
+ReleasedFamily = Literal["longformer"]  # which longmlm writes and measures, but neither extends nor trains further
+LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+
+def check_architecture(config: Any, name: str) -> None:
+    """Raises ModelError, with the reason, unless the model is an encoder of a supported family."""
+    family = config.model_type
+    if family not in FAMILIES:
+        supported = f"{', '.join(FAMILIES[:-1])} and {FAMILIES[-1]}"
+        remedy = "; if longmlm released it, take the checkpoint of its run" if family == "longformer" else ""
+        raise ModelError(f"{name} is a {family or 'nameless'} model: only {supported} models are supported{remedy}")
+    kind = getattr(config, "position_embedding_type", None) or "absolute"
+    if family in LEARNED_FAMILIES and kind != "absolute":
+        raise ModelError(f"{name} has {kind} positions, which transformers no longer computes for a {family} model")
+    if getattr(config, "is_decoder", False):
+        raise ModelError(
+            f"{name} is a decoder (is_decoder = true), whose attention is causal: take an encoder, or set is_decoder = "
+            "false in its config.json if these are an encoder's weights"
+        )
+
+
+def reason_against(config: Any) -> str | None:
+    """Returns why a model of a supported family has no learned position table; None if it has one."""
+    if config.model_type in LEARNED_FAMILIES:
+        return "sinusoidal positions" if getattr(config, "sinusoidal_pos_embds", False) else None
+    family = cast(OtherFamily, config.model_type)
+    match family:
+        case "deberta" | "deberta-v2" | "mpnet":
+            return "relative positions"
+        case "modernbert" | "roformer" | "nomic_bert" | "eurobert":
+            return "rotary positions"
+        case _:
+            assert_never(family)
+
+
+def check_has_table(config: Any, num_positions: int, name: str) -> None:
+    """Raises ModelError, with the reason, for a model of a supported family without a learned position table."""
+    if reason := reason_against(config):
+        raise ModelError(
+            f"{name} is a {config.model_type} model, which cannot be extended: it has {reason}; pretrain it at its own "
+            f"length, {num_positions} tokens"
+        )
+
+
+def usable_positions(config: Any) -> int | None:
+    """Returns the positions that are not reserved in a model of a supported family; None if a key for it is missing.
+
+    They are those that `parts_of` counts in the loaded model, where the reserved ones are read from its modules.
+    """
+    num_rows, padding = getattr(config, "max_position_embeddings", None), -1
+    match cast(Family, config.model_type):
+        case "roberta" | "xlm-roberta" | "camembert":
+            padding = getattr(config, "pad_token_id", None)
+        case "mpnet":
+            padding = 1  # transformers does not ask its config
+        case _:
+            pass
+    return num_rows - padding - 1 if isinstance(num_rows, int) and isinstance(padding, int) else None

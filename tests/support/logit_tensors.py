@@ -1,0 +1,31 @@
+"""The size of the tensors of logits that are made."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+class LogitTensors(TorchDispatchMode):
+    """Records of how many positions each tensor holds logits in memory: tensors with a dimension of the vocabulary.
+
+    The model's weights, as they are or transposed, are not counted.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.num_words = model.get_input_embeddings().num_embeddings
+        shapes = {tuple(parameter.shape) for parameter in model.parameters()}
+        self.weights = shapes | {shape[::-1] for shape in shapes}
+        self.positions: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for one in tree_iter(output):
+            if isinstance(one, torch.Tensor) and self.num_words in one.shape and tuple(one.shape) not in self.weights:
+                stored = one.untyped_storage().nbytes() // one.element_size()  # fewer than it has if it is expanded
+                self.positions.add(min(one.numel(), stored) // self.num_words)
+        return output
