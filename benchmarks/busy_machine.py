@@ -1,8 +1,8 @@
-"""Training beside other jobs: longmlm's idle threads compared with OpenMP's default, which spins for longer.
+"""Training while other jobs use the cores: longmlm, whose idle threads soon sleep, compared with OpenMP's default.
 
-Two processes without end take as much of two cores as they can get, while `longmlm pretrain` trains the bundled model.
-The peer is the same command with GOMP_SPINCOUNT=300000, GNU OpenMP's default; longmlm sets 1000. The second comparison
-has the machine to itself.
+Two endless loops take as much of the cores as they can get while `longmlm pretrain` trains the bundled model. The peer
+is the same command with GOMP_SPINCOUNT=300000, GNU OpenMP's default; longmlm sets 1000. The second comparison runs
+without the loops.
 
     python benchmarks/busy_machine.py [--quick]
 """
@@ -50,15 +50,15 @@ def training(rows: Path, num_jobs: int, variables: dict[str, str]) -> Callable[[
 
 
 def comparisons(rows: Path) -> list[Comparison]:
-    """Returns the comparison beside other jobs, and the one without."""
+    """Returns the comparison with other jobs, and the one without."""
     return [
         Comparison(
-            f"the bundled model, {ROWS_PER_STEP} x {LENGTH} tokens, {words}",
+            f"the bundled model, {ROWS_PER_STEP} x {LENGTH} tokens, {condition}",
             Way("longmlm", partial(training, rows, num_jobs, {}), result),
             Way("OpenMP's default", partial(training, rows, num_jobs, {"GOMP_SPINCOUNT": DEFAULT_SPINS}), result),
             aim=aim,
         )
-        for num_jobs, words, aim in ((NUM_JOBS, f"beside {NUM_JOBS} busy processes", 1.2), (0, "alone", 0.95))
+        for num_jobs, condition, aim in ((NUM_JOBS, f"beside {NUM_JOBS} busy processes", 1.2), (0, "alone", 0.95))
     ]
 
 

@@ -18,8 +18,8 @@ esac
 
 mkdir -p out
 : > out/gpu.jsonl
-# Parts and their seconds, imports included; a part that runs out of time keeps what it has measured. With 5 s for each
-# kill, 555 in total: 45 s are left for importing torch before the first part and in the table.
+# Each part and its time limit in seconds, imports included; what a part measured before its limit is kept. With 5 s to
+# kill each part they take at most 555 s: 45 s are left for the check before and the table after.
 for part in kernels:50 parity:55 speed:100 compiled:155 memory:170; do
   timeout --kill-after 5 "${part#*:}" python benchmarks/gpu.py "${part%:*}" >> out/gpu.jsonl ||
     echo "warning: the part ${part%:*} failed or took more than ${part#*:} s" >&2

@@ -2,8 +2,7 @@
 
 Each side runs several times, alternately, in fresh processes. Prints medians, ratio and peak memory. The last line is a
 JSON object: name, is_quick, shape, ours, peer, ratio, unit, aim, met, memory, and `others` for further shapes. `ratio`
-says how many times as good as the peer's our figure is: ours divided by the peer's for tokens/s, the inverse for
-seconds.
+is our figure divided by the peer's, or the inverse for seconds: above 1 is better.
 """
 
 import argparse
@@ -160,8 +159,8 @@ def run(name: str, description: str, full: Sequence[Comparison], quick: Sequence
 def print_results(name: str, results: Sequence[Result], **more: object) -> None:
     """Prints the JSON line: the first result, the rest under `others`, and whatever else the script measured."""
     first, *others = map(asdict, results)
-    found = {"name": name, "is_quick": QUICK in sys.argv, **first, **more, **({"others": others} if others else {})}
-    print(json.dumps(found, default=asdict))
+    line = {"name": name, "is_quick": QUICK in sys.argv, **first, **more, **({"others": others} if others else {})}
+    print(json.dumps(line, default=asdict))
 
 
 def _text(figure: float) -> str:

@@ -6,8 +6,9 @@ rows, repeated until there are 12 million, and read, mask and collate the batch 
 comparison is between longmlm after ten million rows and after ten. A figure is the number of tokens in that batch,
 divided by the seconds since the rows were opened.
 
-The third comparison launches `longmlm pretrain`, which resumes a run of the bundled model after ten million rows and
-after ten, and takes the seconds until its first step is logged. --quick measures the same, in fewer rounds.
+The third comparison resumes a run of the bundled model with `longmlm pretrain`, after ten million rows and after ten,
+and takes the seconds from launch until the first step after resuming is logged. --quick measures the same, in fewer
+rounds.
 
     python benchmarks/start_up.py [--quick]
 """
@@ -39,14 +40,11 @@ from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.training.run_folder import checkpoint_folder
 
-MODEL, TEXT, LENGTH = (
-    "src/longmlm/bundled/roberta-mini",
-    "src/longmlm/bundled/text/demo.jsonl",
-    128,
-)  # as many tokens as the model reads
+MODEL, TEXT = "src/longmlm/bundled/roberta-mini", "src/longmlm/bundled/text/demo.jsonl"
+LENGTH = 128  # tokens; the most that the bundled model reads
 NUM_ROWS, EARLY, LATE = 12_000_000, 10, 10_000_000
 ROWS_PER_STEP = 10
-NUM_STEPS = 1000  # of the run that is resumed; it ends long before
+NUM_STEPS = 1000  # of the run that is resumed; it is killed long before
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +122,8 @@ def pretrain_command(run: Path, rows: Path, more: Mapping[str, float]) -> list[s
     return [sys.executable, "-m", "longmlm", "pretrain", *arguments]
 
 
-def pretrain(run: Path, rows: Path, last_step: int) -> None:
-    """Starts or resumes a run, and kills it when this step is logged and the first is saved."""
+def train_until(run: Path, rows: Path, last_step: int) -> None:
+    """Starts or resumes a run, and kills it once `last_step` is logged; if that is 1, once its checkpoint is saved."""
     save_every = 1 if last_step == 1 else NUM_STEPS
     options = {
         "recipe.num-steps": NUM_STEPS,
@@ -144,24 +142,24 @@ def pretrain(run: Path, rows: Path, last_step: int) -> None:
 
 
 def launch(run: Path, rows: Path, cursor: int) -> Callable[[], int]:
-    """Returns a function that resumes a copy of the run, as if it had consumed `cursor` rows, up to its second step."""
+    """Returns a function that resumes a copy of the run at this cursor, and kills it after one step."""
     resumed = Path(tempfile.mkdtemp()) / "run"
     shutil.copytree(run, resumed)
-    with rewritten_folder(checkpoint_folder(resumed, 1)) as partial:
-        shutil.copytree(checkpoint_folder(run, 1), partial, dirs_exist_ok=True)
-        saved = artifact.read(CheckpointState, partial / CheckpointState.FILE)
+    with rewritten_folder(checkpoint_folder(resumed, 1)) as unfinished:
+        shutil.copytree(checkpoint_folder(run, 1), unfinished, dirs_exist_ok=True)
+        saved = artifact.read(CheckpointState, unfinished / CheckpointState.FILE)
         moved = replace(saved, state=replace(saved.state, cursor=cursor))
-        artifact.write(partial / CheckpointState.FILE, moved)
+        artifact.write(unfinished / CheckpointState.FILE, moved)
 
     def work() -> int:
-        pretrain(resumed, rows, 2)
+        train_until(resumed, rows, 2)
         return 0
 
     return work
 
 
 def comparisons(folder: Path, run: Path) -> list[Comparison]:
-    """Returns the three comparisons, of these rows and of a run with one step."""
+    """Returns the three comparisons; `run` is the folder of a run that has made one step."""
     late = Way("longmlm, after 10,000,000 rows", partial(ours, folder, LATE))
     skipping = Way("Trainer, after 10,000,000 rows", partial(theirs, folder, LATE))
     early = Way("longmlm, after 10 rows", partial(ours, folder, EARLY))
@@ -181,6 +179,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         rows, started = Path(scratch) / "rows", Path(scratch) / "run"
         in_a_process(make_rows, rows)
-        pretrain(started, rows, 1)
+        train_until(started, rows, 1)
         compared = comparisons(rows, started)
         run("start-up", __doc__ or "", compared, compared)

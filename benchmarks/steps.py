@@ -41,7 +41,7 @@ from longmlm.training.backend import PlainBackend
 
 TOKENIZER = "src/longmlm/bundled/roberta-mini"  # token ids are drawn from this vocabulary; the model's may be larger
 RATE = 1e-5
-WARM_UP_STEPS = 2  # in the first, memory is allocated and operations are prepared; in the second, some of it still is
+WARM_UP_STEPS = 2  # the first allocates memory and prepares operations, the second still does some of it
 
 
 def roberta_config(num_layers: int, width: int, vocabulary: int, num_positions: int) -> RobertaConfig:

@@ -38,7 +38,7 @@ def longmlm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, {"GOMP_SPINCOUNT": "1000"}),
     ],
 )
-def test_threads_sleep_early_and_few_kernels_are_kept_unless_the_user_sets_otherwise(
+def test_idle_threads_sleep_early_and_few_kernels_are_cached_unless_the_user_sets_otherwise(
     given: dict[str, str], added: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     names = [name for names, _ in CPU_DEFAULTS for name in names]

@@ -53,11 +53,14 @@ TEXTS = {
     "of the other tables.",
     "evaluation": "Masked-token accuracy of held-out rows.",
     "start-up": "Resuming after ten million rows: tokens of the first global batch, divided by the time until it is "
-    "ready. longmlm computes where to go on; the Trainer iterates over all earlier batches.",
+    "ready. longmlm computes where to go on; the Trainer iterates over all earlier batches. The last row is the time "
+    "from launch until the first step after resuming is logged.",
+    "busy machine": "Training while two endless loops use the cores, and without them. The peer is the same command "
+    "with OpenMP's default, under which an idle thread spins longer before it sleeps.",
     "growth": "The same number of tokens, cut into shorter and longer rows. The exponent says how the time of a row "
     "grows with its length: 1 is linear, 2 quadratic. Su (2020) calls the growth near-linear up to 2048 tokens; we "
-    "set the limit of near-linear at 1.2. The last table has FLOP, time and peak memory per token of a step of 8,192 "
-    "tokens; the formula's time is that at the FLOP/s measured at 512 tokens without dropout.",
+    "set the limit of near-linear at 1.2. The last table gives FLOP, time and peak memory per token. The formula's "
+    "time assumes the FLOP/s measured at 512 tokens without dropout.",
     "profile": "The peer is the fastest bf16 matrix product on the same machine; the ratio is the share of it that a "
     "training step reaches, by the FLOP formula of `src/longmlm/model/cost.py`.",
     "generated positions": "Positions computed in each forward pass, compared with materialized ones.",
@@ -74,27 +77,27 @@ TEXTS = {
 NO_GAIN = """\
 ## What did not pay off
 
-- Attention in chunks with scores in fp32: 29 % slower. A mask of new random numbers for each chunk takes as long as the
-  rest of its forward pass. FlexAttention has no backward pass on CPUs ([decision
-  14](decisions/0014-packed-batches.md)).
+- Scores in fp32 instead of bf16 in longmlm's chunked attention on a CPU: 29 % slower. FlexAttention on a CPU: it has no
+  backward pass there ([decision 14](decisions/0014-packed-batches.md)).
 - torch.compile on a CPU (`docs/experiments/scripts/variants.py`, RoBERTa-base in bf16 with dropout 0.1):
   compiling the feed-forward layers is 9 % faster if all rows have 1536 tokens (600 against 550 tokens/s), but no faster
   on rows of different lengths, such as packed ones (600 against 598); compiling whole layers is 5 % faster with dropout
   and 13 % slower without.
-- One matrix product for queries, keys and values takes 25.7 ms, three separate ones 22.4 ms. Casting the weights of all
-  layers to bf16 once per step instead of once per micro-batch saves at most 15 ms of a step of 2,800 ms.
-- Keeping freed memory in the process (glibc's mallopt, without mmap and trimming): steps on rows of 1536 tokens have no
-  page faults after the third and are 7 to 14 % faster. On rows of different lengths they are no faster, and memory
-  grows without end (TODO).
-- Computing accuracy without its own pass over the logits: loss and accuracy together are less than 2 % of a step.
+- One matrix product for queries, keys and values instead of three: 25.7 ms instead of 22.4 ms.
+- Casting the weights of all layers to bf16 once per step instead of once per micro-batch: saves at most 15 ms of a step
+  of 2,800 ms.
+- Keeping freed memory in the process (glibc's allocator set never to use mmap and never to return memory): on rows of
+  1536 tokens, steps have no page faults from the fourth on and are 7 to 14 % faster. On rows of different lengths,
+  MEASURED.
+- Computing accuracy in the same pass over the logits as the loss: the two together take 1 to 2 % of a step.
 - Huge pages for tensors (`THP_MEM_ALLOC_ENABLE=1`): a tenth of the page faults, but training steps of RoBERTa-base on
   1536 tokens are 9 to 19 % slower with dropout 0.1 and 4 to 12 % slower without (two rounds, 2026-11-23).
 - More than 2,048 tokens in a micro-batch on a CPU: no faster ([experiment
   6](experiments/0006-plan-against-reality.md)).
-- One matrix product times a constant as an estimate of speed: training reached 3 to 60 % of it, depending on the
-  shape ([experiment 6](experiments/0006-plan-against-reality.md)).
-- Materialized instead of generated positions for speed: any difference is within the spread ([experiment
-  4](experiments/0004-memory-of-prepare.md)).
+- Estimating the speed of training as a constant share of the speed of a matrix product: the share varied from 3 to
+  60 %, depending on the shape ([experiment 6](experiments/0006-plan-against-reality.md)).
+- Storing the extended position table instead of computing it in each forward pass: any difference in speed is within
+  the spread of the measurements ([experiment 4](experiments/0004-memory-of-prepare.md)).
 """
 
 
@@ -167,22 +170,22 @@ def _extra_row(extra: str, line: dict[str, Any]) -> str:
     return f"| {line['measured']} | {line['exponent']:.2f} | {verdict} | {line['quadratic_share']:.0%} |"
 
 
-def _growth_table(one: dict[str, Any]) -> Iterator[str]:
+def _growth_table(benchmark: dict[str, Any]) -> Iterator[str]:
     """Yields the verdict on near-linear growth, and a table of FLOP, time and memory per token by row length."""
-    formula, *measured = one["growth"]
+    formula, *measured = benchmark["growth"]
     verdict = "confirmed" if all(line["is_near_linear"] for line in measured) else "refuted"
     exponents = " and ".join(f"{line['exponent']:.2f}" for line in measured)
-    yield f"Near-linear growth is {verdict}: exponents of {exponents}, {formula['exponent']:.2f} by the formula."
+    yield f"Near-linear growth is {verdict}: the exponents are {exponents}, {formula['exponent']:.2f} by the formula."
     yield ""
-    head = "row length | GFLOP per token | ms by the formula"
-    yield f"| {head} | ms, dropout 0 | ms, dropout 0.1 | MiB, dropout 0 | MiB, dropout 0.1 |"
+    yield "| per token: | GFLOP | ms by formula | ms, dropout 0 | ms, dropout 0.1 | MiB, dropout 0 | MiB, dropout 0.1 |"
     yield f"|{'---:|' * 7}"
-    lengths, flops, entries = one["row_lengths"], one["flop_per_token"], _entries(one)
-    halves = entries[: len(lengths)], entries[len(lengths) :]
-    for length, flop, *pair in zip(lengths, flops, *halves, strict=True):
+    lengths, flops, entries = benchmark["row_lengths"], benchmark["flop_per_token"], _entries(benchmark)
+    without_dropout, with_dropout = entries[: len(lengths)], entries[len(lengths) :]
+    for length, flop, *pair in zip(lengths, flops, without_dropout, with_dropout, strict=True):
         milliseconds = [1e3 / entries[0]["ours"] * flop / flops[0], *(1e3 / entry["ours"] for entry in pair)]
-        mebibytes = [entry["ours_gib"] * 1024 / one["num_tokens"] for entry in pair]
-        cells = [f"{length:,}", f"{flop / 1e9:.2f}", *(f"{value:.2f}" for value in (*milliseconds, *mebibytes))]
+        num_tokens = benchmark["num_tokens"] // length * length
+        mebibytes = [entry["ours_gib"] * 1024 / num_tokens for entry in pair]
+        cells = [f"rows of {length:,}", f"{flop / 1e9:.2f}", *(f"{value:.2f}" for value in (*milliseconds, *mebibytes))]
         yield f"| {' | '.join(cells)} |"
 
 

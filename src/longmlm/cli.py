@@ -50,11 +50,11 @@ OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
 }
-# Set before torch is imported, unless the user has set one of the names.
+# Environment variables that are read when torch is imported: the first is set unless one of them is already set.
 CPU_DEFAULTS = (
-    # After 1,000 spins an idle thread of OpenMP sleeps; by default it spins for longer and takes cores from other jobs.
+    # An idle OpenMP thread sleeps after 1,000 spins; by default it spins longer and takes cores from other jobs.
     (("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"), "1000"),
-    # oneDNN keeps the kernels of 128 shapes; by default 1,024. Rows of different lengths need new kernels in each step.
+    # oneDNN caches kernels for 128 shapes; for 1,024, its default, rows of different lengths take gigabytes.
     (("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"), "128"),
 )
 

@@ -1,6 +1,7 @@
-"""Checks what a command's settings name and ask for, before torch and transformers are imported, which takes seconds.
+"""Checks a command's settings and the inputs that they name, before torch and transformers are imported.
 
-The functions called here are those that the stages themselves call later, so that each problem has one message.
+Those imports take seconds. The functions called here are those that the stages themselves call later, so that each
+problem has one message.
 """
 
 from collections.abc import Collection
@@ -19,12 +20,12 @@ from longmlm.data.vocabulary import term_lines, tokenizer_folder
 from longmlm.errors import FolderError
 from longmlm.folders import check_absent
 from longmlm.hubs.datasets import rows_on_hub
-from longmlm.hubs.models import check_model, checked_config, local_weights, read_architecture
+from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
 from longmlm.hubs.publish import check_can_publish
-from longmlm.model.families import check_architecture, usable_positions
+from longmlm.model.families import check_architecture, num_usable_positions
 from longmlm.model.planned_extension import planned_extension
 from longmlm.model.tfidf import check_sklearn_installed
-from longmlm.processes import check_num_processes, started_processes
+from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.reports.evaluation import check_output
 from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
@@ -38,11 +39,11 @@ from longmlm.settings.results import result_of
 from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints
 from longmlm.training.tracker import check_installed
 
-QUICKLY_READ_BYTES = 4_000_000  # a few hundredths of a second
+QUICKLY_READ_BYTES = 4_000_000  # larger corpora are not read for their splits; this much takes hundredths of a second
 
 
 def check_inputs(config: Any) -> None:
-    """Raises a UserError for the first of a command's settings that names or asks for what cannot be used.
+    """Raises a UserError for the first setting that names something unusable or asks for something impossible.
 
     Contents are read only where that takes no time: a stage may still refuse what these checks accept.
     """
@@ -70,19 +71,19 @@ def check_inputs(config: Any) -> None:
 def _check_pipeline(config: ResolvedPipeline) -> None:
     """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
     made = {str(result_of(stage)) for stage in config.stages.values()}
-    with_weights = not isinstance(config, PlanConfig)
+    needs_weights = not isinstance(config, PlanConfig)
     for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
         match stage:
             case PrepareConfig():
                 _check_corpus(stage, made)
                 _check_splits(stage)
             case ExtendConfig():
-                _check_extend(stage, with_weights)
+                _check_extend(stage, needs_weights)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
-                _check_start(stage.start, made, with_weights)
+                _positions_of_start(stage.start, made, needs_weights)
             case EvaluateConfig():
-                _check_models([stage.base], made, with_weights=with_weights)
+                _check_models([stage.base], made, needs_weights=needs_weights)
             case ReleaseConfig():
                 pass  # it reads what the other stages make
 
@@ -105,17 +106,17 @@ def _check_splits(config: PrepareConfig) -> None:
         check_splits(config.recipe, plan_slices(sources, config.recipe.slice_bytes))
 
 
-def _check_extend(config: ExtendConfig, with_weights: bool = True) -> None:
+def _check_extend(config: ExtendConfig, needs_weights: bool = True) -> None:
     check_absent(Path(config.output))
-    model = checked_config(config.base, config.revision, with_weights)
+    model_config = config_of_model(config.base, config.revision, needs_weights)
     if config.recipe.add_tokens is not None:
         term_lines(config.recipe.add_tokens)
-    if model is None:
+    if model_config is None:
         return
-    check_architecture(model, config.base)
-    if (num_positions := usable_positions(model)) is not None:
-        about = read_provenance(config.base) if Path(config.base).is_dir() else Provenance()
-        planned_extension(config.recipe, ModelSource(name=config.base), about, model, num_positions)
+    check_architecture(model_config, config.base)
+    if (num_positions := num_usable_positions(model_config)) is not None:
+        provenance = read_provenance(config.base) if Path(config.base).is_dir() else Provenance()
+        planned_extension(config.recipe, ModelSource(name=config.base), provenance, model_config, num_positions)
 
 
 def _check_downstream(config: DownstreamConfig) -> None:
@@ -131,42 +132,42 @@ def _check_downstream(config: DownstreamConfig) -> None:
             _check_models([arm.model], revision=arm.revision)
 
 
-def _check_rows(name: str) -> RowsManifest | None:
+def _manifest_of_rows(name: str) -> RowsManifest | None:
     """Returns the manifest of rows in a folder; None for rows on a hub."""
     return read_rows_manifest(Path(name)) if rows_on_hub(name) is None else None
 
 
 def _check_pretrain(config: PretrainConfig) -> None:
     check_installed(config.tracking.tracker)
-    if (started := started_processes()) is not None:
+    if (started := num_started_processes()) is not None:
         check_num_processes(started, config.runtime.num_processes)
-    manifest = _check_rows(config.rows)
+    manifest = _manifest_of_rows(config.rows)
     if manifest is not None:
         for split in SPLITS:
             shards_of(manifest, split, Path(config.rows))
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
-    num_positions = _check_start(config.start)
+    num_positions = _positions_of_start(config.start)
     if manifest and num_positions is not None:
         name = config.start.checkpoint or str(config.start.tokenizer)
         check_rows_fit_positions(manifest.plan.row_length, num_positions, name)
 
 
-def _check_start(start: Start, made: Collection[str] = (), with_weights: bool = True) -> int | None:
+def _positions_of_start(start: Start, made: Collection[str] = (), needs_weights: bool = True) -> int | None:
     """Returns the usable positions of the model that training starts from; None if only loading can tell."""
     if start.checkpoint is None:
         name = str(start.architecture)
         config = SimpleNamespace(**read_architecture(name))
         tokenizer_folder(str(start.tokenizer))
-        config.pad_token_id = None  # that of the tokenizer takes its place
+        config.pad_token_id = None  # training takes it from the tokenizer
     elif str(Path(name := start.checkpoint)) in made or _is_run(name):
         return None
     else:
-        config = checked_config(name, start.revision, with_weights)
+        config = config_of_model(name, start.revision, needs_weights)
     if not hasattr(config, "model_type"):
         return None
     check_architecture(config, name)
-    return usable_positions(config)
+    return num_usable_positions(config)
 
 
 def _check_evaluate(config: EvaluateConfig) -> None:
@@ -175,7 +176,7 @@ def _check_evaluate(config: EvaluateConfig) -> None:
         evaluations_of(Path(config.run))
     if config.long_after and not _is_run(config.long_after):
         local_weights(config.long_after)
-    _check_rows(config.rows)
+    _manifest_of_rows(config.rows)
     _check_models([config.base, config.long_before])
 
 
@@ -186,17 +187,17 @@ def _check_release(config: ReleaseConfig) -> None:
     if not config.follow and not is_trial and not _is_run(config.model):
         local_weights(config.model)
     if config.rows:
-        _check_rows(config.rows)
+        _manifest_of_rows(config.rows)
     if config.evaluation and not config.follow:
         evaluation_in(Path(config.evaluation))
 
 
 def _check_models(
-    names: Collection[str | None], made: Collection[str] = (), revision: str | None = None, with_weights: bool = True
+    names: Collection[str | None], made: Collection[str] = (), revision: str | None = None, needs_weights: bool = True
 ) -> None:
     for name in names:
         if name is not None and str(Path(name)) not in made and not _is_run(name):
-            check_model(name, revision, with_weights)
+            check_model(name, revision, needs_weights)
 
 
 def _is_run(name: str) -> bool:

@@ -16,7 +16,7 @@ from longmlm.errors import FolderError, TrainingError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-OTHER_LAUNCHERS = {  # variables of accelerate launch and of MPI, where WORLD_SIZE may be missing
+LAUNCHER_VARIABLES = {  # set by accelerate launch or MPI, which may not set WORLD_SIZE
     *("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
 }
 
@@ -37,15 +37,15 @@ def ignore_stop_signals(_worker: int = 0) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def started_processes() -> int | None:
+def num_started_processes() -> int | None:
     """Returns how many processes the launcher started; None if only Accelerate can tell."""
     if "WORLD_SIZE" in os.environ:
         return int(os.environ["WORLD_SIZE"])
-    return None if os.environ.keys() & OTHER_LAUNCHERS else 1
+    return None if os.environ.keys() & LAUNCHER_VARIABLES else 1
 
 
 def check_num_processes(started: int, required: int | None) -> None:
-    """Raises TrainingError if other than the `required` number of processes were started."""
+    """Raises TrainingError unless the `required` number of processes was started; None accepts any number."""
     if required not in (None, started):
         raise TrainingError(
             f"runtime.num_processes is {required}, but {started} were started: use an Accelerate config that starts "

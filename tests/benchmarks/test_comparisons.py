@@ -68,7 +68,7 @@ def test_the_last_line_is_a_json_object_that_names_every_figure(measure, monkeyp
     assert other.keys() >= ENTRY and (other["ours"], other["peer"]) == (200, None)
 
 
-def test_the_last_line_of_the_memory_benchmark_is_such_an_object(monkeypatch, capsys):
+def test_the_last_line_of_the_memory_benchmark_ends_with_the_same_json_object(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["micro_batch_memory.py", "--quick"])
     monkeypatch.setattr(micro_batch_memory, "measured_bytes", micro_batch_memory.predicted_bytes)
     micro_batch_memory.main()

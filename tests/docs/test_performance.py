@@ -56,8 +56,8 @@ def test_a_run_replaces_results_of_the_same_name_and_adds_others(published, grow
     assert next(one for one in results if one["name"] == again["name"])["ours"] == 999.0
     text = page(results)
     assert "| formula | 1.25 | no | 30% |" in text
-    assert "Near-linear growth is refuted: exponents of 1.30, 1.25 by the formula." in text
-    assert "| 1,024 | 1.50 | 7.50 | 6.67 | 7.69 | 2.00 | 2.00 |" in text
+    assert "Near-linear growth is refuted: the exponents are 1.30, 1.25 by the formula." in text
+    assert "| rows of 1,024 | 1.50 | 7.50 | 6.67 | 7.69 | 2.00 | 2.00 |" in text
     assert "2 cores, 2026-12-01, load 0.1 at the start" in text
     assert "![growth](pictures/growth.svg)" in text
     assert "Time per token" in pictures(results)["growth.svg"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from longmlm.model.architecture import architecture_of
-from longmlm.model.families import FAMILIES, usable_positions
+from longmlm.model.families import FAMILIES, num_usable_positions
 from tests.support.families import SPECIAL, SPECIAL_OF_OTHERS, tiny_model
 from tests.support.tiny import NUM_POSITIONS
 
@@ -23,12 +23,12 @@ def test_every_family_is_tested() -> None:
 
 def test_a_config_gives_the_positions_of_the_loaded_model(any_kind: tuple[str, int], tmp_path: Path) -> None:
     config = stored_config(tmp_path, any_kind)
-    assert usable_positions(SimpleNamespace(**config)) == architecture_of(tiny_model(*any_kind)).num_positions
-    assert usable_positions(SimpleNamespace(**config)) == NUM_POSITIONS
+    assert num_usable_positions(SimpleNamespace(**config)) == architecture_of(tiny_model(*any_kind)).num_positions
+    assert num_usable_positions(SimpleNamespace(**config)) == NUM_POSITIONS
 
 
 @pytest.mark.parametrize("key", ["max_position_embeddings", "pad_token_id"])
 def test_nothing_is_guessed_where_a_key_is_missing(any_kind: tuple[str, int], key: str, tmp_path: Path) -> None:
     config = {name: value for name, value in stored_config(tmp_path, any_kind).items() if name != key}
     is_needed = key == "max_position_embeddings" or any_kind[0] in ("roberta", "xlm-roberta", "camembert")
-    assert usable_positions(SimpleNamespace(**config)) == (None if is_needed else NUM_POSITIONS)
+    assert num_usable_positions(SimpleNamespace(**config)) == (None if is_needed else NUM_POSITIONS)

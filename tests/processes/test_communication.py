@@ -28,14 +28,13 @@ def ranks(settings, inputs, tmp_path) -> list[list[tuple[bool, list[str]]]]:
     return [json.loads((tmp_path / f"events-{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
 
 
-def test_only_the_last_micro_batch_sends_and_begins_before_the_last_gradient(ranks):
+def test_gradients_are_sent_only_in_the_last_micro_batch_and_before_the_last_is_computed(ranks):
     for micro_batches in ranks:
         assert all(is_last == (SENT in events) for is_last, events in micro_batches)
         sending = [events for is_last, events in micro_batches if is_last]
         assert len(sending) == NUM_STEPS and len(micro_batches) >= 2 * NUM_STEPS
-        for events in sending[
-            1:
-        ]:  # in the first step DDP learns the order of the gradients, and sends them all at once
+        # In the first step DDP learns the order of the gradients, and sends them all at once.
+        for events in sending[1:]:
             gradients = [event for event in events if event != SENT]
             assert len(gradients) == len(set(gradients)) > 60
             assert events.count(SENT) > 1

@@ -1,4 +1,4 @@
-"""The proof of a release computes few logits at a time, and finds whatever it finds in whole logits."""
+"""The proof of a release computes few logits at a time, and finds the same problems as with all logits at once."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,8 +23,8 @@ AT_A_TIME = 20  # positions
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadedModel], None]:
-    """Returns a function that makes logits be computed for AT_A_TIME positions at a time."""
+def limit_logits(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadedModel], None]:
+    """Returns a function that limits logits to AT_A_TIME positions at a time."""
     prove_in_this_process(monkeypatch)
     return lambda trained: monkeypatch.setattr(mlm, "MAX_LOGITS", AT_A_TIME * trained.model.config.vocab_size)
 
@@ -35,15 +35,15 @@ def rows(world: World) -> Rows:
 
 
 @pytest.mark.parametrize("window", [None, Window(3, 1), Window(3, 0)], ids=str)
-def test_only_the_pipeline_computes_the_logits_of_more_positions(
-    world: World, rows: Rows, window: Window | None, tmp_path: Path, few: Callable[[LoadedModel], None]
+def test_only_fill_mask_computes_logits_of_more_positions_at_a_time(
+    world: World, rows: Rows, window: Window | None, tmp_path: Path, limit_logits: Callable[[LoadedModel], None]
 ) -> None:
     trained = windowed(("roberta", 1), window) if window else load_model(str(world.trained))
     export(trained, "fp32", tmp_path)
     with LogitTensors(trained.model) as whole:
         expected = prove(trained, "fp32", rows, tmp_path)
     assert max(whole.positions) == 2 * LONG_POSITIONS
-    few(trained)
+    limit_logits(trained)
     with LogitTensors(trained.model) as parts:
         proof = prove(trained, "fp32", rows, tmp_path)
     assert {number for number in parts.positions if number > AT_A_TIME} <= {proof.text_tokens}
@@ -54,22 +54,26 @@ def test_only_the_pipeline_computes_the_logits_of_more_positions(
 
 @pytest.mark.parametrize(("family", "pad"), SPECIAL_OF_OTHERS)
 def test_the_encoder_of_every_family_is_compared(
-    family: str, pad: int, tmp_path: Path, few: Callable[[LoadedModel], None]
+    family: str, pad: int, tmp_path: Path, limit_logits: Callable[[LoadedModel], None]
 ) -> None:
     folder = tiny_folder(tmp_path / "model", family, pad, LONG_POSITIONS)
     trained, rows = load_model(str(folder)), held_out(tiny_rows(tmp_path, folder))
     export(trained, "fp32", tmp_path / "out")
-    few(trained)
+    limit_logits(trained)
     assert prove(trained, "fp32", rows, tmp_path / "out").largest_difference <= 1e-5
 
 
 @pytest.mark.parametrize("tamper", [nudge, last_position, round_positions], ids=lambda tamper: tamper.__name__)
 def test_tampering_is_found(
-    world: World, rows: Rows, tmp_path: Path, tamper: Callable[[Path], None], few: Callable[[LoadedModel], None]
+    world: World,
+    rows: Rows,
+    tmp_path: Path,
+    tamper: Callable[[Path], None],
+    limit_logits: Callable[[LoadedModel], None],
 ) -> None:
     trained = load_model(str(world.trained))
     export(trained, "fp32", tmp_path)
     tamper(tmp_path)
-    few(trained)
+    limit_logits(trained)
     with pytest.raises(ReleaseError, match=TAMPERINGS[tamper]):
         prove(trained, "fp32", rows, tmp_path)

@@ -1,4 +1,4 @@
-"""The size of the tensors of logits that are made."""
+"""Records how large the tensors of logits are that a computation creates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,15 +17,21 @@ class LogitTensors(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.num_words = model.get_input_embeddings().num_embeddings
+        self.vocab_size = model.get_input_embeddings().num_embeddings
         shapes = {tuple(parameter.shape) for parameter in model.parameters()}
         self.weights = shapes | {shape[::-1] for shape in shapes}
         self.positions: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        for one in tree_iter(output):
-            if isinstance(one, torch.Tensor) and self.num_words in one.shape and tuple(one.shape) not in self.weights:
-                stored = one.untyped_storage().nbytes() // one.element_size()  # fewer than it has if it is expanded
-                self.positions.add(min(one.numel(), stored) // self.num_words)
+        for tensor in tree_iter(output):
+            if (
+                isinstance(tensor, torch.Tensor)
+                and self.vocab_size in tensor.shape
+                and tuple(tensor.shape) not in self.weights
+            ):
+                stored = (
+                    tensor.untyped_storage().nbytes() // tensor.element_size()
+                )  # an expanded tensor stores fewer elements than numel()
+                self.positions.add(min(tensor.numel(), stored) // self.vocab_size)
         return output

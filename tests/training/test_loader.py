@@ -1,4 +1,4 @@
-"""Who prepares the batches: on a GPU worker processes, in advance; on a CPU the training process."""
+"""Batches are prepared by worker processes in advance on a GPU, and by the training process on a CPU."""
 
 from dataclasses import replace
 
@@ -9,14 +9,13 @@ from torch.utils.data import DataLoader
 from longmlm.training import loop
 from tests.support.training import with_recipe
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create"
-)  # more workers than this machine has cores
+# This machine may have fewer cores than workers.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 @pytest.fixture
 def new_loader(settings, train, monkeypatch):
-    """Returns a function that gives the loader of a run, for a device and a setting, before it starts workers."""
+    """Returns a function that returns the run's loader for a device and a number of workers, without starting them."""
     made, calls = [], []
     new = loop._loader
 
@@ -39,14 +38,14 @@ def new_loader(settings, train, monkeypatch):
     return loader
 
 
-def test_on_a_gpu_worker_processes_prepare_batches_in_advance(new_loader):
+def test_worker_processes_prepare_batches_in_advance_on_a_gpu(new_loader):
     loader = new_loader(has_gpu=True, num_loader_workers=None)
     assert loader.num_workers == 2
     assert loader.prefetch_factor >= 2
     assert loader.pin_memory
 
 
-def test_on_a_cpu_the_training_process_prepares_them(new_loader):
+def test_the_training_process_prepares_batches_on_a_cpu(new_loader):
     loader = new_loader(has_gpu=False, num_loader_workers=None)
     assert (loader.num_workers, loader.prefetch_factor, loader.pin_memory) == (0, None, False)
 

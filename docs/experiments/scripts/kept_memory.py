@@ -1,4 +1,4 @@
-"""Measures training steps under settings of oneDNN's kernel cache and of glibc's allocator, on a CPU.
+"""Measures how oneDNN's kernel cache and glibc's allocator affect the memory and speed of training steps on a CPU.
 
     PYTHONPATH=benchmarks python docs/experiments/scripts/kept_memory.py
 
@@ -26,31 +26,31 @@ from longmlm.model.packed_attention import use_packed_attention
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
 
-NUM_STEPS, REPORTED_EVERY = 160, 40
-MAX_TOKENS, SELECTED = 2048, 0.15
+NUM_STEPS, REPORT_EVERY_STEPS = 160, 40
+MAX_TOKENS, SELECTED_FRACTION = 2048, 0.15
 CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**60), "MALLOC_TOP_PAD_": str(2**26)}
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**60), "MALLOC_TOP_PAD_": str(2**26)}
 SETTINGS = {
-    "1,024 kernels, oneDNN's default": {CAPACITY: "1024"},
-    "128 kernels, longmlm's default": {CAPACITY: "128"},
-    "32 kernels": {CAPACITY: "32"},
-    "128 kernels, freed memory is kept": {CAPACITY: "128", **KEPT},
+    "kernels for 1,024 shapes, oneDNN's default": {CAPACITY: "1024"},
+    "kernels for 128 shapes, longmlm's default": {CAPACITY: "128"},
+    "kernels for 32 shapes": {CAPACITY: "32"},
+    "kernels for 128 shapes, freed memory is kept": {CAPACITY: "128", **KEEP_FREED_MEMORY},
 }
 
 
 def train() -> None:
-    """Makes NUM_STEPS steps and prints the figures."""
+    """Trains for NUM_STEPS steps, and prints memory, speed and page faults."""
     model = replace(BASE, num_layers=1).roberta()
     use_packed_attention(model)
     objective = MlmObjective(model, "bf16").train()
     recipe = PretrainRecipe(num_steps=1, batch_tokens=MAX_TOKENS, learning_rate=RATE, precision="bf16")
-    backend, draw = PlainBackend.wrap(Accelerator(), objective, recipe), np.random.default_rng(0)
+    backend, generator = PlainBackend.wrap(Accelerator(), objective, recipe), np.random.default_rng(0)
     speeds, faults, sizes = [], [], []
     for step in range(1, NUM_STEPS + 1):
         num_rows = 1 + step % 3
-        lengths = tuple(draw.integers(300, min(BASE.row_length, MAX_TOKENS // num_rows), num_rows).tolist())
+        lengths = tuple(generator.integers(300, min(BASE.row_length, MAX_TOKENS // num_rows), num_rows).tolist())
         num_tokens = sum(lengths)
-        batch = random_batch(objective, 1, num_tokens, int(SELECTED * num_tokens))
+        batch = random_batch(objective, 1, num_tokens, int(SELECTED_FRACTION * num_tokens))
         batch = replace(batch, row_lengths=lengths)
         started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         loss, _ = backend.forward(batch)
@@ -58,9 +58,9 @@ def train() -> None:
         backend.step(RATE)
         speeds.append(num_tokens / (time.perf_counter() - started))
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-        if step % REPORTED_EVERY == 0:
+        if step % REPORT_EVERY_STEPS == 0:
             sizes.append(psutil.Process().memory_info().rss / 2**30)
-    later = slice(REPORTED_EVERY, None)
+    later = slice(REPORT_EVERY_STEPS, None)
     resident = ", ".join(f"{size:.2f}" for size in sizes)
     speed, fault = statistics.median(speeds[later]), statistics.median(faults[later])
     print(f"  {resident} GiB; {speed:,.0f} tokens/s; {fault:,.0f} page faults per step", flush=True)

@@ -103,6 +103,8 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
     if not num_documents:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         raise DataError(f"the sources hold no document ({counted or 'no records'}): check text_field and the encoding")
+    if num_documents == 1:
+        raise DataError("the sources hold only one document: training and held-out rows need two")
     if lowest == highest:
         raise DataError(f"all {num_documents} documents are the same text: training and held-out rows need two")
     between = (lowest + highest) / 2 / HASHES

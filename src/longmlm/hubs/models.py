@@ -82,26 +82,26 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
     return HubSnapshot(folder, tuple(names), commit, (note,) if note else ())
 
 
-def check_model(name: str, revision: str | None = None, with_weights: bool = True) -> None:
+def check_model(name: str, revision: str | None = None, needs_weights: bool = True) -> None:
     """Raises the error that loading would raise if there is no such model, without downloading or loading it."""
     if is_folder(name):
         check_has_config(name, Path(name))
-        if with_weights:
+        if needs_weights:
             check_has_weights(name, Path(name))
         return
     target = Target("hf", name, revision)
     huggingface.retry_download(target, lambda: huggingface.resolve(target))
 
 
-def checked_config(name: str, revision: str | None = None, with_weights: bool = True) -> SimpleNamespace | None:
+def config_of_model(name: str, revision: str | None = None, needs_weights: bool = True) -> SimpleNamespace | None:
     """Checks a model as `check_model` does, and returns the keys of its config.json as attributes.
 
-    None where only loading can tell what the config means: it is damaged, has no model_type, or names code. Of a
-    repository, config.json is downloaded.
+    Returns None if the config is damaged, has no model_type or names code: only loading shows what it means. For a
+    repository, downloads config.json.
     """
     path: Path | None = Path(name) / CONFIG
     if is_folder(name):
-        check_model(name, with_weights=with_weights)
+        check_model(name, needs_weights=needs_weights)
     else:
         target = Target("hf", name, revision)
         path = huggingface.retry_download(

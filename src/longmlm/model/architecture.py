@@ -1,7 +1,7 @@
 """The parts of a masked language model: the only module that knows where each family keeps its modules.
 
-To add a family, add in `families` its `model_type` to LearnedFamily if it has a learned position table and to
-OtherFamily if not, and here a case to `parts_of`. Then describe a tiny tokenizer and config of the family in
+To add a family, add its `model_type` in families.py: to LearnedFamily if it has a learned position table, otherwise to
+OtherFamily. Add a case to `parts_of` here. Then describe a tiny tokenizer and config of the family in
 tests/support/families.py: all tests in tests/model run on it.
 """
 

@@ -18,7 +18,7 @@ from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of, parts_of
 from longmlm.model.fitted_positions import NUM_LAYERS, fitted_table
 from longmlm.model.loading import LoadedModel, load_model
-from longmlm.model.mlm import positions_at_a_time
+from longmlm.model.mlm import max_positions_at_a_time
 from longmlm.model.packed_attention import attention_name
 from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of, replace_positions
@@ -132,7 +132,7 @@ def largest_difference(base: PreTrainedModel, long: PreTrainedModel, num_tokens:
 
     Inputs and compared logits are limited to the first `num_tokens` ids of the vocabulary.
     """
-    size = positions_at_a_time(max(base.config.vocab_size, long.config.vocab_size))
+    size = max_positions_at_a_time(max(base.config.vocab_size, long.config.vocab_size))
     num_positions = min(architecture_of(base).num_positions, MAX_COMPARED)
     generator = torch.Generator().manual_seed(0)
     pad = base.config.pad_token_id or 0
@@ -143,20 +143,20 @@ def largest_difference(base: PreTrainedModel, long: PreTrainedModel, num_tokens:
         attention_mask = torch.ones_like(input_ids)
         attention_mask[1, max(1, length * 3 // 4) :] = 0
         input_ids[attention_mask == 0] = pad
-        parts = (_logits_in_parts(model.eval(), input_ids, attention_mask, size) for model in (base, long))
-        for one, other in zip(*parts, strict=True):
-            difference = (one[:, :num_tokens] - other[:, :num_tokens]).abs().max()
+        logits = (_logits_in_parts(model.eval(), input_ids, attention_mask, size) for model in (base, long))
+        for base_logits, long_logits in zip(*logits, strict=True):
+            difference = (base_logits[:, :num_tokens] - long_logits[:, :num_tokens]).abs().max()
             largest = torch.maximum(largest, difference)  # unlike max, it keeps a NaN
     return largest.item()
 
 
 def _logits_in_parts(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, size: int) -> Iterator[Tensor]:
-    """Yields the logits of tokens that are not padding: of all if they are few, or those of `size` tokens at a time."""
+    """Yields the logits of all tokens except padding: at once if the input has at most `size` tokens, else in parts."""
     is_token = attention_mask == 1
     if input_ids.numel() <= size:
         yield model(input_ids=input_ids, attention_mask=attention_mask).logits[is_token]
         return
     parts = parts_of(model)
     hidden = parts.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[is_token]
-    # parts of like size, since a head rounds a single position in another way, depending on where its weights are
+    # Parts of about equal size: the product of a last part of one position would be rounded differently.
     yield from map(parts.head, hidden.tensor_split(-(-len(hidden) // size)))

@@ -1,6 +1,6 @@
-"""Model families: which are supported, which can be extended, and how many positions a config gives; without torch.
+"""Model families: which are supported, which can be extended, and how many positions a config gives.
 
-Here, a config is transformers' own or the keys of a config.json as attributes: both have the same names.
+`config` is a PretrainedConfig or the keys of a config.json as attributes. Imports no torch: inputs.py runs before it.
 """
 
 from typing import Any, Literal, assert_never, cast, get_args
@@ -32,8 +32,8 @@ def check_architecture(config: Any, name: str) -> None:
         )
 
 
-def reason_against(config: Any) -> str | None:
-    """Returns why a model of a supported family has no learned position table; None if it has one."""
+def non_learned_positions(config: Any) -> str | None:
+    """Returns the kind of positions of a model without a learned position table; None if it has such a table."""
     if config.model_type in LEARNED_FAMILIES:
         return "sinusoidal positions" if getattr(config, "sinusoidal_pos_embds", False) else None
     family = cast(OtherFamily, config.model_type)
@@ -46,26 +46,26 @@ def reason_against(config: Any) -> str | None:
             assert_never(family)
 
 
-def check_has_table(config: Any, num_positions: int, name: str) -> None:
+def check_has_position_table(config: Any, num_positions: int, name: str) -> None:
     """Raises ModelError, with the reason, for a model of a supported family without a learned position table."""
-    if reason := reason_against(config):
+    if reason := non_learned_positions(config):
         raise ModelError(
             f"{name} is a {config.model_type} model, which cannot be extended: it has {reason}; pretrain it at its own "
             f"length, {num_positions} tokens"
         )
 
 
-def usable_positions(config: Any) -> int | None:
-    """Returns the positions that are not reserved in a model of a supported family; None if a key for it is missing.
+def num_usable_positions(config: Any) -> int | None:
+    """Returns how many positions a model of a supported family has, without reserved ones; None if a key is missing.
 
-    They are those that `parts_of` counts in the loaded model, where the reserved ones are read from its modules.
+    It equals `num_positions` of `parts_of(model)`, which reads the reserved positions from the loaded model.
     """
-    num_rows, padding = getattr(config, "max_position_embeddings", None), -1
+    num_rows, padding_idx = getattr(config, "max_position_embeddings", None), -1
     match cast(Family, config.model_type):
         case "roberta" | "xlm-roberta" | "camembert":
-            padding = getattr(config, "pad_token_id", None)
+            padding_idx = getattr(config, "pad_token_id", None)
         case "mpnet":
-            padding = 1  # transformers does not ask its config
+            padding_idx = 1  # fixed in transformers' MPNet, whatever the config says
         case _:
             pass
-    return num_rows - padding - 1 if isinstance(num_rows, int) and isinstance(padding, int) else None
+    return num_rows - padding_idx - 1 if isinstance(num_rows, int) and isinstance(padding_idx, int) else None

@@ -43,7 +43,7 @@ class MlmObjective(EncoderObjective[MlmBatch]):
 
     def predict(self, batch: MlmBatch) -> MlmOutput:
         """Returns loss and correctness at each selected position, in the batch's order."""
-        hidden, size = self.selected_states(batch), positions_at_a_time(self.model.config.vocab_size)
+        hidden, size = self.selected_states(batch), max_positions_at_a_time(self.model.config.vocab_size)
         if len(hidden) <= size or is_partitioned(self.parts.decoder_weight):
             return self._predict(hidden, batch.labels)
         predict = self._predict
@@ -70,8 +70,8 @@ class MlmObjective(EncoderObjective[MlmBatch]):
             return self.hidden_states(batch).flatten(0, 1).index_select(0, batch.selected)
 
 
-def positions_at_a_time(vocab_size: int) -> int:
-    """Returns at how many positions a head computes logits at a time: at most MAX_LOGITS logits, but one position."""
+def max_positions_at_a_time(vocab_size: int) -> int:
+    """Returns at how many positions logits are computed at a time: MAX_LOGITS // vocab_size, and at least one."""
     return max(1, MAX_LOGITS // vocab_size)
 
 

@@ -1,29 +1,29 @@
-"""The extension that settings ask for, checked against a base model's config and longmlm.json; without torch."""
+"""The extension that the settings ask for, checked against a base model's config and longmlm.json. Imports no torch."""
 
 from dataclasses import fields
 from typing import Any
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
 from longmlm.errors import PositionsError
-from longmlm.model.families import check_has_table
+from longmlm.model.families import check_has_position_table
 from longmlm.settings.extend import USED_BY, ExtendRecipe
 
 POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
 
 
 def planned_extension(
-    recipe: ExtendRecipe, base: ModelSource, about: Provenance, config: Any, base_positions: int
+    recipe: ExtendRecipe, base: ModelSource, provenance: Provenance, config: Any, base_positions: int
 ) -> Extension | None:
-    """Returns how the positions of a base model with this history and config are extended; None if they are kept.
+    """Returns the extension of a base model with this provenance and config; None if it keeps its positions.
 
-    Raises PositionsError for a number of positions or a window that the model cannot get, or if its own new positions
-    are untrained, and ModelError for a model that cannot be extended.
+    Raises PositionsError for a number of positions or a window that the model does not allow, or if the base model was
+    itself extended and not trained since; ModelError for a model that cannot be extended.
     """
-    check_extendable(about, base.name)
+    check_extendable(provenance, base.name)
     extension = _extension_of(recipe, base, base_positions)
-    check_keeps_window(about, extension, base.name)
+    check_keeps_window(provenance, extension, base.name)
     if extension is not None:
-        check_has_table(config, base_positions, base.name)
+        check_has_position_table(config, base_positions, base.name)
         check_num_positions(base_positions, extension.num_positions)
     return extension
 

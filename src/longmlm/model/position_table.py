@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of
-from longmlm.model.families import check_has_table, reason_against
+from longmlm.model.families import check_has_position_table, non_learned_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class PositionTable:
 def position_table_of(model: PreTrainedModel, name: str | None = None) -> PositionTable:
     """Returns the position table; raises ModelError, with the reason, for a model that has no learned one."""
     parts = architecture_of(model)
-    check_has_table(model.config, parts.num_positions, name or model.name_or_path or type(model).__name__)
+    check_has_position_table(model.config, parts.num_positions, name or model.name_or_path or type(model).__name__)
     embeddings = cast(nn.Module, parts.encoder.embeddings)
     return PositionTable(embeddings, cast(nn.Embedding, embeddings.position_embeddings), parts.position_offset)
 
 
 def has_position_table(model: PreTrainedModel) -> bool:
     """Returns whether the model has a learned position table, which can be extended."""
-    return reason_against(model.config) is None
+    return non_learned_positions(model.config) is None
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from longmlm.errors import ReleaseError
 from longmlm.evaluation.frozen import FrozenRows, cut
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
-from longmlm.model.mlm import positions_at_a_time
+from longmlm.model.mlm import max_positions_at_a_time
 from longmlm.model.saving import full_disk_as_os_error
 from longmlm.release import reload
 from longmlm.release.export import TYPES, carried_in_type
@@ -128,11 +128,11 @@ def prove(
     """Loads the folder in a process without longmlm, and compares its outputs with those of the trained model.
 
     Inputs are held-out tokens: one; as many as the base model reads (half the positions where there is none); as many
-    as there are positions (at most a few thousand); and a padded batch. Where an input has more logits than are
-    computed at a time in training, the last hidden states are compared instead, and a short padded batch is one more
-    input: a head computes the logits of a position from its hidden state alone. The trained weights are rounded to the
-    stored type first. The code in the folder's card is run too. Raises ReleaseError when anything differs, is missing
-    or cannot be read.
+    as there are positions (at most a few thousand); and a padded batch. Logits are compared where an input has at most
+    MAX_LOGITS of them. For a larger input the last hidden states are compared, from which the head computes each
+    position's logits by itself; a short padded batch is then added, so that padded logits are compared too. The trained
+    weights are rounded to the stored type first. The code in the folder's card is run too. Raises ReleaseError when
+    anything differs, is missing or cannot be read.
     """
     model: torch.nn.Module = trained.model
     num_positions = architecture_of(trained.model).num_positions
@@ -185,12 +185,12 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) ->
 
 @torch.no_grad()
 def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -> dict[str, torch.Tensor]:
-    """Returns inputs and the model's outputs for their tokens: logits, or the last hidden states if they are many."""
+    """Returns inputs and the model's outputs for their tokens: logits, or the last hidden states of a large input."""
     num_positions = min(architecture_of(model).num_positions, max(MAX_TOKENS, rows.row_length))
     held_out = torch.cat([torch.from_numpy(rows[row_id].input_ids) for row_id in range(min(MAX_ROWS, len(rows)))])
     longest = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
     num_base = min(base_positions or num_positions // 2, num_positions)
-    pad, num_at_a_time = model.config.pad_token_id or 0, positions_at_a_time(model.config.vocab_size)
+    pad, num_at_a_time = model.config.pad_token_id or 0, max_positions_at_a_time(model.config.vocab_size)
     inputs = {
         "short": (longest[:, :1], torch.ones_like(longest[:, :1])),
         "base": (longest[:, :num_base], torch.ones_like(longest[:, :num_base])),
@@ -201,16 +201,17 @@ def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -
         inputs["short_padded"] = _padded(longest[:, : num_at_a_time // 2], pad)
     tensors = {}
     for name, (input_ids, attention_mask) in inputs.items():
-        computed, output = model, "logits"
+        module, output = model, "logits"
         if input_ids.numel() > num_at_a_time:
-            computed, output = architecture_of(model).encoder, "last_hidden_state"
-        found = getattr(computed(input_ids=input_ids, attention_mask=attention_mask), output)[attention_mask == 1]
-        tensors |= {f"{name}.input_ids": input_ids, f"{name}.attention_mask": attention_mask, f"{name}.{output}": found}
+            module, output = architecture_of(model).encoder, "last_hidden_state"
+        computed = getattr(module(input_ids=input_ids, attention_mask=attention_mask), output)
+        tensors |= {f"{name}.input_ids": input_ids, f"{name}.attention_mask": attention_mask}
+        tensors[f"{name}.{output}"] = computed[attention_mask == 1]
     return tensors
 
 
 def _padded(row: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns token ids and attention mask of a batch of the row and its first half."""
+    """Returns token ids and attention mask of a batch of two rows: the whole row, and its first half with padding."""
     half = row.shape[1] // 2
     input_ids, attention_mask = row.repeat(2, 1), torch.ones(2, row.shape[1], dtype=torch.long)
     input_ids[1, half:], attention_mask[1, half:] = pad, 0

@@ -35,8 +35,8 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     tensors = load_file(reference)
     carried = {key.removeprefix(CARRIED): value for key, value in tensors.items() if key.startswith(CARRIED)}
 
-    def outputs_of(part: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return task_output(part, input_ids, attention_mask, **global_mask(model, input_ids))
+    def outputs_of(module: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return task_output(module, input_ids, attention_mask, **global_mask(model, input_ids))
 
     logits_of, states_of = partial(outputs_of, model.eval()), partial(outputs_of, model.base_model)
     # before the pipeline, which moves the model to a GPU if there is one

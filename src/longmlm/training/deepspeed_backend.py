@@ -203,7 +203,7 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
         raise TrainingError(
             "the launch sets a ZeRO stage or an offload that is not supported: use stage 1, 2 or 3, offload to cpu"
         )
-    # DeepSpeed's own default: in stages 1 and 2, overlapping has corrupted gradients on GPUs (its issues 7188 and 8061)
+    # Only in stage 3, as by default: in 1 and 2 it has corrupted gradients on GPUs (DeepSpeed's issues 7188 and 8061).
     is_overlapped = chosen["stage"] == PARTITIONED_PARAMETERS
     settings["zero_optimization"] = TUNED | {"overlap_comm": is_overlapped} | chosen
     return plugin
