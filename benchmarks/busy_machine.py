@@ -22,6 +22,9 @@ from start_up import LENGTH, make_rows, pretrain_command
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
 
 DEFAULT_SPINS = "300000"
+SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # ends with the benchmark
+JOB = (sys.executable, "-c", LOOP)
 NUM_STEPS, ROWS_PER_STEP = 12, 32
 NUM_JOBS = 2
 
@@ -37,9 +40,10 @@ def training(rows: Path, num_jobs: int, variables: dict[str, str]) -> Callable[[
     command = pretrain_command(folder, rows, options)
 
     def work() -> float:
-        jobs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_jobs)]
+        jobs = [subprocess.Popen(JOB) for _ in range(num_jobs)]
+        environment = {name: value for name, value in os.environ.items() if name not in SPIN_VARIABLES}
         try:
-            subprocess.run(command, env={**os.environ, **variables}, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(command, env={**environment, **variables}, check=True, stdout=subprocess.DEVNULL)
         finally:
             for job in jobs:
                 job.kill()

@@ -137,6 +137,9 @@ def train_until(run: Path, rows: Path, last_step: int) -> None:
         while last_step == 1 and process.poll() is None and not checkpoint_folder(run, 1).exists():
             time.sleep(0.1)
         process.kill()
+    for folder in checkpoint_folder(run, 1).parent.iterdir():  # training went on until it was killed
+        if folder != checkpoint_folder(run, 1):
+            shutil.rmtree(folder)
     if not is_reached:
         raise RuntimeError(f"{' '.join(command)} did not reach step {last_step}")
 

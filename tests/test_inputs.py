@@ -14,7 +14,7 @@ from longmlm.errors import DataError, ModelError, ModelNotFoundError, TrainingEr
 from longmlm.folders import write_json
 from longmlm.inputs import check_inputs
 from longmlm.model.loading import load_model
-from longmlm.processes import OTHER_LAUNCHERS
+from longmlm.processes import LAUNCHER_VARIABLES
 from longmlm.settings.plan import PlanConfig
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from longmlm.training.run_folder import checkpoint_folder
@@ -50,7 +50,8 @@ def test_a_run_that_resumes_does_not_need_the_model_that_it_started_from(pretrai
 
 
 def test_a_pipeline_needs_what_its_unfinished_stages_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "check_model", lambda name, *_: checked.append(name))
+    for check in ("check_model", "config_of_model"):
+        monkeypatch.setattr(inputs, check, lambda name, *_: checked.append(name))
     checked: list[str] = []
     corpus = tmp_path / "text.jsonl"
     config = pipeline(tmp_path, MINI, corpus)
@@ -58,7 +59,7 @@ def test_a_pipeline_needs_what_its_unfinished_stages_read(tmp_path: Path, monkey
         check_inputs(config)
     shutil.copy(DEMO, corpus)
     check_inputs(config)
-    assert set(checked) == {MINI}
+    assert checked == 2 * [MINI]  # for extend and evaluate
     for stage in ("long", "rows", "evaluation"):
         (tmp_path / "out" / stage).mkdir(parents=True)
     corpus.unlink()
@@ -156,7 +157,7 @@ def test_processes_are_counted_where_the_environment_tells(
     required: int | None,
     is_refused: bool,
 ) -> None:
-    for name in {"WORLD_SIZE", *OTHER_LAUNCHERS}:
+    for name in {"WORLD_SIZE", *LAUNCHER_VARIABLES}:
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

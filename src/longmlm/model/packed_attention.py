@@ -194,7 +194,7 @@ def new_dropout_pool(probability: float, seed: int, like: Tensor, sizes: Sequenc
     """Returns a pool for chunks of these sizes; `probability` is rounded to a multiple of 1/65536."""
     generator = np.random.SFC64(seed)
     size = min(sum(sizes), max(MIN_POOL, 2 * max(sizes, default=0)))
-    words = torch.from_numpy(generator.random_raw((size + 3) // 4))
+    words = torch.from_numpy(generator.random_raw(max(1, (size + 3) // 4)))
     num_dropped = min(round(probability * 2**16), 2**16 - 1)
     is_kept = words.view(torch.int16).ge_(num_dropped - 2**15)
     if size == sum(sizes):

@@ -27,7 +27,17 @@ from longmlm.release import reload
 from longmlm.release.export import TYPES, carried_in_type
 from longmlm.release.longformer import carried_by
 from longmlm.release.onnx_graph import Embeddings
-from longmlm.release.reload import CARRIED, ENCODER, ENCODER_INT8, MASKED, MLM, MLM_INT8
+from longmlm.release.reload import (
+    CARRIED,
+    ENCODER,
+    ENCODER_INT8,
+    MASKED,
+    MLM,
+    MLM_INT8,
+    TOKENS,
+    logits_of,
+    unpadded,
+)
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.release import WeightType
 
@@ -128,11 +138,10 @@ def prove(
     """Loads the folder in a process without longmlm, and compares its outputs with those of the trained model.
 
     Inputs are held-out tokens: one; as many as the base model reads (half the positions where there is none); as many
-    as there are positions (at most a few thousand); and a padded batch. Logits are compared where an input has at most
-    MAX_LOGITS of them. For a larger input the last hidden states are compared, from which the head computes each
-    position's logits by itself; a short padded batch is then added, so that padded logits are compared too. The trained
-    weights are rounded to the stored type first. The code in the folder's card is run too. Raises ReleaseError when
-    anything differs, is missing or cannot be read.
+    as there are positions (at most a few thousand); and a padded batch. If an input has more than MAX_LOGITS logits,
+    those of tokens spread over it are compared, and the last hidden states of all; a short padded batch is then added,
+    which goes through an unaltered forward pass. The trained weights are rounded to the stored type first. The code in
+    the folder's card is run too. Raises ReleaseError when anything differs, is missing or cannot be read.
     """
     model: torch.nn.Module = trained.model
     num_positions = architecture_of(trained.model).num_positions
@@ -185,7 +194,7 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) ->
 
 @torch.no_grad()
 def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -> dict[str, torch.Tensor]:
-    """Returns inputs and the model's outputs for their tokens: logits, or the last hidden states of a large input."""
+    """Returns inputs and the model's logits of their tokens; of a large input some logits, and all hidden states."""
     num_positions = min(architecture_of(model).num_positions, max(MAX_TOKENS, rows.row_length))
     held_out = torch.cat([torch.from_numpy(rows[row_id].input_ids) for row_id in range(min(MAX_ROWS, len(rows)))])
     longest = held_out.repeat(-(-num_positions // len(held_out)))[:num_positions].unsqueeze(0)
@@ -201,12 +210,14 @@ def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -
         inputs["short_padded"] = _padded(longest[:, : num_at_a_time // 2], pad)
     tensors = {}
     for name, (input_ids, attention_mask) in inputs.items():
-        module, output = model, "logits"
-        if input_ids.numel() > num_at_a_time:
-            module, output = architecture_of(model).encoder, "last_hidden_state"
-        computed = getattr(module(input_ids=input_ids, attention_mask=attention_mask), output)
         tensors |= {f"{name}.input_ids": input_ids, f"{name}.attention_mask": attention_mask}
-        tensors[f"{name}.{output}"] = computed[attention_mask == 1]
+        tokens = None
+        if input_ids.numel() > num_at_a_time:
+            num_tokens = int(attention_mask.sum())
+            tokens = torch.linspace(0, num_tokens - 1, min(num_tokens, num_at_a_time)).long()
+            hidden = architecture_of(model).encoder(input_ids=input_ids, attention_mask=attention_mask)
+            tensors |= {f"{name}.{TOKENS}": tokens, f"{name}.last_hidden_state": unpadded(hidden[0], attention_mask)}
+        tensors[f"{name}.logits"] = logits_of(model, input_ids, attention_mask, tokens)
     return tensors
 
 

@@ -24,7 +24,8 @@ ENCODER, ENCODER_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 MLM, MLM_INT8 = "onnx/mlm.onnx", "onnx/mlm_int8.onnx"
 SENTENCES = "sentence_transformers"
 CARRIED, MASKED = "carried.", "masked."  # prefixes of names in the reference
-Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of ids and mask; returns no padding
+TOKENS = "logits_at"  # the indices of the tokens whose logits the reference has; without it, it has all
+Compute = Callable[..., torch.Tensor]  # of ids, mask and perhaps indices of tokens; returns no padding
 
 
 @torch.no_grad()
@@ -35,18 +36,22 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
     tensors = load_file(reference)
     carried = {key.removeprefix(CARRIED): value for key, value in tensors.items() if key.startswith(CARRIED)}
 
-    def outputs_of(module: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return task_output(module, input_ids, attention_mask, **global_mask(model, input_ids))
+    def compute_logits(input_ids: torch.Tensor, attention_mask: torch.Tensor, *tokens: torch.Tensor) -> torch.Tensor:
+        return logits_of(model, input_ids, attention_mask, *tokens, **global_mask(model, input_ids))
 
-    logits_of, states_of = partial(outputs_of, model.eval()), partial(outputs_of, model.base_model)
+    def compute_states(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return task_output(model.base_model, input_ids, attention_mask, **global_mask(model, input_ids))
+
+    model.eval()
     # before the pipeline, which moves the model to a GPU if there is one
-    difference = largest_difference(logits_of, tensors, "logits")
+    difference = torch.tensor(largest_difference(compute_logits, tensors, "logits"))
     if any(key.endswith(".last_hidden_state") for key in tensors):
-        difference = torch.tensor([difference, largest_difference(states_of, tensors, "last_hidden_state")]).max()
+        states_difference = torch.tensor(largest_difference(compute_states, tensors, "last_hidden_state"))
+        difference = torch.maximum(difference, states_difference)  # unlike max, it keeps a NaN
     onnx = compare_onnx(Path(folder), tensors) if (Path(folder) / MLM).is_file() else None
     encoded = tokenizer(text, return_tensors="pt")
     if global_mask(model, encoded["input_ids"]):  # which the pipeline does not pass
-        logits = logits_of(encoded["input_ids"], encoded["attention_mask"])
+        logits = compute_logits(encoded["input_ids"], encoded["attention_mask"])
         answer = tokenizer.decode(logits[encoded["input_ids"][0] == tokenizer.mask_token_id].argmax(-1))
     else:
         answer = pipeline("fill-mask", model=model, tokenizer=tokenizer)(text)[0]["token_str"]
@@ -83,6 +88,23 @@ def task_output(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tenso
     """Returns the logits of each text, or the logits or hidden states of all tokens that are not padding."""
     found = model(input_ids=input_ids, attention_mask=attention_mask, **more)
     return unpadded(found.logits if hasattr(found, "logits") else found.last_hidden_state, attention_mask)
+
+
+def logits_of(
+    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, tokens: torch.Tensor | None = None, **more: Any
+) -> torch.Tensor:
+    """Returns the logits of the tokens that are not padding: of all, or only of those at the indices `tokens`.
+
+    For `tokens`, the encoder returns their hidden states only, so that no logits of others are computed.
+    """
+    if tokens is None:
+        return task_output(model, input_ids, attention_mask, **more)
+
+    def select(_module: object, _inputs: object, output: Any) -> None:
+        output.last_hidden_state = unpadded(output.last_hidden_state, attention_mask)[tokens].unsqueeze(0)
+
+    with model.base_model.register_forward_hook(select):
+        return model(input_ids=input_ids, attention_mask=attention_mask, **more).logits[0]
 
 
 def unpadded(output: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -127,8 +149,10 @@ def results(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yields the computed and the expected output for each input whose output is in the reference."""
     for name in sorted(key.removesuffix(f".{output}") for key in tensors if key.endswith(f".{output}")):
-        actual = compute(tensors[f"{name}.input_ids"], tensors[f"{name}.attention_mask"])
-        yield actual, tensors[f"{name}.{output}"]
+        inputs = [tensors[f"{name}.input_ids"], tensors[f"{name}.attention_mask"]]
+        if output == "logits" and f"{name}.{TOKENS}" in tensors:
+            inputs.append(tensors[f"{name}.{TOKENS}"])
+        yield compute(*inputs), tensors[f"{name}.{output}"]
 
 
 def compare_onnx(folder: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
@@ -171,9 +195,11 @@ def run_onnx(graph: Path, output: str) -> Compute:
 
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
 
-    def compute(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def compute(
+        input_ids: torch.Tensor, attention_mask: torch.Tensor, tokens: torch.Tensor | slice = slice(None)
+    ) -> torch.Tensor:
         inputs = {"input_ids": input_ids.numpy(), "attention_mask": attention_mask.numpy()}
-        return unpadded(torch.from_numpy(session.run([output], inputs)[0]), attention_mask)
+        return unpadded(torch.from_numpy(session.run([output], inputs)[0]), attention_mask)[tokens]
 
     return compute
 

@@ -56,7 +56,7 @@ class Trials:
     def run(self, planned: Sequence[PlannedTrial], num_trials: int) -> list[Trial]:
         """Returns what those of the trials measured that ran and did not fail; `num_trials` are expected in all.
 
-        Before any trial starts, raises the error of the first missing file or model that a trial names. Raises
+        Before any trial starts, raises the error of the first setting of a trial that cannot be used. Raises
         TrainingError if the very first trial fails before training.
         """
         results = []
