@@ -59,7 +59,7 @@ def test_a_pipeline_needs_what_its_unfinished_stages_read(tmp_path: Path, monkey
         check_inputs(config)
     shutil.copy(DEMO, corpus)
     check_inputs(config)
-    assert checked == 2 * [MINI]  # for extend and evaluate
+    assert set(checked) == {MINI}
     for stage in ("long", "rows", "evaluation"):
         (tmp_path / "out" / stage).mkdir(parents=True)
     corpus.unlink()

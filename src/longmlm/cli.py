@@ -54,7 +54,7 @@ OTHERS = {
 CPU_DEFAULTS = (
     # An idle OpenMP thread sleeps after 1,000 spins; by default it spins longer and takes cores from other jobs.
     (("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"), "1000"),
-    # oneDNN caches kernels for 128 shapes; for 1,024, its default, rows of different lengths take gigabytes.
+    # oneDNN caches kernels for 128 shapes; for 1,024, its default, they take far more memory if rows differ in length.
     (("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"), "128"),
 )
 
