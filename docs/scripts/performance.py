@@ -41,6 +41,8 @@ TEXTS = {
     "Trainer at 1 x 1536 tokens with dropout 0.1, a ratio of 3.28.",
     "training step, first version": "The same before training had [its own attention]"
     "(decisions/0014-packed-batches.md).",
+    "training step, slower machine": "Measured again with faster dropout masks and two warm-up steps for both, on a "
+    "machine that reaches 385 GFLOP/s in bf16 matrix products instead of 911.",
     "other models": "Models of the same depth, width and vocabulary with random weights; longmlm trains RoBERTa with "
     "full attention. Speed and memory are compared, not accuracy.",
     "micro-batch in 24 GB": "Where the unit is *rows*, *longmlm* is the micro-batch that the cost model predicts in "
@@ -62,7 +64,9 @@ TEXTS = {
     "set the limit of near-linear at 1.2. The last table gives FLOP, time and peak memory per token. The formula's "
     "time assumes the FLOP/s measured at 512 tokens without dropout.",
     "profile": "The peer is the fastest bf16 matrix product on the same machine; the ratio is the share of it that a "
-    "training step reaches, by the FLOP formula of `src/longmlm/model/cost.py`.",
+    "training step reaches, by the FLOP formula of `src/longmlm/model/cost.py`. It misses the aim: about half of the "
+    "time of attention goes to softmax and dropout masks, and a sixth of the step to groups other than products, "
+    "attention and decoder; the formula counts neither.",
     "generated positions": "Positions computed in each forward pass, compared with materialized ones.",
     "planned speed": "The speed that `longmlm plan` measures in a few seconds, compared with that of training steps; "
     "the aim is a factor of 1.5 in either direction.",
@@ -87,8 +91,8 @@ NO_GAIN = """\
 - Casting the weights of all layers to bf16 once per step instead of once per micro-batch: saves at most 15 ms of a step
   of 2,800 ms.
 - Keeping freed memory in the process (glibc's allocator set never to use mmap and never to return memory): on rows of
-  1536 tokens, steps have no page faults from the fourth on and are 7 to 14 % faster. On rows of different lengths,
-  MEASURED.
+  1536 tokens, steps have no page faults from the fourth on and are 7 to 14 % faster. On rows of different lengths
+  they are no faster, and memory grows with every step (`docs/experiments/scripts/kept_memory.py`).
 - Computing accuracy in the same pass over the logits as the loss: the two together take 1 to 2 % of a step.
 - Huge pages for tensors (`THP_MEM_ALLOC_ENABLE=1`): a tenth of the page faults, but training steps of RoBERTa-base on
   1536 tokens are 9 to 19 % slower with dropout 0.1 and 4 to 12 % slower without (two rounds, 2026-11-23).
