@@ -7,16 +7,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir
 import onnxruntime
 import pytest
 import torch
-from onnx import numpy_helper
 
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ReleaseError
-from longmlm.model import mlm
 from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import onnx_graph, reload
@@ -285,21 +282,3 @@ def test_encoder_gives_the_hidden_states_and_their_mean(exported: Path, world: W
     sizes = [(exported / file).stat().st_size for file in FILES]
     assert sizes[1] < sizes[0]
     assert sizes[3] < sizes[2]
-
-
-def test_a_graph_is_compared_at_its_last_positions_where_few_logits_are(
-    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prove_in_this_process(monkeypatch)
-    trained = load_model(str(world.trained))
-    monkeypatch.setattr(mlm, "MAX_LOGITS", LONG_POSITIONS // 2 * trained.model.config.vocab_size)
-    assert prove(trained, "fp32", held_out(world.rows), folder).onnx is not None
-    graph = onnx.load(folder / MLM)
-    shape = tuple(trained.model.roberta.embeddings.position_embeddings.weight.shape)
-    [table] = [tensor for tensor in graph.graph.initializer if tuple(tensor.dims) == shape]
-    positions = numpy_helper.to_array(table).copy()
-    positions[-2:] *= -1
-    table.CopyFrom(numpy_helper.from_array(positions, table.name))
-    onnx.save(graph, folder / MLM)
-    with pytest.raises(ReleaseError, match=f"outputs of {MLM} differ"):
-        prove(trained, "fp32", held_out(world.rows), folder)

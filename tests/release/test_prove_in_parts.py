@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from longmlm.data.rows import Rows
 from longmlm.errors import ReleaseError
@@ -12,7 +14,9 @@ from longmlm.model import mlm
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.window import Window
 from longmlm.release.export import export
+from longmlm.release.onnx_graph import write_graphs
 from longmlm.release.proof import prove
+from longmlm.release.reload import MLM
 from tests.release.test_longformer import windowed
 from tests.release.test_prove import TAMPERINGS, last_position, nudge, round_positions
 from tests.support.families import SPECIAL_OF_OTHERS
@@ -76,4 +80,23 @@ def test_tampering_is_found(
     tamper(tmp_path)
     limit_logits(trained)
     with pytest.raises(ReleaseError, match=TAMPERINGS[tamper]):
+        prove(trained, "fp32", rows, tmp_path)
+
+
+def test_a_graph_is_compared_at_its_last_positions_where_few_logits_are(
+    world: World, rows: Rows, tmp_path: Path, limit_logits: Callable[[LoadedModel], None]
+) -> None:
+    trained = load_model(str(world.trained))
+    export(trained, "fp32", tmp_path)
+    write_graphs(tmp_path)
+    limit_logits(trained)
+    assert prove(trained, "fp32", rows, tmp_path).onnx is not None
+    graph = onnx.load(tmp_path / MLM)
+    shape = tuple(trained.model.roberta.embeddings.position_embeddings.weight.shape)
+    [table] = [tensor for tensor in graph.graph.initializer if tuple(tensor.dims) == shape]
+    positions = numpy_helper.to_array(table).copy()
+    positions[-2:] *= -1
+    table.CopyFrom(numpy_helper.from_array(positions, table.name))
+    onnx.save(graph, tmp_path / MLM)
+    with pytest.raises(ReleaseError, match=f"outputs of {MLM} differ"):
         prove(trained, "fp32", rows, tmp_path)
