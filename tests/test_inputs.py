@@ -1,6 +1,5 @@
 """What is checked before a stage starts: only what it still needs, with the errors that the stage itself raises."""
 
-import json
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -93,24 +92,18 @@ def test_one_process_of_a_machine_checks(
     assert checked == [pretrain] * is_checked
 
 
-def test_a_folder_without_config_has_the_same_error_in_the_check_and_in_the_stage(
+def test_a_folder_without_config_or_weights_has_the_same_error_in_the_check_and_in_the_stage(
     tmp_path: Path, pretrain: PretrainConfig
 ) -> None:
     (tmp_path / "gone").mkdir()
-    with pytest.raises(ModelError) as early:
-        check_inputs(pretrain)
-    with pytest.raises(ModelError) as late:
-        load_model(str(tmp_path / "gone"))
-    assert str(early.value) == str(late.value)
-    assert "config.json" in str(late.value)
-    (tmp_path / "gone" / "config.json").write_text(json.dumps({}))
-    with pytest.raises(ModelError) as early:
-        check_inputs(pretrain)
-    with pytest.raises(ModelError) as late:
-        load_model(str(tmp_path / "gone"))
-    assert str(early.value) == str(late.value)
-    assert "model.safetensors" in str(late.value)
-    (tmp_path / "gone" / "model.safetensors").touch()
+    for missing in ("config.json", "model.safetensors"):
+        with pytest.raises(ModelError) as early:
+            check_inputs(pretrain)
+        with pytest.raises(ModelError) as late:
+            load_model(str(tmp_path / "gone"))
+        assert str(early.value) == str(late.value)
+        assert missing in str(late.value)
+        (tmp_path / "gone" / missing).write_text("{}")
     check_inputs(pretrain)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.evaluation import evaluation_in
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
-from longmlm.artifacts.rows import SPLITS, RowsManifest, check_rows_fit_positions, read_rows_manifest, shards_of
+from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
 from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of
 from longmlm.data.sentences import check_language
@@ -132,19 +132,21 @@ def _check_downstream(config: DownstreamConfig) -> None:
             _check_models([arm.model], revision=arm.revision)
 
 
-def _manifest_of_rows(name: str) -> RowsManifest | None:
-    """Returns the manifest of rows in a folder; None for rows on a hub."""
-    return read_rows_manifest(Path(name)) if rows_on_hub(name) is None else None
+def _check_rows(name: str, splits: Collection[Split]) -> RowsManifest | None:
+    """Checks that these splits have rows, and returns the manifest; None for rows on a hub, which are not checked."""
+    if rows_on_hub(name) is not None:
+        return None
+    manifest = read_rows_manifest(Path(name))
+    for split in splits:
+        shards_of(manifest, split, Path(name))
+    return manifest
 
 
 def _check_pretrain(config: PretrainConfig) -> None:
     check_installed(config.tracking.tracker)
     if (started := num_started_processes()) is not None:
         check_num_processes(started, config.runtime.num_processes)
-    manifest = _manifest_of_rows(config.rows)
-    if manifest is not None:
-        for split in SPLITS:
-            shards_of(manifest, split, Path(config.rows))
+    manifest = _check_rows(config.rows, SPLITS)
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
     num_positions = _positions_of_start(config.start)
@@ -176,7 +178,7 @@ def _check_evaluate(config: EvaluateConfig) -> None:
         evaluations_of(Path(config.run))
     if config.long_after and not _is_run(config.long_after):
         local_weights(config.long_after)
-    _manifest_of_rows(config.rows)
+    _check_rows(config.rows, ["held_out"])
     _check_models([config.base, config.long_before])
 
 
@@ -187,7 +189,7 @@ def _check_release(config: ReleaseConfig) -> None:
     if not config.follow and not is_trial and not _is_run(config.model):
         local_weights(config.model)
     if config.rows:
-        _manifest_of_rows(config.rows)
+        _check_rows(config.rows, ["held_out"])
     if config.evaluation and not config.follow:
         evaluation_in(Path(config.evaluation))
 

@@ -16,9 +16,8 @@ from longmlm.errors import FolderError, TrainingError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-LAUNCHER_VARIABLES = {  # set by accelerate launch or MPI, which may not set WORLD_SIZE
-    *("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
-}
+# Set by accelerate launch or MPI, which may not set WORLD_SIZE.
+LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 def end_with_parent(number: int) -> None:
@@ -41,7 +40,7 @@ def num_started_processes() -> int | None:
     """Returns how many processes the launcher started; None if only Accelerate can tell."""
     if "WORLD_SIZE" in os.environ:
         return int(os.environ["WORLD_SIZE"])
-    return None if os.environ.keys() & LAUNCHER_VARIABLES else 1
+    return None if os.environ.keys() & set(LAUNCHER_VARIABLES) else 1
 
 
 def check_num_processes(started: int, required: int | None) -> None:

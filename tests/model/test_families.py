@@ -1,4 +1,4 @@
-"""What a config.json tells before a model is loaded: the same as the loaded model."""
+"""A config.json gives the same number of positions as the loaded model."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_a_config_gives_the_positions_of_the_loaded_model(any_kind: tuple[str, i
 
 
 @pytest.mark.parametrize("key", ["max_position_embeddings", "pad_token_id"])
-def test_nothing_is_guessed_where_a_key_is_missing(any_kind: tuple[str, int], key: str, tmp_path: Path) -> None:
+def test_the_number_is_none_where_a_key_is_missing(any_kind: tuple[str, int], key: str, tmp_path: Path) -> None:
     config = {name: value for name, value in stored_config(tmp_path, any_kind).items() if name != key}
     is_needed = key == "max_position_embeddings" or any_kind[0] in ("roberta", "xlm-roberta", "camembert")
     assert num_usable_positions(SimpleNamespace(**config)) == (None if is_needed else NUM_POSITIONS)

@@ -148,10 +148,8 @@ def check_has_config(name: str, folder: Path) -> None:
 
 
 def check_has_weights(name: str, folder: Path) -> None:
-    """Raises ModelError if the model `name`, whose files are in the folder, has no weights."""
-    if not any(
-        path.suffix in (".safetensors", ".bin") for path in folder.iterdir()
-    ):  # of any name: an index lists them
+    """Raises ModelError if the model `name`, whose files are in the folder, has no weights: files of any name."""
+    if not any(path.suffix in (".safetensors", ".bin") for path in folder.iterdir()):
         raise ModelError(
             f"{name} has no model.safetensors or pytorch_model.bin: name the folder or repository of a model's weights"
         )

@@ -26,7 +26,7 @@ from longmlm.model.positions import extended_table
 from longmlm.model.saving import save_model
 from longmlm.model.terms import Terms, with_tokens
 
-MAX_COMPARED = 2048  # positions; more would take minutes on a CPU
+MAX_COMPARED = 2048  # positions of the longest input
 ROUNDING = 1e-5  # a larger decoder may add in a different order
 
 

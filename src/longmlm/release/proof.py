@@ -27,17 +27,7 @@ from longmlm.release import reload
 from longmlm.release.export import TYPES, carried_in_type
 from longmlm.release.longformer import carried_by
 from longmlm.release.onnx_graph import Embeddings
-from longmlm.release.reload import (
-    CARRIED,
-    ENCODER,
-    ENCODER_INT8,
-    MASKED,
-    MLM,
-    MLM_INT8,
-    TOKENS,
-    logits_of,
-    unpadded,
-)
+from longmlm.release.reload import CARRIED, ENCODER, ENCODER_INT8, MASKED, MLM, MLM_INT8
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.release import WeightType
 
@@ -216,8 +206,9 @@ def _reference(model: PreTrainedModel, rows: Rows, base_positions: int | None) -
             num_tokens = int(attention_mask.sum())
             tokens = torch.linspace(0, num_tokens - 1, min(num_tokens, num_at_a_time)).long()
             hidden = architecture_of(model).encoder(input_ids=input_ids, attention_mask=attention_mask)
-            tensors |= {f"{name}.{TOKENS}": tokens, f"{name}.last_hidden_state": unpadded(hidden[0], attention_mask)}
-        tensors[f"{name}.logits"] = logits_of(model, input_ids, attention_mask, tokens)
+            tensors |= {f"{name}.{reload.TOKENS}": tokens}
+            tensors[f"{name}.last_hidden_state"] = reload.unpadded(hidden[0], attention_mask)
+        tensors[f"{name}.logits"] = reload.logits_of(model, input_ids, attention_mask, tokens)
     return tensors
 
 
