@@ -136,8 +136,10 @@ def _section(one: dict[str, Any]) -> str:
     load = f", load {one['load']:g} at the start" if "load" in one else ""
     note = f" {one['note']}" if "note" in one else ""
     lines = [f"## {name[0].upper()}{name[1:]}", "", TEXTS.get(name, ""), ""]
+    shared, works = split_shapes([entry["shape"] for entry in _entries(one)])
+    lines += [f"In all rows: {shared}.", ""] if shared else []
     lines += ["| work | longmlm | peer | unit | ratio | aim | memory (GiB) |", "|---|---:|---|---|---:|---|---|"]
-    lines += [_row(entry) for entry in _entries(one)]
+    lines += [_row(work, entry) for work, entry in zip(works, _entries(one), strict=True)]
     for extra, head in (
         ("profile", "| group | ms | share |"),
         ("growth", "| from 512 to 2048 tokens | exponent | near-linear | attention's share of the time at 2048 |"),
@@ -157,13 +159,26 @@ def _entries(one: dict[str, Any]) -> list[dict[str, Any]]:
     return [one, *one.get("others", ())]
 
 
-def _row(entry: dict[str, Any]) -> str:
+def split_shapes(shapes: list[str]) -> tuple[str, list[str]]:
+    """Returns the first and last parts that all shapes share, and the rest of each: a table does not repeat them.
+
+    "base, 1 x 512, bf16" and "base, 1 x 1536, bf16" share "base, bf16"; the rests are "1 x 512" and "1 x 1536".
+    """
+    parts, ends = [shape.split(", ") for shape in shapes], ([], [])
+    for index, end in zip((0, -1), ends, strict=True):
+        while all(len(one) > 1 for one in parts) and len({one[index] for one in parts}) == 1 < len(parts):
+            end.append(parts[0][index])
+            parts = [one[1:] if index == 0 else one[:-1] for one in parts]
+    return ", ".join([*ends[0], *reversed(ends[1])]), [", ".join(one) for one in parts]
+
+
+def _row(work: str, entry: dict[str, Any]) -> str:
     names = (entry["peer_name"],) if entry.get("peer_name") else ()
     peer = "–" if entry["peer"] is None else ", ".join((_figure(entry["peer"]), *names))
     ratio = "–" if entry["ratio"] is None else f"{entry['ratio']:.2f}"
     aim = "–" if entry["aim"] is None else f"{entry['aim']:.2g}, {'met' if entry['met'] else 'missed'}"
     memory = " and ".join(f"{entry[key]:.2f}" for key in ("ours_gib", "peer_gib") if entry.get(key) is not None) or "–"
-    cells = (entry["shape"], _figure(entry["ours"]), peer, entry["unit"], ratio, aim, memory)
+    cells = (work, _figure(entry["ours"]), peer, entry["unit"], ratio, aim, memory)
     return f"| {' | '.join(cells)} |"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from performance import PICTURES, PUBLISHED, TEXTS, merged, page, pictures
+from performance import PICTURES, PUBLISHED, TEXTS, merged, page, pictures, split_shapes
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,12 @@ def test_each_result_has_its_machine_date_and_figures(published):
         assert f"## {one['name'][0].upper()}{one['name'][1:]}\n" in text
         assert one["name"] in TEXTS
         assert f"{one['machine']}, {one['date']}" in text
-        for entry in (one, *one.get("others", ())):
-            assert f"| {entry['shape']} |" in text
+        shapes = [entry["shape"] for entry in (one, *one.get("others", ()))]
+        shared, works = split_shapes(shapes)
+        assert not shared or f"In all rows: {shared}.\n" in text
+        for shape, work in zip(shapes, works, strict=True):
+            assert f"| {work} |" in text
+            assert sorted(shape.split(", ")) == sorted(", ".join(filter(None, (shared, work))).split(", "))
 
 
 def test_a_run_replaces_results_of_the_same_name_and_adds_others(published, growth):
@@ -61,3 +65,11 @@ def test_a_run_replaces_results_of_the_same_name_and_adds_others(published, grow
     assert "2 cores, 2026-12-01, load 0.1 at the start" in text
     assert "![growth](pictures/growth.svg)" in text
     assert "Time per token" in pictures(results)["growth.svg"]
+
+
+def test_a_table_does_not_repeat_what_all_rows_share():
+    assert split_shapes(["base, 1 x 512, bf16", "base, 1 x 1536, bf16"]) == ("base, bf16", ["1 x 512", "1 x 1536"])
+    assert split_shapes(["a, b", "a, c, b"]) == ("a", ["b", "c, b"])
+    assert split_shapes(["a, b", "a, b"]) == ("a", ["b", "b"])
+    assert split_shapes(["a, b", "c, d"]) == ("", ["a, b", "c, d"])
+    assert split_shapes(["a, b"]) == ("", ["a, b"])
