@@ -1,8 +1,8 @@
 """Training while other jobs use the cores: longmlm, whose idle threads soon sleep, compared with OpenMP's default.
 
 Two endless loops take as much of the cores as they can get while `longmlm pretrain` trains the bundled model. The peer
-is the same command with GOMP_SPINCOUNT=300000, GNU OpenMP's default; longmlm sets 1000. The second comparison runs
-without the loops; --quick makes that one alone.
+is the same command with GOMP_SPINCOUNT=300000, GNU OpenMP's default; longmlm sets 100000. The second comparison runs
+without the loops; --quick makes that one alone, in two rounds.
 
     python benchmarks/busy_machine.py [--quick]
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from paired import Comparison, Way, in_a_process, result, run
+from paired import Comparison, Way, in_a_process, options, print_results, result
 from start_up import LENGTH, make_rows, pretrain_command
 
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
@@ -25,8 +25,9 @@ DEFAULT_SPINS = "300000"
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # ends with the benchmark
 JOB = (sys.executable, "-c", LOOP)
-NUM_STEPS, ROWS_PER_STEP = 4, 16
+NUM_STEPS, ROWS_PER_STEP = 10, 16
 NUM_JOBS = 2
+QUICK_ROUNDS = 2
 
 
 def training(rows: Path, num_jobs: int, variables: dict[str, str]) -> Callable[[], float]:
@@ -71,4 +72,7 @@ if __name__ == "__main__":
         folder = Path(scratch) / "rows"
         in_a_process(make_rows, folder)
         compared = comparisons(folder)
-        run("busy machine", __doc__ or "", compared, compared[1:])
+        is_quick, num_rounds = options(__doc__ or "")
+        if is_quick:
+            compared, num_rounds = compared[1:], QUICK_ROUNDS
+        print_results("busy machine", [one.measure(num_rounds) for one in compared])

@@ -32,10 +32,10 @@ def longmlm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 @pytest.mark.parametrize(
     ("given", "added"),
     [
-        ({}, {"GOMP_SPINCOUNT": "1000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}),
+        ({}, {"GOMP_SPINCOUNT": "100000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}),
         ({"OMP_WAIT_POLICY": "active"}, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}),
         ({"GOMP_SPINCOUNT": "5", "DNNL_PRIMITIVE_CACHE_CAPACITY": "9"}, {}),
-        ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, {"GOMP_SPINCOUNT": "1000"}),
+        ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, {"GOMP_SPINCOUNT": "100000"}),
     ],
 )
 def test_idle_threads_sleep_early_and_few_kernels_are_cached_unless_the_user_sets_otherwise(

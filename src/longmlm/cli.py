@@ -52,8 +52,8 @@ OTHERS = {
 }
 # Environment variables that are read when torch is imported: the first is set unless one of them is already set.
 CPU_DEFAULTS = (
-    # An idle OpenMP thread sleeps after 1,000 spins; by default it spins longer and takes cores from other jobs.
-    (("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"), "1000"),
+    # An idle OpenMP thread sleeps after 100,000 spins; by default it spins longer and takes cores from other jobs.
+    (("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"), "100000"),
     # oneDNN caches kernels for 128 shapes; for 1,024, its default, they take far more memory if rows differ in length.
     (("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"), "128"),
 )

@@ -20,7 +20,7 @@ from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
 from tests.support.checkpoints import actual_accuracy, checkpoint
 from tests.support.loopback import Fault
-from tests.support.rows import manifest_of
+from tests.support.rows import FILES, manifest_of
 from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation, tiny_world
 
 ROOT = Path(__file__).parents[2]
@@ -241,7 +241,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 def test_follower_hides_gpus_before_torch_can_find_them(tmp_path: Path) -> None:
     paths = {"model": "run", "rows": str(tmp_path), "output": "out", "publish": "folder:x", "follow": "run"}
-    write_json(tmp_path / "manifest.json", manifest_of(128))
+    write_json(tmp_path / "manifest.json", {**manifest_of(128), "files": FILES})
     settings = tmp_path / "release.toml"
     settings.write_text(tomli_w.dumps({**paths, "card": {"title": "t"}}))
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
