@@ -91,9 +91,9 @@ NO_GAIN = """\
 - Casting the weights of all layers to bf16 once per step instead of once per micro-batch: saves at most 15 ms of a step
   of 2,800 ms.
 - Other numbers of spins than 100,000 before an idle OpenMP thread sleeps. With 1,000, the bundled model trains at 4,404
-  tokens/s on two idle cores (100,000: 5,785; 300,000, the default: 5,171) and at 2,751 beside two busy processes (2,112;
-  1,201). 20,000 and 50,000 are slower than 100,000 on both (`training` of `benchmarks/busy_machine.py` with
-  `GOMP_SPINCOUNT` set, 14 steps, medians of three rounds that differ by up to a factor of two, 2026-11-25).
+  tokens/s on two idle cores (100,000: 5,785; 300,000, the default: 5,171) and at 2,751 beside two busy processes
+  (2,112; 1,201). 20,000 and 50,000 are slower than 100,000 in both cases (`training` of `benchmarks/busy_machine.py`
+  with `GOMP_SPINCOUNT` set, 14 steps, medians of three rounds that differ by up to a factor of two, 2026-11-25).
 - Keeping freed memory in the process (glibc's allocator set never to use mmap and never to return memory): on rows of
   1536 tokens, steps have no page faults from the fourth on and are 7 to 14 % faster. On rows of different lengths
   they are no faster, and memory grows with every step (`docs/experiments/scripts/kept_memory.py`).
