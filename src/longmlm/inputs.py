@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.evaluation import evaluation_in
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
@@ -23,9 +22,10 @@ from longmlm.hubs.datasets import rows_on_hub
 from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
 from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import check_architecture, num_usable_positions
-from longmlm.model.planned_extension import planned_extension
+from longmlm.model.planned_extension import check_length, planned_extension
 from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.processes import check_num_processes, num_started_processes
+from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.reports.evaluation import check_output
 from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
@@ -71,21 +71,24 @@ def check_inputs(config: Any) -> None:
 def _check_pipeline(config: ResolvedPipeline) -> None:
     """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
     made = {str(result_of(stage)) for stage in config.stages.values()}
-    needs_weights = not isinstance(config, PlanConfig)
+    needs_weights, num_positions = not isinstance(config, PlanConfig), None
     for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
         match stage:
             case PrepareConfig():
                 _check_corpus(stage, made)
                 _check_splits(stage)
             case ExtendConfig():
-                _check_extend(stage, needs_weights)
+                num_positions = _check_extend(stage, needs_weights)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
-                _positions_of_start(stage.start, made, needs_weights)
+                num_positions = _positions_of_start(stage.start, made, needs_weights) or num_positions
             case EvaluateConfig():
                 _check_models([stage.base], made, needs_weights=needs_weights)
             case ReleaseConfig():
-                pass  # it reads what the other stages make
+                if stage.recipe.onnx and not isinstance(config, PlanConfig):
+                    check_onnx_installed()
+    if num_positions is not None:
+        check_length(config.prepare.recipe.row_length, num_positions)
 
 
 def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
@@ -106,17 +109,17 @@ def _check_splits(config: PrepareConfig) -> None:
         check_splits(config.recipe, plan_slices(sources, config.recipe.slice_bytes))
 
 
-def _check_extend(config: ExtendConfig, needs_weights: bool = True) -> None:
+def _check_extend(config: ExtendConfig, needs_weights: bool = True) -> int | None:
+    """Checks an extension; returns the positions of the extended model, or None if only loading can tell."""
     check_absent(Path(config.output))
     model_config = config_of_model(config.base, config.revision, needs_weights)
     if config.recipe.add_tokens is not None:
         term_lines(config.recipe.add_tokens)
-    if model_config is None:
-        return
-    check_architecture(model_config, config.base)
-    if (num_positions := num_usable_positions(model_config)) is not None:
-        provenance = read_provenance(config.base) if Path(config.base).is_dir() else Provenance()
-        planned_extension(config.recipe, ModelSource(name=config.base), provenance, model_config, num_positions)
+    if (num_positions := _positions_of(model_config, config.base)) is None:
+        return None
+    provenance = read_provenance(config.base) if Path(config.base).is_dir() else Provenance()
+    planned_extension(config.recipe, ModelSource(name=config.base), provenance, model_config, num_positions)
+    return config.recipe.num_positions or num_positions
 
 
 def _check_downstream(config: DownstreamConfig) -> None:
@@ -166,7 +169,12 @@ def _positions_of_start(start: Start, made: Collection[str] = (), needs_weights:
         return None
     else:
         config = config_of_model(name, start.revision, needs_weights)
-    if not hasattr(config, "model_type"):
+    return _positions_of(config, name)
+
+
+def _positions_of(config: SimpleNamespace | None, name: str) -> int | None:
+    """Returns the usable positions of a supported model with this config; None if only loading can tell."""
+    if config is None or not hasattr(config, "model_type"):
         return None
     check_architecture(config, name)
     return num_usable_positions(config)
@@ -178,18 +186,25 @@ def _check_evaluate(config: EvaluateConfig) -> None:
         evaluations_of(Path(config.run))
     if config.long_after and not _is_run(config.long_after):
         local_weights(config.long_after)
-    _check_rows(config.rows, ["held_out"])
-    _check_models([config.base, config.long_before])
+    manifest = _check_rows(config.rows, ["held_out"])
+    _check_models([config.base])
+    for name in (config.long_before, config.long_after):
+        if name and not _is_run(name):
+            num_positions = _positions_of(config_of_model(name), name)
+            if manifest and num_positions is not None:
+                check_rows_fit_positions(manifest.plan.row_length, num_positions, name)
 
 
 def _check_release(config: ReleaseConfig) -> None:
     if config.publish:
         check_can_publish(config.target())
-    is_trial = (Path(config.model) / DownstreamTrial.FILE).is_file()
+    if config.recipe.onnx:
+        check_onnx_installed()
+    is_trial = trial_folder(config.model) is not None
     if not config.follow and not is_trial and not _is_run(config.model):
         local_weights(config.model)
-    if config.rows:
-        _check_rows(config.rows, ["held_out"])
+    if not is_trial:
+        _check_rows(check_has_rows(config), ["held_out"])
     if config.evaluation and not config.follow:
         evaluation_in(Path(config.evaluation))
 

@@ -16,7 +16,8 @@ from tests.support.rows import FILES, manifest_of
 from tests.support.tiny import tiny_extension
 
 ROOT = Path(__file__).parents[2]
-MINI = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
+BUNDLED = ROOT / "src" / "longmlm" / "bundled"
+MINI, TEXT = BUNDLED / "roberta-mini", BUNDLED / "text" / "demo.jsonl"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "HF_HUB_OFFLINE": "1"}
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "pandas", "matplotlib")
 SCRIPT = """
@@ -71,9 +72,12 @@ REJECTED = {  # command: what its error names
     f"{EVALUATE} --rows rows --base {MINI} --long-before ./nope": "./nope",
     f"{EVALUATE} --rows rows --base {MINI} --long-after ./nope": "./nope",
     f"{EVALUATE} --rows rows --base {MINI} --long-after {MINI} --run nope": "nope",
+    f"{EVALUATE} --rows long-rows --base {MINI} --long-before {MINI}": "256",
+    f"{EVALUATE} --rows long-rows --base {MINI} --long-after {MINI}": "256",
     f"evaluate --output other --rows rows --base {MINI} --long-before {MINI}": "other",
     f"{RELEASE} --model nope --rows rows": "nope",
     f"{RELEASE} --model {MINI} --rows nope": "nope",
+    f"{RELEASE} --model {MINI}": "rows is missing",
     f"{RELEASE} --model {MINI} --rows rows --evaluation nope": "nope/evaluation.json",
     f"{RELEASE} --model {MINI} --rows rows --publish hf:owner/name": "HF_HUB_OFFLINE",
     "checkpoints --run nope": "nope",
@@ -83,6 +87,8 @@ REJECTED = {  # command: what its error names
     f"run --model ./nope --corpus text.txt {PIPELINE}": "./nope",
     f"run --model {MINI} --corpus no.txt {PIPELINE}": "no.txt",
     **{f"{command} --model {MINI} --corpus text.txt --length 100 --output new": "100" for command in ("plan", "run")},
+    **{f"{command} --model {MINI} --corpus {TEXT} {PIPELINE} --no-extension": "128" for command in ("plan", "run")},
+    f"run --model {MINI} --corpus {TEXT} {PIPELINE} --prepare.recipe.row-length 2048": "2048",
     **{f"{command} --model {MINI} --corpus text.txt {PIPELINE}": "one document" for command in ("plan", "run")},
     f"run --model {MINI} --corpus text.txt --length long --output new": "length",
     "compare arms.toml": "./nope",

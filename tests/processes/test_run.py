@@ -4,11 +4,14 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.inputs import QUICKLY_READ_BYTES
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.launching import finish, has_steps, longmlm, start_command, wait_until
@@ -75,6 +78,12 @@ def test_a_pipeline_runs_from_text_to_release_and_again_does_nothing(folder: Pat
     assert code == 0
     assert labels(lines) == [f"{name}: already" for name in ("extend", "prepare", "pretrain", "evaluate", "release")]
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    file = folder / "out" / "evaluation" / Evaluation.FILE
+    evaluation = read_evaluation(file)
+    artifact.write(file, replace(evaluation, sources=replace(evaluation.sources, after="other")).signed())
+    code, lines = longmlm(folder, "run", "mine.toml")
+    assert (code, labels(lines)[3:]) == (0, ["evaluate: started", "release: started"])
+    assert read_evaluation(file) == evaluation
     assert_changes_are_refused_or_followed(folder)
     with (folder / "text.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"text": "One more document."}\n')

@@ -16,7 +16,7 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ReleaseError
 from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
-from longmlm.release import onnx_graph, reload
+from longmlm.release import onnx_graph, reload, requirements
 from longmlm.release.export import export
 from longmlm.release.onnx_graph import INPUTS, write_graphs
 from longmlm.release.proof import INT8_SIMILARITY, ONNX_TOLERANCE, OnnxProof, prove
@@ -176,12 +176,12 @@ def test_model_that_cannot_be_traced_is_refused_in_a_line(without_files: Path, m
         write_graphs(without_files)
 
 
-@pytest.mark.parametrize("name", onnx_graph.EXTRA)
+@pytest.mark.parametrize("name", requirements.ONNX_PACKAGES)
 def test_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    onnx_graph.check_onnx_installed()
-    monkeypatch.setattr(onnx_graph, "find_spec", lambda other: None if other == name else object())
+    requirements.check_onnx_installed()
+    monkeypatch.setattr(requirements, "find_spec", lambda other: None if other == name else object())
     with pytest.raises(ReleaseError, match=rf"recipe\.onnx = true needs {name}, .*: pip install 'longmlm\[onnx\]'$"):
-        onnx_graph.check_onnx_installed()
+        requirements.check_onnx_installed()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measure
 from longmlm.artifacts.artifact import Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError, ReleaseError
+from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -95,6 +96,11 @@ class Evaluation(Artifact):
         sides = [[self.measured[name]] for name in ("long_after", "base_windows") if name in self.measured]
         paired = paired_difference(*sides) if len(sides) == 2 else None  # noqa: PLR2004 - both
         return None if paired is None else paired.standard_error
+
+    def is_of(self, stage: EvaluateConfig) -> bool:
+        """Returns whether the models of these settings were measured: anyone can replace a stage's evaluation."""
+        sources = self.sources
+        return (sources.base, sources.before, sources.after) == (stage.base, stage.long_before, stage.long_after)
 
     def signed(self) -> Self:
         """Returns the evaluation with the hash of its content, by which a reader knows that nobody changed it."""

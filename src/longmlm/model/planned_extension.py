@@ -63,6 +63,15 @@ def check_keeps_window(base: Provenance, extension: Extension | None, name: str)
         )
 
 
+def check_length(row_length: int, num_positions: int) -> None:
+    """Raises PositionsError if a pipeline's rows are longer than its model reads."""
+    if row_length > num_positions:
+        raise PositionsError(
+            f"the rows have {row_length} tokens and the model reads {num_positions}: set length to {num_positions} or "
+            "less, or extend the model"
+        )
+
+
 def check_num_positions(n: int, num_positions: int) -> None:
     """Raises PositionsError unless n < num_positions <= n * n."""
     if num_positions <= n:

@@ -5,7 +5,6 @@ computed, sentence_embedding. The output of onnx/mlm.onnx is logits. Both have a
 """
 
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from longmlm.model.loading import load_model, quiet_transformers
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 
 INPUTS = ("input_ids", "attention_mask")
-EXTRA = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
 MAX_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB
 
 
@@ -55,14 +53,6 @@ class Embeddings(nn.Module):
         if self.embedding.pooling == "mean":
             pooled = (hidden * is_token).sum(1) / is_token.sum(1).clamp(min=1e-9)
         return (hidden, nn.functional.normalize(pooled) if self.embedding.is_normalized else pooled)
-
-
-def check_onnx_installed() -> None:
-    """Raises ReleaseError unless the packages that write and run ONNX are installed."""
-    if missing := [name for name in EXTRA if not find_spec(name)]:
-        raise ReleaseError(
-            f"recipe.onnx = true needs {missing[0]}, which is not installed: pip install 'longmlm[onnx]'"
-        )
 
 
 def write_graphs(folder: Path) -> list[str]:

@@ -53,12 +53,6 @@ class TaskSource:
     comparison: DownstreamComparison | None
 
 
-def trial_folder(name: str) -> Path | None:
-    """Returns the trial that a name means, its folder or its model's; None for anything else."""
-    candidates = (Path(name), Path(name).parent)
-    return next((folder for folder in candidates if (folder / DownstreamTrial.FILE).is_file()), None)
-
-
 def check_task_recipe(recipe: ReleaseRecipe) -> None:
     """Raises ReleaseError for a setting that is for masked language models only."""
     allowed = ReleaseRecipe(weights=recipe.weights, max_shard_size=recipe.max_shard_size)

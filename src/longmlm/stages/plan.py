@@ -9,12 +9,13 @@ from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
 from longmlm.data.corpus import plan_slices
 from longmlm.data.engine import check_splits
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
-from longmlm.errors import ConfigError, DataError, PositionsError
+from longmlm.errors import ConfigError, DataError
 from longmlm.folders import free_bytes
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
 from longmlm.model.dropout import dropout_of, set_dropout
 from longmlm.model.loading import meta_model
+from longmlm.model.planned_extension import check_length
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
 from longmlm.model.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
@@ -103,8 +104,7 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
             width = position_table_of(model, config.extend.base).rows.embedding_dim
             replace_positions(model, torch.empty(num_positions, width, device="meta"))
         use_window(model, Window.of(config.extend.recipe))
-    if (row_length := config.prepare.recipe.row_length) > num_positions:
-        raise PositionsError(f"the rows have {row_length} tokens and the model reads {num_positions}: lower length")
+    check_length(config.prepare.recipe.row_length, num_positions)
     if dropout is not None:
         set_dropout(model, dropout)
     return base_positions, model

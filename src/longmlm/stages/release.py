@@ -10,9 +10,9 @@ from longmlm.errors import ReleaseError
 from longmlm.hubs.publish import check_can_publish
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
-from longmlm.release.onnx_graph import check_onnx_installed
 from longmlm.release.publishing import publish_checkpoint, publish_checkpoints, publish_release
-from longmlm.release.task import TaskSource, check_task_recipe, trial_folder, write_task_release
+from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
+from longmlm.release.task import TaskSource, check_task_recipe, write_task_release
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseConfig
@@ -35,10 +35,8 @@ def release(config: ReleaseConfig) -> None:
     if trial := trial_folder(config.model):
         release_task_model(config, trial, settings, target)
         return
-    if config.rows is None:
-        raise ReleaseError("rows is missing: name the folder of rows that the model was trained on")
-    allow_unrecovered = config.recipe.allow_unrecovered
-    source = open_source(model_to_release(config), config.rows, config.evaluation, allow_unrecovered)
+    rows, allow_unrecovered = check_has_rows(config), config.recipe.allow_unrecovered
+    source = open_source(model_to_release(config), rows, config.evaluation, allow_unrecovered)
     proof = write_release(source, settings)
     if proof:
         print(*proof.summary, f"released: {settings.output}", sep="\n")

@@ -205,7 +205,8 @@ def is_made(config: ResolvedPipeline, name: str) -> bool:
         case PretrainConfig():
             return is_recorded and is_trained(stage)
         case EvaluateConfig():
-            return is_recorded and _is_newer(result / Evaluation.FILE, [result_of(config.pretrain) / RunSummary.FILE])
+            is_new = _is_newer(result / Evaluation.FILE, [result_of(config.pretrain) / RunSummary.FILE])
+            return is_recorded and is_new and read_evaluation(result / Evaluation.FILE).is_of(stage)
         case ReleaseConfig():
             sources = [result_of(config.pretrain) / RunSummary.FILE]
             sources += [result_of(config.evaluate) / Evaluation.FILE] if config.evaluate else []
