@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from paired import Comparison, Way, in_a_process, options, print_results, result
+from paired import Comparison, Way, in_a_process, result, run
 from start_up import LENGTH, make_rows, pretrain_command
 
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
@@ -27,7 +27,7 @@ LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  #
 JOB = (sys.executable, "-c", LOOP)
 NUM_STEPS, ROWS_PER_STEP = 10, 16
 NUM_JOBS = 2
-QUICK_ROUNDS = 2
+NUM_QUICK_ROUNDS = 2  # a round takes 25 s
 
 
 def training(rows: Path, num_jobs: int, variables: dict[str, str]) -> Callable[[], float]:
@@ -72,7 +72,4 @@ if __name__ == "__main__":
         folder = Path(scratch) / "rows"
         in_a_process(make_rows, folder)
         compared = comparisons(folder)
-        is_quick, num_rounds = options(__doc__ or "")
-        if is_quick:
-            compared, num_rounds = compared[1:], QUICK_ROUNDS
-        print_results("busy machine", [one.measure(num_rounds) for one in compared])
+        run("busy machine", __doc__ or "", compared, compared[1:], NUM_QUICK_ROUNDS)

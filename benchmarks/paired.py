@@ -139,20 +139,26 @@ class Comparison:
         return is_in_range and memory_ratio >= (self.memory_aim or 0)
 
 
-def options(description: str, num_rounds: int = NUM_ROUNDS) -> tuple[bool, int]:
+def options(description: str, num_rounds: int = NUM_ROUNDS, num_quick_rounds: int = QUICK_ROUNDS) -> tuple[bool, int]:
     """Returns whether the command line has --quick, and how many rounds to run."""
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=description, formatter_class=layout, allow_abbrev=False)
     parser.add_argument(QUICK, action="store_true", help="smaller inputs where possible; under a minute")
-    rounds = f"rounds of which figures are the median; by default {num_rounds}, with --quick {QUICK_ROUNDS}"
+    rounds = f"rounds of which figures are the median; by default {num_rounds}, with --quick {num_quick_rounds}"
     parser.add_argument("--rounds", type=int, help=rounds)
     given = parser.parse_args()
-    return given.quick, given.rounds or (QUICK_ROUNDS if given.quick else num_rounds)
+    return given.quick, given.rounds or (num_quick_rounds if given.quick else num_rounds)
 
 
-def run(name: str, description: str, full: Sequence[Comparison], quick: Sequence[Comparison]) -> None:
+def run(
+    name: str,
+    description: str,
+    full: Sequence[Comparison],
+    quick: Sequence[Comparison],
+    num_quick_rounds: int = QUICK_ROUNDS,
+) -> None:
     """Runs the comparisons in `full`, or those in `quick` with --quick, and prints the JSON line."""
-    is_quick, num_rounds = options(description)
+    is_quick, num_rounds = options(description, num_quick_rounds=num_quick_rounds)
     print_results(name, [one.measure(num_rounds) for one in (quick if is_quick else full)])
 
 

@@ -71,21 +71,22 @@ def check_inputs(config: Any) -> None:
 def _check_pipeline(config: ResolvedPipeline) -> None:
     """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
     made = {str(result_of(stage)) for stage in config.stages.values()}
-    needs_weights, num_positions = not isinstance(config, PlanConfig), None
+    needs_all = not isinstance(config, PlanConfig)  # a plan needs no weights and no ONNX packages
+    num_positions: int | None = None
     for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
         match stage:
             case PrepareConfig():
                 _check_corpus(stage, made)
                 _check_splits(stage)
             case ExtendConfig():
-                num_positions = _check_extend(stage, needs_weights)
+                num_positions = _check_extend(stage, needs_all)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
-                num_positions = _positions_of_start(stage.start, made, needs_weights) or num_positions
+                num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
             case EvaluateConfig():
-                _check_models([stage.base], made, needs_weights=needs_weights)
+                _check_models([stage.base], made, needs_weights=needs_all)
             case ReleaseConfig():
-                if stage.recipe.onnx and not isinstance(config, PlanConfig):
+                if stage.recipe.onnx and needs_all:
                     check_onnx_installed()
     if num_positions is not None:
         check_length(config.prepare.recipe.row_length, num_positions)

@@ -98,7 +98,7 @@ class Evaluation(Artifact):
         return None if paired is None else paired.standard_error
 
     def is_of(self, stage: EvaluateConfig) -> bool:
-        """Returns whether the models of these settings were measured: anyone can replace a stage's evaluation."""
+        """Returns whether it compares the models of this stage; `longmlm evaluate` may have overwritten it."""
         sources = self.sources
         return (sources.base, sources.before, sources.after) == (stage.base, stage.long_before, stage.long_after)
 
