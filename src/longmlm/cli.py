@@ -17,6 +17,7 @@ from typing import Any
 from longmlm.artifacts.artifact import version
 from longmlm.config import parse, user_errors
 from longmlm.errors import ConfigError
+from longmlm.escaping import printable_output
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
 from longmlm.processes import exit_on_sigterm, hide_gpus
 from longmlm.progress import hide_bars_off_terminal
@@ -71,18 +72,21 @@ def main(stage: str | None = None) -> None:
         with _exit_on_closed_pipe():
             command = stage or _command(arguments)
             if command == "init":
-                print(pipeline_file(arguments))
+                text = pipeline_file(arguments)
+                with printable_output():
+                    print(text)
                 return
             if command == "pipelines":
                 _check_no_arguments(arguments)
                 print(shipped_pipelines())
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
-        if command != "compare" and os.environ.get("LOCAL_RANK", "0") == "0":  # compare checks its trials
-            from longmlm.inputs import check_inputs  # not needed for --help
+        with printable_output():
+            if command != "compare" and os.environ.get("LOCAL_RANK", "0") == "0":  # compare checks its trials
+                from longmlm.inputs import check_inputs  # not needed for --help
 
-            check_inputs(config)
-        run(command, config)
+                check_inputs(config)
+            run(command, config)
 
 
 def _command(arguments: list[str]) -> str:

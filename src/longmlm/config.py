@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_origin
 import tomli_w
 
 from longmlm.errors import ConfigError, UserError
+from longmlm.escaping import single_line
 from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
@@ -63,7 +64,7 @@ def user_errors() -> Iterator[None]:
 def fail(message: str) -> None:
     """Prints one line to standard error, on local rank 0 only, and exits with code 2."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"error: {single_line(message)}", file=sys.stderr)
     sys.exit(2)
 
 

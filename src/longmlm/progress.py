@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TypeVar
 
+from longmlm.escaping import single_line
+
 Item = TypeVar("Item")
 
 SHARE_BETWEEN_LINES = 0.05
@@ -34,14 +36,14 @@ def message(text: str) -> None:
     """Prints a line to standard output, above a bar if there is one."""
     from tqdm import tqdm
 
-    tqdm.write(text)
+    tqdm.write(single_line(text))
 
 
 def dated_line(text: str) -> None:
     """Prints a line with the local time to standard error, above a bar if there is one."""
     from tqdm import tqdm
 
-    tqdm.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=sys.stderr)
+    tqdm.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {single_line(text)}", file=sys.stderr)
     sys.stderr.flush()
 
 

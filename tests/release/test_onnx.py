@@ -21,7 +21,8 @@ from longmlm.release.export import export
 from longmlm.release.onnx_graph import INPUTS, write_graphs
 from longmlm.release.proof import INT8_SIMILARITY, ONNX_TOLERANCE, OnnxProof, prove
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
-from longmlm.reports.model_card import CardFacts, Licence, Training, card_for_hub, model_card
+from longmlm.reports.card_code import Address, CardCode, LoadingCode
+from longmlm.reports.model_card import CardFacts, Licence, Training, model_card
 from longmlm.settings.release import ReleaseCard
 from tests.support.families import SPECIAL_OF_OTHERS
 from tests.support.tiny import (
@@ -115,20 +116,20 @@ def test_fresh_process_runs_the_file_and_what_the_card_says_of_it(world: World, 
     card = model_card(ReleaseCard(title="Tiny"), facts)
     (folder / "README.md").write_text(card)
     assert card.count("```python") == 2
-    proof = prove(load_model(str(world.trained)), "fp32", rows, folder)
+    proof = prove(load_model(str(world.trained)), "fp32", rows, folder, codes=facts.codes)
     assert proof.onnx is not None
     assert 0 < proof.onnx.logits_difference < 5e-5
     assert 0 < proof.onnx.encoder_difference < 5e-5
     assert proof.onnx.int8_selected > 300
     assert INT8_SIMILARITY < proof.onnx.int8_similarity < 1
-    (folder / "README.md").write_text(card.replace('session.run(["logits"]', 'session.run(["answers"]'))
     with pytest.raises(Exception, match="answers"):
-        reload.run_card(folder)
-    on_hub = card_for_hub(card, "hf", "owner/tiny", "v1")
+        reload.run_codes(str(folder), [LoadingCode("load_onnx.md").runnable.replace('["logits"]', '["answers"]')])
+    code = CardCode(Address(folder.name), facts.codes)
+    on_hub = code.readdressed(card, Address("owner/tiny", "hf", "v1"))
     assert 'AutoTokenizer.from_pretrained("owner/tiny", revision="v1")' in on_hub
     assert 'cached_file("owner/tiny", revision="v1", filename="onnx/mlm.onnx")' in on_hub
     assert 'pipeline("fill-mask", model="owner/tiny", revision="v1")' in on_hub
-    on_modelscope = card_for_hub(on_hub, "ms", "owner/tiny")
+    on_modelscope = code.readdressed(card, Address("owner/tiny", "ms"))
     assert on_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 2
     assert 'cached_file(folder, filename="onnx/mlm.onnx")' in on_modelscope
 

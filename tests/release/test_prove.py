@@ -16,6 +16,7 @@ from longmlm.model.loading import LoadedModel, load_model
 from longmlm.release import reload
 from longmlm.release.export import TYPES, export
 from longmlm.release.proof import masked_text, prove
+from longmlm.reports.card_code import LoadingCode
 from tests.support.extras import extra_weights
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, prove_in_this_process
 
@@ -169,14 +170,16 @@ def test_text_for_fill_mask_nearly_fills_a_row_and_asks_for_one_token_near_its_e
     assert tokens.index(tokenizer.mask_token_id) > max(NUM_POSITIONS, 0.8 * len(tokens))
 
 
-def test_code_of_the_card_is_run_on_the_folder(tmp_path: Path) -> None:
-    reload.run_card(tmp_path)
-    (tmp_path / "README.md").write_text(
-        "# Title\n```python\nraise OSError\n```\n## Use\n"
-        '```python\ndef load(model):\n    raise KeyError(model)\n\nload(model="owner/name")\n```\n'
-    )
+def test_code_of_the_card_is_run_and_the_card_is_not(
+    trained: LoadedModel, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(trained, "fp32", tmp_path)
+    (tmp_path / "README.md").write_text("# Title\n## Use\n```python\nraise OSError\n```\n")
+    code = LoadingCode("load_model.md")
+    prove(trained, "fp32", rows, tmp_path, codes=[code])
+    monkeypatch.setattr(LoadingCode, "runnable", "raise KeyError(FOLDER)")
     with pytest.raises(KeyError) as caught:
-        reload.run_card(tmp_path)
+        prove(trained, "fp32", rows, tmp_path, codes=[code])
     assert caught.value.args == (str(tmp_path),)
 
 

@@ -13,13 +13,8 @@ from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.artifacts.rows import RowsManifest, SourceFile, SourceRecord
 from longmlm.data.rows import open_rows
-from longmlm.reports.model_card import (
-    CardFacts,
-    Licence,
-    Training,
-    card_for_hub,
-    model_card,
-)
+from longmlm.reports.card_code import Address, CardCode, LoadingCode
+from longmlm.reports.model_card import CardFacts, Licence, Training, model_card
 from longmlm.settings.release import ReleaseCard
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
 
@@ -32,6 +27,7 @@ CARD = ReleaseCard(
 )
 HUB = ModelSource(name="somebody/roberta", revision="c0ffee")
 NOT_RECOVERED = "**Not recovered"
+HERE, ON_HUB, ON_MODELSCOPE = Address("tiny-40"), Address("owner/tiny", "hf", "v1"), Address("owner/tiny", "ms")
 
 
 @pytest.fixture
@@ -246,10 +242,12 @@ def test_address_changes_the_code_and_nothing_else(
     provenance: Provenance, measured: Evaluation, rows: RowsManifest, has_onnx: bool
 ) -> None:
     card = render(provenance, measured, rows, has_onnx=has_onnx)
-    hub, modelscope = card_for_hub(card, "hf", "owner/name", "v1"), card_for_hub(card, "ms", "owner/name")
-    assert hub.count('"owner/name", revision="v1"') == 1 + 2 * has_onnx
-    assert modelscope.count('download_repo("owner/name", "model")') == 1 + has_onnx
-    assert card_for_hub(card_for_hub(card, "hf", "owner/name", "v1"), "", "tiny-40") == card
+    codes: list[CodeTemplate] = ["load_model.md", "load_onnx.md"] if has_onnx else ["load_model.md"]
+    code = CardCode(HERE, tuple(map(LoadingCode, codes)))
+    hub, modelscope = code.readdressed(card, ON_HUB), code.readdressed(card, ON_MODELSCOPE)
+    assert hub.count('"owner/tiny", revision="v1"') == 1 + 2 * has_onnx
+    assert modelscope.count('download_repo("owner/tiny", "model")') == 1 + has_onnx
+    assert replace(code, address=ON_HUB).readdressed(hub, HERE) == card
     for text in (hub, modelscope):
         for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
             compile(code, "card", "exec")
@@ -258,7 +256,8 @@ def test_address_changes_the_code_and_nothing_else(
 def test_code_of_the_author_stays_as_it_is(provenance: Provenance, measured: Evaluation, rows: RowsManifest) -> None:
     code = '```python\npipeline("text-classification", global_attention_mask=1)\n```\n'
     author = replace(CARD, description=f"A model of notes.\n\n## Use\n\n{code}")
-    on_hub = card_for_hub(render(provenance, measured, rows, author), "hf", "owner/name")
+    card_code = CardCode(HERE, (LoadingCode("load_model.md"),))
+    on_hub = card_code.readdressed(render(provenance, measured, rows, author), Address("owner/name", "hf"))
     assert on_hub.count(code) == 1 and on_hub.count('pipeline("fill-mask", model="owner/name")') == 1
     assert on_hub.count("```python") == 2
 
@@ -290,11 +289,12 @@ def test_card_of_a_sentence_transformer_loads_it_from_where_it_is_published(
     assert "sentence-transformers model (Pooling, Normalize)" in card
     assert 'SentenceTransformer("tiny-40")' in card
     assert "sentence-transformers" not in render(provenance, measured, rows)
-    on_hub = card_for_hub(card, "hf", "owner/tiny", "v1")
+    code = CardCode(HERE, tuple(map(LoadingCode, ("load_model.md", "load_sentences.md", "load_onnx.md"))))
+    on_hub = code.readdressed(card, ON_HUB)
     calls = ("SentenceTransformer(", "AutoTokenizer.from_pretrained(", "cached_file(", 'pipeline("fill-mask", model=')
     for call in calls:
         assert f'{call}"owner/tiny", revision="v1"' in on_hub
-    on_modelscope = card_for_hub(on_hub, "ms", "owner/tiny")
+    on_modelscope = replace(code, address=ON_HUB).readdressed(on_hub, ON_MODELSCOPE)
     assert on_modelscope.count('HubApi().download_repo("owner/tiny", "model")') == 3
     assert "SentenceTransformer(folder)" in on_modelscope
-    assert card_for_hub(on_modelscope, "hf", "owner/tiny", "v1") == on_hub
+    assert replace(code, address=ON_MODELSCOPE).readdressed(on_modelscope, ON_HUB) == on_hub

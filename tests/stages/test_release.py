@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
@@ -17,9 +18,12 @@ from longmlm.folders import new_folder, verify
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.loading import LoadedModel
 from longmlm.release import build, reload
+from longmlm.reports import model_card
+from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.release import release
 from tests.support.evaluations import forge
+from tests.support.foreign import without_literals
 from tests.support.tiny import (
     LONG_POSITIONS,
     NUM_POSITIONS,
@@ -214,6 +218,25 @@ def test_users_error_is_one_line_and_leaves_nothing(
     assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "stage.toml"] == before
 
 
+def test_no_text_of_the_base_model_or_of_a_name_is_run(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = tmp_path / "planted"
+    code = f"open({str(planted)!r}, 'w').close()"
+    fenced = f"\n\n## Use\n\n```python\n{code}\n```\n"
+    front_matter = yaml.safe_dump({"license": "other", "license_name": f"mine{fenced}", "license_link": fenced})
+    monkeypatch.setattr(model_card, "model_card_of", lambda *_: f"---\n{front_matter}---\n")
+    output = tmp_path / f"""a", revision={code.replace("/", "%")}, b="```{code.replace("/", "%")}"""
+    asked = settings(world, evaluation, output)
+    asked["card"] = {"title": fenced, "hardware": fenced}
+    status, said, warned = run_here(ReleaseConfig, release, asked)
+    assert (status, warned, planted.exists()) == (0, "", False)
+    card = (output / "README.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(.*?)```\n", card, re.DOTALL)
+    assert without_literals(block) == without_literals(LoadingCode("load_model.md").on_card(Address("x"))[10:-4])
+    assert verify(output)["released_from"] and "released: " in said
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_release_as_a_sentence_transformer_is_one_and_its_card_runs(
     world: World, evaluation: Path, tmp_path: Path, run_here: Run, pooling: str
@@ -229,4 +252,4 @@ def test_release_as_a_sentence_transformer_is_one_and_its_card_runs(
     assert json.loads((output / "sentence_bert_config.json").read_text())["max_seq_length"] == LONG_POSITIONS
     (output / "modules.json").write_text("[]")
     with pytest.raises(Exception, match="modules|module"):
-        reload.run_card(output)
+        reload.run_codes(str(output), [LoadingCode("load_sentences.md").runnable])

@@ -23,10 +23,11 @@ from longmlm.errors import ArtifactError, FolderError, ReleaseError
 from longmlm.folders import verify
 from longmlm.model.task_loading import load_for_task
 from longmlm.release import task
-from longmlm.reports.model_card import card_for_hub
+from longmlm.release.publishing import addressed_card
 from longmlm.reports.task_card import name_in_words, reading
 from longmlm.scoring.compared import compared
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig
+from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
 from tests.support.compared_arms import task as compared_task
@@ -67,7 +68,7 @@ def test_a_classifier_is_released_with_a_card(
     assert "It reads the first 32 tokens of a text" in card.text and "| learning_rate | 0.005 |" in card.text
     assert "| precision | no |" in card.text, "what auto was resolved to"
     assert card.data.language is None and "language" not in card.text, "nothing says which language the documents have"
-    on_hub = card_for_hub((output / "README.md").read_text(encoding="utf-8"), "hf", "owner/news", "v1")
+    on_hub = addressed_card(output, Target("hf", "owner/news", "v1"))[0]
     assert 'pipeline("text-classification", model="owner/news", revision="v1", truncation=True)' in on_hub
     assert "fill" not in on_hub
     released(trial)
@@ -87,16 +88,15 @@ def test_a_labeller_and_an_embedder_are_released(
     assert "pipeline_tag: token-classification" in text and "in chunks of 24 tokens that overlap by half" in text
     option = 'aggregation_strategy="simple", stride=11)'
     assert "for sequence labelling: blue, red." in text and option in text
-    assert option in card_for_hub(text, "hf", "owner/entities")
+    assert option in addressed_card(output, Target("hf", "owner/entities"))[0]
     find = pipeline("token-classification", model=str(output), aggregation_strategy="simple", stride=11)
     assert isinstance(find("A long text. " * 100), list)
     trial = run(replace(similarity, folder=f"{similarity.folder}-pairs", num_epochs=1))
     output = released(trial, output=f"{trial}-release")
     text = (output.with_name(f"{trial.name}-release") / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: sentence-similarity" in text and "SentenceTransformer(" in text
-    assert "SentenceTransformer(" in card_for_hub(text, "hf", "owner/news") and "pipeline(" not in card_for_hub(
-        text, "hf", "o/n"
-    )
+    on_hub = addressed_card(trial.with_name(f"{trial.name}-release"), Target("hf", "owner/news"))[0]
+    assert 'SentenceTransformer("owner/news")' in on_hub and "pipeline(" not in on_hub
     assert AutoModel.from_pretrained(trial.with_name(f"{trial.name}-release")).config.hidden_size
     assert (trial.with_name(f"{trial.name}-release") / "modules.json").is_file()
 

@@ -26,9 +26,12 @@ from longmlm.release.gate import Identity, evaluation_of, exported_accuracy
 from longmlm.release.longformer import carried_by, check_exportable, longformer_window
 from longmlm.release.onnx_graph import write_graphs
 from longmlm.release.proof import Proof, prove
+from longmlm.reports.card_code import Address, CardCode
 from longmlm.reports.evaluation import PICTURES
 from longmlm.reports.model_card import CardFacts, languages, licence_of, model_card, training_of
 from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
+
+CARD_CODE = "card_code"  # the key of the manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,9 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     released_from = new_release_id(settings.output, [recipe, card, identity, evaluation_sha256])
     if released_from is None:
         return None
-    with new_folder(settings.output, {"released_from": released_from}) as partial:
-        return build(source, settings, partial)
+    about: dict[str, object] = {"released_from": released_from}
+    with new_folder(settings.output, about) as partial:
+        return build(source, settings, partial, about)
 
 
 def new_release_id(output: Path, content: Sequence[object]) -> str | None:
@@ -108,8 +112,10 @@ def new_release_id(output: Path, content: Sequence[object]) -> str | None:
     )
 
 
-def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Proof:
+def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about: dict[str, object]) -> Proof:
     """Writes a stock model with its card into `folder`, and returns what was exported and verified.
+
+    Adds the card's code to `about`, for the folder's manifest.
 
     Raises ReleaseError or FolderError if a check fails.
     """
@@ -144,7 +150,8 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Pro
     )
     (folder / REPOCARD_NAME).write_text(model_card(settings.card, facts), encoding="utf-8")
     base_positions = provenance.extension.base_positions if provenance.extension else None
-    proof = prove(trained, recipe.weights, rows, folder, base_positions)
+    proof = prove(trained, recipe.weights, rows, folder, base_positions, facts.codes)
+    about[CARD_CODE] = asdict(CardCode(Address(facts.name), facts.codes))
     artifact.write(folder / Provenance.FILE, provenance.published())
     for picture in [source.evaluation_folder / name for name in PICTURES] if source.evaluation_folder else []:
         if picture.is_file():

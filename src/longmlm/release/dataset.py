@@ -7,12 +7,15 @@ from pathlib import Path
 
 from huggingface_hub import DatasetCardData
 from huggingface_hub.constants import REPOCARD_NAME
+from markupsafe import Markup
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, RowsManifest, read_rows_manifest
+from longmlm.escaping import quoted
 from longmlm.folders import entry_of, verify
-from longmlm.reports.model_card import corpora, datasets
+from longmlm.reports.model_card import author_lines, corpora, datasets
 from longmlm.reports.packing import FILL, PACKING, SENTENCES, packing_table, set_aside_text, sources_table
+from longmlm.reports.pages import front_matter, render
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.prepare import RowsCard
 
@@ -60,7 +63,8 @@ def write_dataset(rows: Path, publication: Publication, folder: Path) -> None:
 def dataset_card(manifest: RowsManifest, publication: Publication, name: str) -> str:
     """Returns README.md: metadata, how to load the rows, their format and their sources; `name` is a default title."""
     report, card, title = manifest.report, publication.card, publication.card.title or name
-    data = DatasetCardData(
+    metadata = front_matter(
+        DatasetCardData,
         language=list(dict.fromkeys(source.language for source in manifest.plan.sources)),
         license=card.license,
         pretty_name=title,
@@ -70,48 +74,33 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
         tags=["masked-lm", "packed-rows"],
         configs=[{"config_name": "default", "data_files": DATA_FILES}],
     )
-    lead = (
-        f"Text in rows of {manifest.plan.row_length:,} tokens for pretraining masked language models, packed by "
-        f"longmlm: {report.train.rows:,} training rows and {report.held_out.rows:,} held-out rows, from "
-        "different documents."
-    )
-    tables = [markdown_table(table) for table in (packing_table(report), COLUMNS)]
-    tokenizer = Path(publication.tokenizer).name if Path(publication.tokenizer).is_dir() else publication.tokenizer
-    fingerprint = manifest.plan.tokenizer_fingerprint or manifest.plan.vocabulary_sha256
+    repository, revision, tokenizer = publication.repository, publication.revision, publication.tokenizer
+    rows = f"hf:{repository}" + (f"@{revision}" if revision else "") if repository else name
     sources = sources_table(manifest)
-    aside = f"Records set aside and not included: {set_aside_text(report.set_aside)}." if report.set_aside else ""
-    parts = [
-        f"---\n{data.to_yaml()}\n---",
-        f"# {title}",
-        lead,
-        _usage(publication, name),
-        f"## Rows\n\n{SENTENCES} {PACKING[manifest.plan.packing]} {FILL}",
-        *tables,
-        f"## Tokenizer\n\n`{tokenizer}`, fingerprint `{fingerprint}`. longmlm refuses models with any other tokenizer.",
-        "## Data",
-        "\n".join(f"- {line}" for line in card.data or corpora(manifest)),
-        markdown_table(sources) if sources else "",
-        aside,
-        f"## Licence\n\n{card.license}",
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    text = render(
+        "dataset_card.md",
+        manifest=manifest,
+        metadata=metadata,
+        title=title,
+        name=quoted(repository or name),
+        revision=Markup(", revision={}").format(quoted(revision)) if revision else "",
+        rows=quoted(rows),
+        packing=f"{SENTENCES} {PACKING[manifest.plan.packing]} {FILL}",
+        packing_table=markdown_table(packing_table(report)),
+        columns_table=markdown_table(COLUMNS),
+        tokenizer=Path(tokenizer).name if Path(tokenizer).is_dir() else tokenizer,
+        fingerprint=str(manifest.plan.tokenizer_fingerprint or manifest.plan.vocabulary_sha256),
+        corpora=author_lines(card) or corpora(manifest),
+        sources_table=sources and markdown_table(sources),
+        set_aside=set_aside_text(report.set_aside),
+        card=card,
+    )
+    return str(text)
 
 
 def size_category(num_rows: int) -> str:
     """Returns the hub's name for a dataset of this size."""
     return SIZES[sum(num_rows >= 10**power for power in range(3, 3 + len(SIZES) - 1))]
-
-
-def _usage(publication: Publication, name: str) -> str:
-    repository, revision = publication.repository, publication.revision
-    argument = f', revision="{revision}"' if revision else ""
-    rows = f"hf:{repository}" + (f"@{revision}" if revision else "") if repository else name
-    return (
-        "## Use\n\n```python\nfrom datasets import load_dataset\n\n"
-        f'rows = load_dataset("{repository or name}", split="train"{argument})\n'
-        'print(len(rows), rows[0]["input_ids"][:8])\n```\n\n'
-        f'In longmlm settings:\n\n```toml\nrows = "{rows}"\n```'
-    )
 
 
 def _link(source: Path, target: Path) -> None:

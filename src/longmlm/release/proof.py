@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
 from longmlm.evaluation.frozen import FrozenRows, cut
+from longmlm.hubs.errors import SECRET_VARIABLE
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
 from longmlm.model.mlm import max_positions_at_a_time
@@ -28,6 +31,7 @@ from longmlm.release.export import TYPES, carried_in_type
 from longmlm.release.longformer import carried_by
 from longmlm.release.onnx_graph import Embeddings
 from longmlm.release.reload import CARRIED, ENCODER, ENCODER_INT8, MASKED, MLM, MLM_INT8
+from longmlm.reports.card_code import LoadingCode
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.release import WeightType
 
@@ -123,15 +127,20 @@ class Proof:
 
 
 def prove(
-    trained: LoadedModel, weights: WeightType, rows: Rows, folder: Path, base_positions: int | None = None
+    trained: LoadedModel,
+    weights: WeightType,
+    rows: Rows,
+    folder: Path,
+    base_positions: int | None = None,
+    codes: Sequence[LoadingCode] = (),
 ) -> Proof:
     """Loads the folder in a process without longmlm, and compares its outputs with those of the trained model.
 
     Inputs are held-out tokens: one; as many as the base model reads (half the positions where there is none); as many
     as there are positions (at most a few thousand); and a padded batch. If an input has more than MAX_LOGITS logits,
     those of tokens spread over it are compared, and the last hidden states of all; a short padded batch is then added,
-    which goes through an unaltered forward pass. The trained weights are rounded to the stored type first. The code in
-    the folder's card is run too. Raises ReleaseError when anything differs, is missing or cannot be read.
+    which goes through an unaltered forward pass. The trained weights are rounded to the stored type first. The `codes`
+    that the card shows are run too. Raises ReleaseError when anything differs, is missing or cannot be read.
     """
     model: torch.nn.Module = trained.model
     num_positions = architecture_of(trained.model).num_positions
@@ -147,20 +156,26 @@ def prove(
         with full_disk_as_os_error(reference):
             save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, reference)
         text.write_text(masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions)), encoding="utf-8")
-        report = reload_in_process(folder, reference, text)
+        report = reload_in_process(folder, reference, text, codes)
     onnx = report.pop("onnx")
     proof = Proof(**report, onnx=onnx and OnnxProof(**onnx))
     _check(proof, num_positions, reload.is_tied(stored))
     return proof
 
 
-def reload_in_process(folder: Path, *arguments: object) -> dict[str, Any]:
-    """Returns what the script reload.py reports about a folder, in a process without longmlm.
+def reload_in_process(
+    folder: Path, reference: Path, text: Path | None, codes: Sequence[LoadingCode], *auto_class: str
+) -> dict[str, Any]:
+    """Returns what the script reload.py reports about a folder, in a process without longmlm and without secrets.
 
-    Raises ReleaseError if the script fails.
+    Code that needs sentence-transformers is run only if that is installed. Raises ReleaseError if the script fails.
     """
-    command = [sys.executable, "-P", str(reload.__file__), str(folder), *map(str, arguments)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    has_sentences = find_spec("sentence_transformers") is not None
+    runnable = [code.runnable for code in codes if has_sentences or code.template != "load_sentences.md"]
+    arguments = [str(folder), str(reference), str(text or ""), json.dumps(runnable), *auto_class]
+    command = [sys.executable, "-P", str(reload.__file__), *arguments]
+    environment = {name: value for name, value in os.environ.items() if not SECRET_VARIABLE.search(name)}
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if process.returncode:
         reason = process.stderr.strip() or f"exit code {process.returncode}"
         raise ReleaseError(f"transformers cannot read the exported folder: {reason.splitlines()[-1]}")

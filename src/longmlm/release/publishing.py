@@ -1,19 +1,22 @@
 """Publishing of releases and of a run's checkpoints."""
 
+import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.rows import Rows
-from longmlm.errors import FolderError
+from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, entry_of, new_folder, read_manifest, write_json
 from longmlm.hubs.publish import publish
-from longmlm.release.build import ReleaseSettings, ReleaseSource, build
-from longmlm.reports.model_card import card_for_hub, training_of
+from longmlm.release.build import CARD_CODE, ReleaseSettings, ReleaseSource, build
+from longmlm.reports.card_code import Address, CardCode
+from longmlm.reports.model_card import training_of
 from longmlm.settings.publishing import Target
 from longmlm.training.run_folder import verify_checkpoint
 
@@ -27,10 +30,31 @@ def publish_release(folder: Path, title: str, target: Target) -> None:
 def address_card(folder: Path, target: Target) -> None:
     """Makes the card's code load the model from the hub it is published to, or from a folder if it is not on a hub."""
     card, manifest = folder / REPOCARD_NAME, read_manifest(folder)
-    hub, name = ("", folder.name) if target.hub == "storage" else (target.hub, target.name)
-    card.write_text(card_for_hub(card.read_text(encoding="utf-8"), hub, name, target.revision), encoding="utf-8")
+    text, code = addressed_card(folder, target)
+    card.write_text(text, encoding="utf-8")
     manifest["files"][REPOCARD_NAME] = asdict(entry_of(card))
-    write_json(folder / MANIFEST, manifest)
+    write_json(folder / MANIFEST, {**manifest, CARD_CODE: asdict(code)})
+
+
+def addressed_card(folder: Path, target: Target) -> tuple[str, CardCode]:
+    """Returns a released folder's card with code that loads the model from the target, and that code."""
+    code = _card_code(folder, read_manifest(folder))
+    name = folder.name if target.hub == "storage" else target.name
+    address, card = Address(name, target.hub, target.revision), folder / REPOCARD_NAME
+    return code.readdressed(card.read_text(encoding="utf-8"), address), replace(code, address=address)
+
+
+def _card_code(folder: Path, manifest: Mapping[str, Any]) -> CardCode:
+    """Returns the code on the card of a released folder; raises ReleaseError for a folder of an earlier version."""
+    import pydantic
+
+    try:
+        return pydantic.TypeAdapter(CardCode).validate_json(json.dumps(manifest.get(CARD_CODE)), strict=True)
+    except pydantic.ValidationError:
+        raise ReleaseError(
+            f"{folder / MANIFEST} does not say what code the card has, so it is damaged or of an earlier version of "
+            f"longmlm: remove {folder} and release the model again"
+        ) from None
 
 
 def publish_checkpoint(checkpoint: Path, rows: Rows, settings: ReleaseSettings, target: Target) -> None:
@@ -40,8 +64,9 @@ def publish_checkpoint(checkpoint: Path, rows: Rows, settings: ReleaseSettings, 
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as scratch:
         folder = Path(scratch) / output.name
-        with new_folder(folder) as partial:
-            build(source, replace(settings, card=replace(settings.card, title=title)), partial)
+        about: dict[str, object] = {}
+        with new_folder(folder, about) as partial:
+            build(source, replace(settings, card=replace(settings.card, title=title)), partial, about)
         publish_release(folder, title, replace(target, mirrors=True, tag=None, pull_request=False))
 
 

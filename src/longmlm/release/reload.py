@@ -1,15 +1,14 @@
 """Script that loads a released folder with plain transformers, without longmlm, and compares it with a reference.
 
-python reload.py FOLDER REFERENCE.safetensors TEXT.txt prints a JSON object about a masked language model, and
-python reload.py FOLDER REFERENCE.safetensors "" AUTO_CLASS one about the fine-tuned model that this class loads.
+python reload.py FOLDER REFERENCE.safetensors TEXT.txt CODES prints a JSON object about a masked language model, and
+python reload.py FOLDER REFERENCE.safetensors "" CODES AUTO_CLASS one about the fine-tuned model that this class loads.
+CODES is a JSON list of the code on the folder's card.
 """
 
 import json
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
-LOADING = re.compile(r'(model=|from_pretrained\(|cached_file\(|SentenceTransformer\()"[^"]*"')
 ENCODER, ENCODER_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 MLM, MLM_INT8 = "onnx/mlm.onnx", "onnx/mlm_int8.onnx"
-SENTENCES = "sentence_transformers"
 CARRIED, MASKED = "carried.", "masked."  # prefixes of names in the reference
 TOKENS = "logits_at"  # the indices of the tokens whose logits the reference has; without it, it has all
 Compute = Callable[..., torch.Tensor]  # of ids, mask and perhaps indices of tokens; returns no padding
@@ -204,26 +201,17 @@ def run_onnx(graph: Path, output: str) -> Compute:
     return compute
 
 
-def run_card(folder: Path) -> None:
-    """Runs the Python code in the folder's card, if it has one, with the folder itself in place of the model's name.
-
-    Code in the author's description, which is above the heading "Use", is not run. Code that needs
-    sentence-transformers is skipped if that is not installed.
-    """
-    card = folder / "README.md"
-    if card.is_file():
-        use = card.read_text(encoding="utf-8").rpartition("\n## Use\n")[2]
-        blocks = re.findall(r"```python\n(.*?)```", use, re.DOTALL)
-        runnable = [block for block in blocks if SENTENCES not in block or find_spec(SENTENCES)]
-        code = LOADING.sub(lambda call: f"{call[1]}{str(folder)!r}", "\n".join(runnable))
-        exec(code, {})  # noqa: S102 - it is what users will run
+def run_codes(folder: str, codes: Sequence[str]) -> None:
+    """Runs the code that a card shows, which reads the model's folder from the variable FOLDER."""
+    for code in codes:
+        exec(code, {"FOLDER": folder})  # noqa: S102 - from longmlm's templates, without any value
 
 
 if __name__ == "__main__":
-    folder, reference, text, *auto_class = sys.argv[1:]
+    folder, reference, text, codes, *auto_class = sys.argv[1:]
     if auto_class:
         report = compare_task(folder, Path(reference), *auto_class)
     else:
         report = compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
-    run_card(Path(folder))
+    run_codes(folder, json.loads(codes))
     print(json.dumps(report))

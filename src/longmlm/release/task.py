@@ -25,10 +25,11 @@ from longmlm.model.saving import full_disk_as_os_error, save_model
 from longmlm.model.similarity import load_embedder
 from longmlm.model.task_loading import load_for_task, stock_global_tokens
 from longmlm.release import reload
-from longmlm.release.build import ReleaseSettings, new_release_id
+from longmlm.release.build import CARD_CODE, ReleaseSettings, new_release_id
 from longmlm.release.export import TYPES
 from longmlm.release.longformer import as_longformer, longformer_problem, longformer_window
 from longmlm.release.proof import TOLERANCE, check_faithful, reload_in_process
+from longmlm.reports.card_code import Address, CardCode, LoadingCode
 from longmlm.reports.downstream import arms_table
 from longmlm.reports.model_card import licence_of
 from longmlm.reports.task_card import TaskFacts, task_card
@@ -80,8 +81,9 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
     released_from = new_release_id(settings.output, content)
     if released_from is None:
         return []
-    with new_folder(settings.output, {"released_from": released_from}) as partial:
-        return _build(source, settings, partial)
+    about: dict[str, object] = {"released_from": released_from}
+    with new_folder(settings.output, about) as partial:
+        return _build(source, settings, partial, about)
 
 
 def _check_releasable(source: TaskSource) -> None:
@@ -98,7 +100,7 @@ def _check_releasable(source: TaskSource) -> None:
         raise ReleaseError("no class of transformers pools the vectors of chunks: release an arm that reads one input")
 
 
-def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[str]:
+def _build(source: TaskSource, settings: ReleaseSettings, folder: Path, about: dict[str, object]) -> list[str]:
     recipe, kind = settings.recipe, source.config.task.kind
     loaded, auto_class = _loaded(source), getattr(transformers, AUTO_CLASSES[kind])
     _check_longformer(loaded, auto_class)
@@ -130,7 +132,8 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[
         is_multilabel=model.config.problem_type == MULTI_LABEL,
     )
     (folder / REPOCARD_NAME).write_text(task_card(settings.card, facts), encoding="utf-8")
-    difference = _prove(loaded, kind, folder)
+    difference = _prove(loaded, kind, folder, facts.code)
+    about[CARD_CODE] = asdict(CardCode(Address(facts.name), (facts.code,)))
     artifact.write(folder / Provenance.FILE, loaded.provenance.published())
     result = f"differ by at most {difference:.1e}" if difference else "are identical"
     return [f"reloaded with plain transformers as {AUTO_CLASSES[kind]}: outputs {result}"]
@@ -166,17 +169,17 @@ def _loaded(source: TaskSource) -> LoadedModel:
     return load_for_task(auto_class, str(source.model), keeps_head=True)
 
 
-def _prove(loaded: LoadedModel, kind: TaskKind, folder: Path) -> float:
+def _prove(loaded: LoadedModel, kind: TaskKind, folder: Path, code: LoadingCode) -> float:
     """Returns by how much the outputs of the folder, loaded in a process without longmlm, differ from the model's.
 
-    Inputs are random tokens: a few, as many as the encoder has positions, and a padded batch. The code in the card is
-    run too. Raises ReleaseError when anything differs, is missing or cannot be read.
+    Inputs are random tokens: a few, as many as the encoder has positions, and a padded batch. The code that
+    the card shows is run too. Raises ReleaseError when anything differs, is missing or cannot be read.
     """
     with tempfile.TemporaryDirectory() as scratch:
         reference = Path(scratch) / "reference.safetensors"
         with full_disk_as_os_error(reference):
             save_file(_reference(loaded), reference)
-        report = reload_in_process(folder, reference, "", AUTO_CLASSES[kind])
+        report = reload_in_process(folder, reference, None, [code], AUTO_CLASSES[kind])
     difference, side = report["largest_difference"], report["truncation_side"]
     problems = [] if difference <= TOLERANCE else [f"outputs differ by {difference:.2e}"]
     if side != loaded.tokenizer.truncation_side:

@@ -2,10 +2,14 @@
 
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from longmlm.escaping import single_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +28,7 @@ COLOURS = {
 WIDE, NARROW = (9.2, 4.4), (4.4, 4.0)
 MAX_TICKS = {WIDE: 12, NARROW: 4}
 LEGEND_CHARACTERS = {WIDE: 115, NARROW: 52}
+MAX_CHARACTERS, MAX_TICK_CHARACTERS = 60, 30  # of a name: a longer one leaves no room for the chart
 HANDLE_CHARACTERS = 7  # the room that a legend's handle and gap take
 MARKERS = "osD^v"
 SPARSE = 40
@@ -34,6 +39,7 @@ LOOK = {
     "savefig.transparent": False,
     "svg.fonttype": "none",
     "text.color": COLOURS["ink"],
+    "text.parse_math": False,  # a dollar in a name is no formula
     "xtick.color": COLOURS["faint"],
     "xtick.labelcolor": COLOURS["ink"],
     "ytick.color": COLOURS["faint"],
@@ -106,20 +112,16 @@ class Chart:
 
 def write_png(chart: Chart, path: Path) -> None:
     """Writes the chart with its title."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(LOOK):
+    with _look():
         figure = _draw_chart(chart, WIDE)
-        figure.suptitle(chart.title)
+        figure.suptitle(_short(chart.title))
         figure.savefig(path, dpi=160, format="png")
 
 
 def svg(chart: Chart, size: tuple[float, float]) -> str:
     """Returns the chart as an SVG element whose colours are CSS variables; equal charts give identical text."""
-    import matplotlib as mpl
-
     buffer = io.StringIO()
-    with mpl.rc_context({**LOOK, "svg.hashsalt": f"{chart.title} {size}"}):
+    with _look(**{"svg.hashsalt": f"{chart.title} {size}"}):
         no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         _draw_chart(chart, size).savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
     text = buffer.getvalue()
@@ -134,10 +136,39 @@ def svg(chart: Chart, size: tuple[float, float]) -> str:
     return text
 
 
+@contextmanager
+def _look(**more: str) -> Iterator[None]:
+    """Sets the look of charts; a browser has the characters that matplotlib's own font does not have."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({**LOOK, **more}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
+
+
+def _with_short_names(chart: Chart) -> Chart:
+    """Returns the chart with names of one short line; matplotlib leaves one that starts with _ out of the legend."""
+    names = [_short(series.name) for series in chart.series]
+    shown = [f" {name}" if name.startswith("_") else name for name in names]
+    return replace(
+        chart,
+        axes_titles=(_short(chart.axes_titles[0]), _short(chart.axes_titles[1])),
+        series=[replace(series, name=name) for series, name in zip(chart.series, shown, strict=True)],
+        ticks=[_short(tick, MAX_TICK_CHARACTERS) for tick in chart.ticks],
+        border=chart.border and (chart.border[0], _short(chart.border[1])),
+    )
+
+
+def _short(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+    line = single_line(text)
+    return line if len(line) <= max_characters else f"{line[: max_characters - 1]}…"
+
+
 def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+    chart = _with_short_names(chart)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))

@@ -1,6 +1,5 @@
 """The model card of a release: facts from the files of checkpoint, base model and rows, and README.md made of them."""
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from markupsafe import Markup
 
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
@@ -20,21 +20,17 @@ from longmlm.errors import (
     ReleaseError,
     UnavailableError,
 )
+from longmlm.escaping import author_markdown, single_line
 from longmlm.hubs.models import model_card_of
+from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accuracy_table, explanation
 from longmlm.reports.packing import name_of, packing_table
-from longmlm.reports.pages import render
+from longmlm.reports.pages import front_matter, render
 from longmlm.reports.tables import Table, markdown_table
+from longmlm.settings.prepare import RowsCard
 from longmlm.settings.pretrain import number_format
 from longmlm.settings.release import ReleaseCard
 from longmlm.training.run_folder import read_state
-
-USE = "\n## Use\n"  # the heading of the code that loads the model
-ANY_CODE = r"```python\n.*?```\n"
-PIPELINE_OPTIONS = {  # of pipelines for fine-tuned models
-    "text-classification": ", truncation=True",
-    "token-classification": ', aggregation_strategy="simple"',
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +72,15 @@ class CardFacts:
     modules: tuple[str, ...] = ()
     num_global_tokens: int = 0
 
+    @property
+    def codes(self) -> tuple[LoadingCode, ...]:
+        """The code on the card: for the MLM model, and for sentence vectors and ONNX files if it has them."""
+        return (
+            LoadingCode("load_longformer.md" if self.num_global_tokens else "load_model.md"),
+            *([LoadingCode("load_sentences.md")] if self.modules else []),
+            *([LoadingCode("load_onnx.md")] if self.has_onnx else []),
+        )
+
 
 def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     """Returns README.md."""
@@ -84,15 +89,13 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     accuracy = trained.exported_accuracy
     if accuracy is None:
         accuracy = evaluation.accuracy("long_after") if evaluation else trained.accuracy
-    return render(
+    text = render(
         "model_card.md",
         metadata=_metadata(card, facts, accuracy),
         card=card,
         languages=languages(card, facts.rows),
         facts=facts,
-        hub="",
-        name=facts.name,
-        revision_argument="",
+        codes={code.template: code.on_card(Address(facts.name)) for code in facts.codes},
         accuracy=accuracy,
         base_cut=evaluation.accuracy("base_cut") if evaluation else training.base_cut,
         explanation=evaluation and explanation(evaluation),
@@ -101,34 +104,10 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         recovery_picture=RECOVERY_PICTURE,
         duration=_duration(training.seconds) if training.seconds else "",
         settings_table=markdown_table(Table(["setting", "value"], list(training.settings.items()))),
-        corpora=card.data or corpora(facts.rows),
+        corpora=author_lines(card) or corpora(facts.rows),
         packing_table=markdown_table(packing_table(facts.rows.report)),
     )
-
-
-def card_for_hub(card: str, hub: str, name: str, revision: str | None = None) -> str:
-    """Returns the card with code that loads the model from the hub, "hf" or "ms", or else from a folder.
-
-    Code in the author's description stays as it is.
-    """
-    description, heading, card = card.rpartition(USE)
-    task = re.search(r'pipeline\("([\w-]+)"', card)
-    target = {"hub": hub, "name": name, "revision_argument": f', revision="{revision}"' if revision else ""}
-    codes = {
-        "load_onnx.md": r"```python\nimport onnx.*?```\n",
-        "load_sentences.md": r"```python\n(from modelscope_hub import HubApi\n)?from sentence_transformers.*?```\n",
-    }
-    if "global_attention_mask" in card:
-        codes["load_longformer.md"] = ANY_CODE
-    elif task:
-        codes["load_model.md" if task[1] == "fill-mask" else "load_task.md"] = ANY_CODE
-        stride = re.search(r", stride=\d+", card)
-        option = PIPELINE_OPTIONS.get(task[1], "") + (stride[0] if stride else "")
-        target |= {"pipeline_task": task[1], "option": option}
-    for template, code in codes.items():
-        text = render(template, **target)
-        card = re.sub(code, lambda _, text=text: text, card, count=1, flags=re.DOTALL)
-    return description + heading + card
+    return str(text)
 
 
 def _duration(seconds: float) -> str:
@@ -136,7 +115,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / size:,.1f} {unit}"
 
 
-def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> str:
+def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> Markup:
     result = accuracy is not None and EvalResult(
         task_type="fill-mask",
         dataset_type="held-out-rows",
@@ -162,17 +141,18 @@ def _metadata(card: ReleaseCard, facts: CardFacts, accuracy: float | None) -> st
     )
 
 
-def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fields: Any) -> str:
+def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fields: Any) -> Markup:
     """Returns the card's YAML metadata for hubs: licence, base model, title and the given `fields`."""
     source = provenance.source
-    return ModelCardData(
+    return front_matter(
+        ModelCardData,
         license=licence.identifier,
         license_name=licence.name,
         license_link=licence.link,
         base_model=source.name if source and source.revision else None,
         model_name=card.title,
         **fields,
-    ).to_yaml()
+    )
 
 
 def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
@@ -191,7 +171,8 @@ def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
     if not isinstance(data.get("license"), str):
         reason = f"the licence of the base model {source.name} is not known" if source else "there is no base model"
         raise ReleaseError(f'the licence is missing, and {reason}: set card.license, such as license = "apache-2.0"')
-    return Licence(data["license"], data.get("license_name"), data.get("license_link"), is_of_base=True)
+    name, link = (data.get(key) if isinstance(data.get(key), str) else None for key in ("license_name", "license_link"))
+    return Licence(data["license"], name, link, is_of_base=True)
 
 
 def _card_metadata(source: ModelSource) -> dict[str, Any]:  # a card may contain anything
@@ -228,6 +209,11 @@ def datasets(rows: RowsManifest) -> list[str]:
     """Returns the datasets on the hub that the rows were made from, each once."""
     named = (source.dataset for source in rows.plan.sources if source.dataset and source.commit)
     return list(dict.fromkeys(named))
+
+
+def author_lines(card: ReleaseCard | RowsCard) -> list[Markup]:
+    """Returns the author's lines about the data, which may be Markdown."""
+    return [author_markdown(single_line(line)) for line in card.data]
 
 
 def languages(card: ReleaseCard, rows: RowsManifest) -> list[str]:

@@ -1,18 +1,22 @@
 """Self-contained HTML pages, and the templates from which they and the model card are rendered.
 
-Pages adapt to light and dark, wide and narrow screens, and have no scripts. Text is escaped in HTML, not in Markdown.
+Pages adapt to light and dark, wide and narrow screens, and have no scripts. All values are escaped for the HTML or the
+Markdown of their template, except Markup.
 """
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from huggingface_hub import CardData, EvalResult
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from longmlm.artifacts.accuracy import FilledMask
+from longmlm.escaping import author_markdown, markdown, markdown_code, markup, printable, single_line
 from longmlm.folders import write_text
 from longmlm.hubs.errors import redact
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
@@ -73,7 +77,7 @@ class Head:
 def page(head: Head, sections: Sequence[Section], made_by: str) -> str:
     """Returns an HTML page; `made_by` is the command with its settings, printed in the footer."""
     drawings = {"broad": WIDE, "narrow": NARROW}
-    return render("page.html", head=head, sections=sections, made_by=made_by, drawings=drawings, svg=svg)
+    return str(render("page.html", head=head, sections=sections, made_by=made_by, drawings=drawings, svg=svg))
 
 
 def public_path(path: str) -> str:
@@ -111,24 +115,54 @@ def write_page(text: str, path: Path) -> None:
         write_text(path, text)
 
 
-def render(template: str, **values: object) -> str:
+def front_matter(kind: type[CardData], **fields: object) -> Markup:
+    """Returns the metadata of a card as YAML in which every text is one line."""
+    return markup(kind(**_in_single_lines(fields)).to_yaml())
+
+
+def _in_single_lines(value: Any) -> Any:  # of any type that metadata has
+    match value:
+        case str():
+            return single_line(value)
+        case dict():
+            return {key: _in_single_lines(item) for key, item in value.items()}
+        case list():
+            return [_in_single_lines(item) for item in value]
+        case EvalResult():
+            return replace(value, **_in_single_lines(vars(value)))
+    return value
+
+
+def render(template: str, **values: object) -> Markup:
     """Returns the template filled in; raises UndefinedError when a value that it uses is missing."""
-    return _environment().get_template(template).render(values)
+    return markup(_environment(Path(template).suffix).get_template(template).render(values))
 
 
 @functools.cache
-def _environment() -> Environment:
+def _environment(suffix: str) -> Environment:
+    """Returns the templates with this suffix: .md, where values are escaped for Markdown, or .html."""
     environment = Environment(
         loader=PackageLoader("longmlm.reports"),
-        autoescape=select_autoescape(["html"]),
+        autoescape=True,
+        finalize=functools.partial(_escaped, suffix == ".md"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["author"] = author_markdown
+    environment.filters["code"] = markdown_code
+    environment.filters["printable"] = printable
     environment.filters["visible"] = _visible
     environment.filters["signed"] = signed
     return environment
+
+
+def _escaped(is_markdown: bool, value: object) -> object:
+    """Returns a value escaped for Markdown, or printable for Jinja to escape it for HTML; Markup as it is."""
+    if isinstance(value, Markup):
+        return value
+    return markdown(str(value)) if is_markdown else printable(str(value))
 
 
 def _visible(text: str) -> str:

@@ -4,7 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from longmlm.artifacts.accuracy import Difference
+from longmlm.escaping import markdown, single_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +19,11 @@ class Table:
 
 
 def text_table(table: Table) -> str:
-    """Returns columns of text under a header, the first aligned left and the others right."""
-    rows = (table.header, *table.lines)
+    """Returns columns of text under a header, each line of the table in one line, the first aligned left."""
+    rows = [[*map(single_line, row)] for row in (table.header, *table.lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(table.header))]
     rules = ["-" * width for width in widths]
-    return "\n".join("  ".join(_aligned(row, widths)).rstrip() for row in (table.header, rules, *table.lines))
+    return "\n".join("  ".join(_aligned(row, widths)).rstrip() for row in (rows[0], rules, *rows[1:]))
 
 
 def signed(text: str) -> str:
@@ -40,10 +43,11 @@ def difference_text(difference: Difference | None) -> str:
     return signed(f"{difference.points:+.2f} ± {difference.standard_error:.2f}")
 
 
-def markdown_table(table: Table) -> str:
-    """Returns the table as Markdown, the first column aligned left and the others right."""
-    rules = ["---", *("---:" for _ in table.header[1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (table.header, rules, *table.lines))
+def markdown_table(table: Table) -> Markup:
+    """Returns the table as Markdown that shows its text, the first column aligned left and the others right."""
+    header, *lines = ([*map(markdown, line)] for line in (table.header, *table.lines))
+    rules = [Markup("---"), *(Markup("---:") for _ in table.header[1:])]
+    return Markup("\n").join(Markup("| {} |").format(Markup(" | ").join(line)) for line in (header, rules, *lines))
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from huggingface_hub import EvalResult
+from markupsafe import Markup
 
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import counted
+from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.reports.downstream import arms_table
-from longmlm.reports.model_card import PIPELINE_OPTIONS, Licence, metadata
+from longmlm.reports.model_card import Licence, author_lines, metadata
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.scoring.scores import main_metric, main_score
@@ -37,23 +39,29 @@ class TaskFacts:
     labels: tuple[str, ...]
     is_multilabel: bool
 
+    @property
+    def code(self) -> LoadingCode:
+        """The code on the card; a pipeline would silently cut a long text of an arm that reads chunks."""
+        task = PIPELINE_TASKS[self.config.task.kind]
+        if task == "sentence-similarity":
+            return LoadingCode("load_sentences.md")
+        return LoadingCode(
+            "load_task.md", task, (self.num_tokens - 2) // 2 if self.config.arm.reads == "chunks" else None
+        )
+
 
 def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
     """Returns README.md."""
     kind, trial, comparison = facts.config.task.kind, facts.trial, facts.comparison
     score, metric = main_score(trial.predictions, kind, facts.is_multilabel), main_metric(kind, facts.is_multilabel)
     settings = [*facts.trial.values.items(), ("seed", trial.seed), *_settings(facts)]
-    return render(
+    text = render(
         "task_card.md",
         metadata=_metadata(card, facts, metric, score),
         card=card,
         facts=facts,
-        hub="",
-        name=facts.name,
-        revision_argument="",
+        code=facts.code.on_card(Address(facts.name)),
         base=_base(facts),
-        pipeline_task=PIPELINE_TASKS[kind],
-        option=PIPELINE_OPTIONS.get(PIPELINE_TASKS[kind], "") + _stride(facts),
         task_name={"classification": "document classification", "labelling": "sequence labelling"}.get(kind, kind),
         reading=reading(facts.config.arm, facts.num_tokens),
         metric=metric[0].upper() + metric[1:],
@@ -62,8 +70,9 @@ def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
         arms_table=comparison and markdown_table(arms_table(comparison)),
         baseline=comparison and comparison.task.baseline,
         settings_table=markdown_table(Table(["setting", "value"], [[name, str(value)] for name, value in settings])),
-        data=card.data or _data(facts),
+        data=author_lines(card) or _data(facts),
     )
+    return str(text)
 
 
 def reading(arm: Arm, num_tokens: int) -> str:
@@ -82,11 +91,6 @@ def reading(arm: Arm, num_tokens: int) -> str:
             )
         case _:
             return f"It was trained on the {arm.reads} {num_tokens:,} tokens of each document. {other}"
-
-
-def _stride(facts: TaskFacts) -> str:
-    """Returns the option without which transformers' pipeline silently cuts a long text, where the arm reads chunks."""
-    return f", stride={(facts.num_tokens - 2) // 2}" if facts.config.arm.reads == "chunks" else ""
 
 
 def _base(facts: TaskFacts) -> str:
@@ -117,7 +121,7 @@ def name_in_words(path: str) -> str:
     return "/".join([*folders[-1:], name]) if "*" in name else name
 
 
-def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) -> str:
+def _metadata(card: ReleaseCard, facts: TaskFacts, metric: str, score: float) -> Markup:
     task = PIPELINE_TASKS[facts.config.task.kind]
     result = EvalResult(
         task_type=task,

@@ -1,0 +1,80 @@
+"""Python code on a model card that loads the model, from a hub or a folder.
+
+A card's code is checked without running what was rendered: `runnable` has the variable FOLDER in place of the address,
+and a check passes the folder as data.
+
+    on a card         fill_mask = pipeline("fill-mask", model="owner/name")
+    runnable          fill_mask = pipeline("fill-mask", model=FOLDER)
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from markupsafe import Markup
+
+from longmlm.escaping import quoted
+from longmlm.reports.pages import render
+from longmlm.settings.publishing import Hub
+
+USE = "\n## Use\n"  # the heading of the code
+OPTIONS = {  # of pipelines for fine-tuned models
+    "text-classification": Markup(", truncation=True"),
+    "token-classification": Markup(', aggregation_strategy="simple"'),
+}
+FENCES = ("```python\n", "```\n")
+
+CodeTemplate = Literal["load_model.md", "load_task.md", "load_longformer.md", "load_sentences.md", "load_onnx.md"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a card's code loads the model from: a repository on a hub, or a folder."""
+
+    name: str
+    hub: Hub = "storage"
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingCode:
+    """A block of code; `task` is that of a pipeline, which reads long texts in chunks if it has a `stride`."""
+
+    template: CodeTemplate
+    task: str = "fill-mask"
+    stride: int | None = None
+
+    def on_card(self, address: Address) -> Markup:
+        """Returns the block for a card."""
+        revision = Markup(", revision={}").format(quoted(address.revision)) if address.revision else Markup()
+        return self._rendered(address.hub, quoted(address.name), revision)
+
+    @property
+    def runnable(self) -> str:
+        """The code that loads the model from the folder in the variable FOLDER."""
+        return (
+            self._rendered("storage", Markup("FOLDER"), Markup())
+            .strip()
+            .removeprefix(FENCES[0])
+            .removesuffix(FENCES[1].strip())
+        )
+
+    def _rendered(self, hub: Hub, name: Markup, revision: Markup) -> Markup:
+        option = OPTIONS.get(self.task, Markup())
+        if self.stride:
+            option += Markup(", stride={}").format(self.stride)
+        return render(self.template, hub=hub, name=name, revision=revision, task=quoted(self.task), option=option)
+
+
+@dataclass(frozen=True, slots=True)
+class CardCode:
+    """The code on a card and the address that it loads from; a release's manifest holds it, so that this can change."""
+
+    address: Address
+    codes: tuple[LoadingCode, ...]
+
+    def readdressed(self, card: str, address: Address) -> str:
+        """Returns the card with its code for another address; all else, such as an author's own code, stays."""
+        description, heading, rest = card.rpartition(USE)
+        for code in self.codes:
+            rest = rest.replace(code.on_card(self.address), code.on_card(address), 1)
+        return description + heading + rest
