@@ -37,6 +37,17 @@ def entry_of(path: Path) -> FileEntry:
     return FileEntry(path.stat().st_size, sha256_of(path))
 
 
+def leads_out(path: Path, folder: Path) -> bool:
+    """Returns whether a path, once all links are followed, is outside the folder; the folder itself may be a link.
+
+    A snapshot in the cache of the Hugging Face Hub links to the cache's own files, which do not count as outside.
+    """
+    real, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))  # Path.resolve raises for a loop
+    caches = (above.parent for above in real.parents if above.name == "snapshots")
+    blobs = (cache / "blobs" for cache in caches if cache.name.startswith("models--"))
+    return not any(target.is_relative_to(place) for place in (real, *blobs))
+
+
 def free_bytes(folder: Path) -> int:
     """Returns the free bytes on the disk of a folder, which need not exist yet."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())

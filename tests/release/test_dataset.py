@@ -54,6 +54,15 @@ def held(repository: Repository, revision: str = "main") -> dict[str, bytes]:
     return {path: content for path, content in repository.files(revision).items() if path[0] != "."}
 
 
+def test_shard_that_was_moved_and_linked_is_published_as_a_file(config: PrepareConfig, repository: Repository) -> None:
+    shard = next(Path(config.output).glob("train/*.arrow"))
+    shard.rename(moved := shard.with_name("moved"))
+    shard.symlink_to("moved")
+    copy = Path(config.output).parent / "copies"
+    prepare(replace(config, publish=f"folder:{copy}"))
+    assert [path.read_bytes() for path in copy.glob("train/*")] == [moved.read_bytes()]
+
+
 def shards(folder: Path) -> dict[str, bytes]:
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.glob("*/slice-*.arrow")}
     assert {name.split("/")[0] for name in found} == set(SPLITS)

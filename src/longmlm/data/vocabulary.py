@@ -107,6 +107,8 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if Path(name).exists() and isinstance(error, ModelError):
+            raise DataError(str(error)) from error
         if Path(name).exists():
             raise DataError(
                 f"{name} has no tokenizer that transformers recognizes: name a folder with tokenizer.json, or with "

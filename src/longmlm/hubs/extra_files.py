@@ -5,11 +5,12 @@ vocab.txt, special_tokens_map.json or additional_chat_templates/tool.jinja next 
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from longmlm.errors import ModelError
+from longmlm.folders import leads_out
 
 MODULES = "modules.json"
 SENTENCE_CONFIGS = "sentence_*_config.json"  # sentence_bert_config.json; older ones are named after other families
@@ -23,8 +24,10 @@ LICENCES = ("LICENSE*", "NOTICE*")
 TEMPLATES = "additional_chat_templates"
 MODULE_WEIGHTS = ("pytorch_model.bin", "model.safetensors")  # if both exist, the second is read
 MODULE_FILES = ("*.json", "*.txt", *MODULE_WEIGHTS)
-REWRITTEN_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "README.md")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+REWRITTEN_FILES = ("config.json", "tokenizer.json", TOKENIZER_CONFIG, "README.md")
 KNOWN_MODULES = "sentence_transformers."  # other modules are code of the repository, which is never carried over
+VOCABULARY_KEYS = ("vocab", "merges")  # of tokenizer_config.json; transformers opens a text there as a path
 
 
 def module_folders(folder: Path) -> tuple[str, ...] | None:
@@ -43,6 +46,33 @@ def module_folders(folder: Path) -> tuple[str, ...] | None:
     if outside := [name for name in names if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]:
         raise ModelError(f"{path} names a folder outside its own, {outside[0]}: do not use this model")
     return names if all(kind.startswith(KNOWN_MODULES) for _, kind in modules) else None
+
+
+def check_links(folder: Path) -> None:
+    """Raises ModelError if a file of the model that may be read is outside its folder.
+
+    What is read may be published: a link, or a path in tokenizer_config.json, could name any file of the user.
+    """
+    _check_inside(folder, [path for path in folder.iterdir() if not path.is_dir()])
+    for part in (folder / name for name in (*(module_folders(folder) or ()), TEMPLATES)):
+        _check_inside(folder, [part])
+        _check_inside(folder, part.iterdir() if part.is_dir() else ())
+    try:
+        content = json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # whoever reads it says what is wrong with it
+    for key in VOCABULARY_KEYS if isinstance(content, dict) else ():
+        if isinstance(content.get(key), str):
+            raise ModelError(f"{folder / TOKENIZER_CONFIG} names a file as its {key}: do not use this model")
+
+
+def _check_inside(folder: Path, paths: Iterable[Path]) -> None:
+    for path in paths:
+        if not path.name.startswith(".") and leads_out(path, folder):
+            raise ModelError(
+                f"{path} is a link that leaves {folder}, so what it links to could be published: replace the link by a "
+                "copy of the file, or remove it"
+            )
 
 
 def extra_files(names: Collection[str], modules: Collection[str] | None) -> list[str]:

@@ -16,7 +16,7 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from longmlm.errors import ModelError, ModelNotFoundError
 from longmlm.folders import sha256_of
 from longmlm.hubs import huggingface
-from longmlm.hubs.extra_files import LICENCES, extra_files, files_below, module_folders
+from longmlm.hubs.extra_files import LICENCES, check_links, extra_files, files_below, module_folders
 from longmlm.settings.pipeline import BUNDLED, PACKAGE
 from longmlm.settings.publishing import Target
 
@@ -62,6 +62,7 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
     if is_folder(name):
         if revision is not None:
             raise ModelError(f"{name} is a folder, which has no revision {revision}: remove revision")
+        check_links(Path(name))
         return HubSnapshot(Path(name), tuple(files_below(Path(name))))
     target = Target("hf", name, revision)
     return huggingface.retry_download(target, lambda: _download(target, with_weights))
@@ -78,6 +79,7 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
     weights = weight_files(names) if with_weights else []
     if weights or extra:
         huggingface.download(target, commit, [*weights, *extra])
+    check_links(folder)
     _check_unaltered(folder, [*SETTINGS, *weights], extra)
     return HubSnapshot(folder, tuple(names), commit, (note,) if note else ())
 
@@ -85,6 +87,7 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
 def check_model(name: str, revision: str | None = None, needs_weights: bool = True) -> None:
     """Raises the error that loading would raise if there is no such model, without downloading or loading it."""
     if is_folder(name):
+        check_links(Path(name))
         check_has_config(name, Path(name))
         if needs_weights:
             check_has_weights(name, Path(name))
@@ -117,9 +120,12 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
 def model_card_of(name: str, commit: str | None) -> str:
     """Returns the model card in a folder or, at a commit, of a repository; empty if there is none.
 
-    Raises ModelNotFoundError if the repository or the commit is gone, and ModelError if the hub fails.
+    Raises ModelNotFoundError if the repository or the commit is gone, and ModelError if the hub fails or the card is a
+    link that leaves the folder.
     """
     path = Path(name) / REPOCARD_NAME
+    if path.parent.is_dir():
+        check_links(path.parent)
     if commit and not path.is_file():
         target = Target("hf", name, commit)
         path = huggingface.retry_download(target, lambda: huggingface.download_file(target, commit, path.name)) or path

@@ -16,7 +16,7 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import new_folder, verify
+from longmlm.folders import leads_out, new_folder, verify
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
@@ -119,7 +119,7 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about:
 
     Raises ReleaseError or FolderError if a check fails.
     """
-    recipe, rows = settings.recipe, source.rows
+    recipe, rows, pictures = settings.recipe, source.rows, pictures_in(source.evaluation_folder)
     licence = licence_of(settings.card.license, source.provenance)
     trained = load_model(str(source.model))
     check_exportable(trained, recipe)
@@ -153,10 +153,18 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about:
     proof = prove(trained, recipe.weights, rows, folder, base_positions, facts.codes)
     about[CARD_CODE] = asdict(CardCode(Address(facts.name), facts.codes))
     artifact.write(folder / Provenance.FILE, provenance.published())
-    for picture in [source.evaluation_folder / name for name in PICTURES] if source.evaluation_folder else []:
-        if picture.is_file():
-            shutil.copy(picture, folder)
+    for picture in pictures:
+        shutil.copy(picture, folder)
     return replace(proof, notes=tuple(notes))
+
+
+def pictures_in(evaluation_folder: Path | None) -> list[Path]:
+    """Returns the pictures of an evaluation; raises ReleaseError for a link to a file outside its folder."""
+    pictures = [evaluation_folder / name for name in PICTURES] if evaluation_folder else []
+    for picture in pictures:
+        if leads_out(picture, picture.parent):
+            raise ReleaseError(f"{picture} is a link that leaves its folder: run the evaluate stage again")
+    return [picture for picture in pictures if picture.is_file()]
 
 
 def with_sentence_modules(trained: LoadedModel, pooling: SentencePooling) -> LoadedModel:

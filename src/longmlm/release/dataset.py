@@ -105,6 +105,6 @@ def size_category(num_rows: int) -> str:
 
 def _link(source: Path, target: Path) -> None:
     try:
-        os.link(source, target)
+        os.link(source.resolve(), target)  # of a link the content, whose SHA-256 was verified
     except OSError:  # a different file system, or one without hard links
         shutil.copyfile(source, target)
