@@ -16,6 +16,7 @@ from longmlm.processes import lock
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 EARLIER = f".earlier{PARTIAL}"
+MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +210,17 @@ def verify(folder: Path, below: str = "") -> dict[str, Any]:  # as read_manifest
             if asdict(entry_of(path)) != entry:
                 raise FolderError(f"{path} is damaged: its content differs from {MANIFEST}")
     return manifest
+
+
+def unlisted_note(folder: Path, files: Collection[str]) -> str:
+    """Returns a line that names what a complete folder holds beyond the `files` of its manifest; empty if nothing.
+
+    Hidden files and links count too.
+    """
+    paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = sorted({path.relative_to(folder).as_posix() for path in paths} - {*files, MANIFEST})
+    more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
+    return f"{folder / MANIFEST} does not list {', '.join(names[:MAX_LISTED])}{more}" if names else ""
 
 
 def check_replaceable(folder: Path, names: Collection[str]) -> None:

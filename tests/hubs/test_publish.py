@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 
 from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import MANIFEST, new_folder, verify
+from longmlm.folders import MANIFEST, new_folder, read_manifest, unlisted_note, verify
 from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.release.publishing import address_card
 from longmlm.settings.publishing import Target, parse_target
@@ -31,6 +31,70 @@ def test_new_repository_is_private_and_holds_the_folder(served: Served, folder: 
     assert served.is_private()
     if served.name == "ms":
         assert served.server.repositories[NAME].license == "MIT"
+
+
+def add_unlisted_files(folder: Path) -> None:
+    """Adds what a user may keep in a release, or what came there by accident, in each form that a file can have."""
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    for name in (".env", "notes.txt", "checkpoints/optimizer.pt", ".hidden/key", "model.safetensors.orig"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("secret")
+        (elsewhere / Path(name).name).write_text("secret")
+    (folder / "link").symlink_to(elsewhere / "key")
+    (folder / "linked").symlink_to(elsewhere)
+    (folder / "dangling").symlink_to("nowhere")
+
+
+UNLISTED = {".env", ".hidden/key", "checkpoints/optimizer.pt", "dangling", "link", "linked", "model.safetensors.orig"}
+
+
+@both_hubs
+def test_exactly_the_files_of_the_manifest_are_uploaded(
+    served: Served, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = content(folder)
+    add_unlisted_files(folder)
+    for _ in range(2):
+        served.publish(folder)
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not published")]
+        assert f"{folder / MANIFEST} does not list .env, .hidden/key, " in line
+        assert line.endswith(" and 3 more")
+        assert served.files() == listed
+
+
+@pytest.mark.parametrize("names", [("a[1].json", "b*?.json"), ("onnx/model.onnx", "deep/er/a b")])
+@both_hubs
+def test_names_are_no_patterns(served: Served, tmp_path: Path, names: tuple[str, ...]) -> None:
+    with new_folder(tmp_path / "odd") as partial:
+        for name in names:
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            (partial / name).write_text(name)
+        (partial / "README.md").write_text(CARD)
+    listed = content(tmp_path / "odd")
+    for name in ("a1.json", "bxx.json", "onnx/other"):
+        (tmp_path / "odd" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "odd" / name).write_text("secret")
+    served.publish(tmp_path / "odd")
+    assert served.files() == listed
+
+
+def test_only_the_files_of_the_manifest_are_copied_to_storage(folder: Path, tmp_path: Path) -> None:
+    listed = content(folder)
+    add_unlisted_files(folder)
+    publish(folder, parse_target(f"folder:{tmp_path}/copy"), "Release")
+    assert content(tmp_path / "copy") == listed
+
+
+def test_everything_that_a_manifest_does_not_list_is_named(folder: Path) -> None:
+    files = read_manifest(folder)["files"]
+    assert unlisted_note(folder, files) == ""
+    (folder / "empty").mkdir()
+    assert unlisted_note(folder, files) == ""
+    add_unlisted_files(folder)
+    for name in UNLISTED | {"notes.txt"}:
+        left = {**files, **dict.fromkeys((UNLISTED | {"notes.txt"}) - {name})}
+        assert unlisted_note(folder, left) == f"{folder / MANIFEST} does not list {name}"
 
 
 @both_hubs

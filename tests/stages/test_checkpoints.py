@@ -47,6 +47,14 @@ def test_verify_reads_every_file_and_names_what_is_damaged(run_here, run_folder)
     assert "best" in next(line for line in output.splitlines() if line.startswith("step-00000002"))
 
 
+def test_verify_names_the_files_that_no_manifest_lists(run_here, run_folder) -> None:
+    folder = checkpoint_folder(run_folder, 2)
+    (folder / ".extra.bin").write_bytes(b"")
+    code, output, _ = run_here(CheckpointsConfig, checkpoints, {"run": str(run_folder), "action": "verify"})
+    assert (code, output.count("intact")) == (0, 2)
+    assert output.splitlines()[-1].endswith(f"{folder / 'manifest.json'} does not list .extra.bin")
+
+
 @pytest.mark.parametrize(("chosen", "step"), [({}, 1), ({"step": 2}, 2)])
 def test_export_writes_a_stock_model(run_here, run_folder, tmp_path, chosen, step) -> None:
     settings = chosen | {"run": str(run_folder), "action": "export", "output": str(tmp_path / "out")}

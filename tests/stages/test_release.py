@@ -116,9 +116,11 @@ def test_release_of_an_earlier_version_is_known_by_its_settings(
     released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     with new_folder(tmp_path / "released", {"released_from": released_from}):
         pass
+    (tmp_path / "released" / ".env").write_text("mine")
     recipe = {"allow_unrecovered": True, **later}
     code, said, warned = run_here(ReleaseConfig, release, {**given, "recipe": recipe})
     assert (code, "already holds this release" in said) == ((2, False) if later else (0, True)), warned
+    assert ("manifest.json does not list .env" in said) == (not later)
 
 
 def test_model_that_did_not_recover_is_released_only_where_allowed_and_the_card_says_so(

@@ -1,8 +1,9 @@
 """Hugging Face Hub: uploads a folder to a repository, resolves revisions, downloads files of one commit."""
 
+import glob
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,7 +101,7 @@ def download_file(target: Target, commit: str, name: str) -> Path | None:
 
 
 @_bounded_client()
-def upload(folder: Path, target: Target, message: str) -> str:
+def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:
     """Uploads to a branch or a pull request in one commit, and tags that commit once its files are verified."""
     api = HfApi()
     _open_repository(api, target)
@@ -113,11 +114,12 @@ def upload(folder: Path, target: Target, message: str) -> str:
         repo_id=target.name,
         repo_type=target.kind,
         folder_path=folder,
+        allow_patterns=[glob.escape(name) for name in names],
         revision=revision,
         commit_message=message,
         delete_patterns="*" if target.mirrors else list(target.owns) or None,
     ).oid
-    _verify(api, target, commit, folder)
+    _verify(api, target, commit, {name: folder / name for name in names})
     if target.tag:
         tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(target.name, repo_type=target.kind).tags}
         if tags.get(target.tag, commit) != commit:  # tags do not move
@@ -150,14 +152,13 @@ def _pull_request(api: HfApi, target: Target, title: str) -> str:
     return f"refs/pr/{pull.num}"
 
 
-def _verify(api: HfApi, target: Target, commit: str, folder: Path) -> None:
-    """Raises ReleaseError if a file of the folder is missing on the hub at that commit, or differs."""
-    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+def _verify(api: HfApi, target: Target, commit: str, paths: Mapping[str, Path]) -> None:
+    """Raises ReleaseError if one of the files is missing on the hub at that commit, or differs."""
     files: list[Any] = api.get_paths_info(target.name, list(paths), repo_type=target.kind, revision=commit)
     uploaded = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
     for name, path in paths.items():
         if uploaded.get(name) not in (sha256_of(path), git_blob_id(path)):
-            raise ReleaseError(f"{target.name}: {name} differs from the one in {folder}, or is missing: publish again")
+            raise ReleaseError(f"{target.name}: {name} differs from {path}, or is missing: publish again")
 
 
 def git_blob_id(path: Path) -> str:

@@ -4,7 +4,7 @@ import base64
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,10 @@ def check_ready(target: Target) -> None:
         raise user_error(TransferError(Cause.UNAUTHORIZED), "upload", target)
 
 
-def upload(folder: Path, target: Target, message: str) -> str:
+def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:
     """Uploads to the only branch and sets the tag; a revision whose tag already holds these files is left as it is."""
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it logs requests with signed URLs
-    expected = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+    expected = {name: sha256_of(folder / name) for name in names}
     with tempfile.TemporaryDirectory() as home:  # the client stores the token and an id of the machine there
         api = HubApi(HubConfig(token=os.environ.get(TOKEN_VARIABLE), config_dir=Path(home), cache_dir=Path(home)))
         for scheme in ("http://", "https://"):

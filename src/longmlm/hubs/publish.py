@@ -1,11 +1,12 @@
 """Publishing: uploads a sealed folder to a hub, a local folder, or storage behind a URL."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, assert_never, runtime_checkable
 
 from longmlm.errors import ReleaseError
-from longmlm.folders import verify
+from longmlm.folders import MANIFEST, unlisted_note, verify
 from longmlm.hubs import huggingface, storage
 from longmlm.hubs.errors import TransferError
 from longmlm.hubs.retry import retry
@@ -19,8 +20,8 @@ class Client(Protocol):
     def check_ready(self, target: Target) -> None:
         """Raises ReleaseError if the client is offline, has no token, or is not installed."""
 
-    def upload(self, folder: Path, target: Target, message: str) -> str:
-        """Uploads new and changed files; returns the folder's address after verifying every checksum there."""
+    def upload(self, folder: Path, names: Sequence[str], target: Target, message: str) -> str:
+        """Uploads those of the named files that are new or changed; returns their address, checksums verified there."""
 
     def translate(self, error: Exception) -> TransferError:
         """Returns what an exception of the client means, without secrets."""
@@ -34,12 +35,17 @@ def check_can_publish(target: Target) -> None:
 def publish(folder: Path, target: Target, message: str) -> str:
     """Returns the address of the folder's files, verified there; files that exist there are not uploaded again.
 
+    Only the manifest and the files that it lists are published; prints which others the folder holds.
+
     Raises FolderError for a damaged folder, ReleaseError if it cannot be published, and UnavailableError if waiting may
     help.
     """
-    verify(folder)
+    files = verify(folder)["files"]
+    if note := unlisted_note(folder, files):
+        print(f"not published: {note}", flush=True)
     client = _client_of(target.hub)
-    return retry(lambda: client.upload(folder, target, message), "upload", target, client.translate)
+    # the manifest last: a copy that has one is complete
+    return retry(lambda: client.upload(folder, [*files, MANIFEST], target, message), "upload", target, client.translate)
 
 
 def _client_of(hub: Hub) -> Client:

@@ -2,13 +2,14 @@
 
 import hashlib
 import posixpath
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
 from longmlm.errors import ReleaseError
-from longmlm.folders import MANIFEST, sha256_of
+from longmlm.folders import sha256_of
 from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error
 from longmlm.settings.publishing import Target
 
@@ -22,13 +23,18 @@ def check_ready(target: Target) -> None:
         raise ReleaseError(f"{redact(target.name)}: its client is not installed ({error})") from None
 
 
-def upload(folder: Path, target: Target, message: str) -> str:  # noqa: ARG001 - a hub's commit has a message
-    """Copies new and changed files, the manifest last; a revision is a subfolder."""
+def upload(
+    folder: Path,
+    names: Sequence[str],
+    target: Target,
+    message: str,  # noqa: ARG001 - a hub's commit has a message
+) -> str:
+    """Copies new and changed files in the order given; a revision is a subfolder."""
     url = posixpath.join(target.name, target.revision) if target.revision else target.name
     system, root = fsspec.core.url_to_fs(url)
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in sorted(paths, key=lambda path: path == folder / MANIFEST):
-        copy, expected = posixpath.join(root, path.relative_to(folder).as_posix()), sha256_of(path)
+    for name in names:
+        path, copy = folder / name, posixpath.join(root, name)
+        expected = sha256_of(path)
         if _sha256(system, copy) == expected:
             continue
         system.makedirs(posixpath.dirname(copy), exist_ok=True)

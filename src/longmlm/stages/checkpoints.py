@@ -1,11 +1,12 @@
 """The checkpoints stage: lists or verifies a run's checkpoints, or exports one of them."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import ArtifactError, CheckpointError
-from longmlm.folders import check_absent, new_folder
+from longmlm.errors import ArtifactError, CheckpointError, FolderError
+from longmlm.folders import check_absent, new_folder, read_manifest, unlisted_note
 from longmlm.reports.tables import Table, text_table
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.training.run_folder import (
@@ -28,6 +29,8 @@ def checkpoints(config: CheckpointsConfig) -> None:
         return
     table, problems = checkpoint_table(Path(config.run), is_verified=config.action == "verify")
     print(text_table(table))
+    if config.action == "verify":
+        print_unlisted(Path(config.run))
     if problems:
         raise CheckpointError(f"{len(problems)} of {len(table.lines)} checkpoints are damaged: {'; '.join(problems)}")
 
@@ -49,6 +52,14 @@ def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
         status = "damaged" if damage.get(folder) else "intact" if is_verified else ""
         lines.append([folder.name, *_numbers(folder), status, "best" if folder == best else ""])
     return Table(HEADER, lines), [damage[folder] for folder in folders if damage.get(folder)]
+
+
+def print_unlisted(run: Path) -> None:
+    """Prints a line for each checkpoint that holds files which its manifest does not list: nothing verifies those."""
+    for folder in list_checkpoints(run):
+        with suppress(FolderError):  # the table says what is wrong with it
+            if note := unlisted_note(folder, read_manifest(folder)["files"]):
+                print(f"not verified: {note}")
 
 
 def _numbers(folder: Path) -> list[str]:

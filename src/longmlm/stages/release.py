@@ -7,6 +7,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import MODEL, DownstreamComparison, DownstreamTrial
 from longmlm.config import read
 from longmlm.errors import ReleaseError
+from longmlm.folders import read_manifest, unlisted_note
 from longmlm.hubs.publish import check_can_publish
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
@@ -41,7 +42,7 @@ def release(config: ReleaseConfig) -> None:
     if proof:
         print(*proof.summary, f"released: {settings.output}", sep="\n")
     elif not target:
-        print(f"{settings.output} already holds this release")
+        print_already_released(settings.output)
     if config.checkpoints and target:
         publish_checkpoints(list_checkpoints(Path(config.model)), source.rows, settings, target)
     if target:
@@ -74,9 +75,15 @@ def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSet
     if lines:
         print(*lines, f"released: {settings.output}", sep="\n")
     elif not target:
-        print(f"{settings.output} already holds this release")
+        print_already_released(settings.output)
     if target:
         publish_release(settings.output, f"Release of {config.card.title}", target)
+
+
+def print_already_released(folder: Path) -> None:
+    """Prints that the folder holds this release, and what else it holds."""
+    note = unlisted_note(folder, read_manifest(folder)["files"])
+    print(f"{folder} already holds this release", *([f"not part of it: {note}"] if note else []), sep="\n")
 
 
 def comparison_of(trial: Path) -> DownstreamComparison | None:
