@@ -20,6 +20,7 @@ from longmlm.folders import (
     write_json,
 )
 from longmlm.processes import exit_on_sigterm
+from longmlm.temporary import MARK, claim, mark
 
 
 def fill(partial: Path) -> None:
@@ -95,7 +96,7 @@ def test_the_manifest_is_written_after_every_file_is_synced_and_the_rename_comes
         "a.txt",
         "b.txt",
         "manifest begins",
-        f"{MANIFEST}.partial",
+        f"{MANIFEST}.longmlm.partial",
         "new.partial",
         f"{tmp_path.name} as new",
     ]
@@ -105,7 +106,7 @@ def test_a_process_that_died_while_sealing_leaves_no_folder_of_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partial = partial_of(tmp_path / "new")
-    partial.mkdir()
+    claim(partial)
     fill(partial)
 
     def died(*_: object) -> None:
@@ -119,7 +120,7 @@ def test_a_process_that_died_while_sealing_leaves_no_folder_of_that_name(
     with pytest.raises(FolderError, match=f"has no {MANIFEST}"):
         verify(partial)
     with new_folder(tmp_path / "new") as again:
-        assert list(again.iterdir()) == []
+        assert [path.name for path in again.iterdir()] == [MARK]
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
@@ -250,7 +251,7 @@ def test_a_file_in_the_place_of_a_folder_is_called_a_file(tmp_path: Path) -> Non
 
 def replace(folder: Path, text: str) -> None:
     with replaced_folder(folder, ["a.txt"]) as partial:
-        assert list(partial.iterdir()) == []
+        assert [path.name for path in partial.iterdir()] == [MARK]
         (partial / "a.txt").write_text(text, encoding="utf-8")
         if text == "fail":
             raise RuntimeError
@@ -261,7 +262,8 @@ def test_a_replaced_folder_stays_as_it_was_until_the_new_one_is_complete(tmp_pat
     with pytest.raises(RuntimeError):
         replace(tmp_path / "new", "fail")
     assert (tmp_path / "new" / "a.txt").read_text(encoding="utf-8") == "first"
-    (tmp_path / "new").rename(tmp_path / "new.earlier.partial")  # as a kill between the two renames leaves it
+    mark(tmp_path / "new")  # as a kill between the two renames leaves it
+    (tmp_path / "new").rename(tmp_path / "new.earlier.partial")
     with pytest.raises(RuntimeError):
         replace(tmp_path / "new", "fail")
     assert (tmp_path / "new" / "a.txt").read_text(encoding="utf-8") == "first"

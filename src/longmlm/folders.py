@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +12,21 @@ from typing import Any
 
 from longmlm.errors import FolderError
 from longmlm.processes import lock
+from longmlm.temporary import (
+    MARK,
+    PARTIAL,
+    check_temporary,
+    claim,
+    discard,
+    empty,
+    is_temporary,
+    mark,
+    partial_of,
+    replaced_file,
+    unmark,
+)
 
 MANIFEST = "manifest.json"
-PARTIAL = ".partial"
 EARLIER = f".earlier{PARTIAL}"
 MAX_LISTED = 5
 
@@ -49,22 +61,50 @@ def leads_out(path: Path, folder: Path) -> bool:
     return not any(target.is_relative_to(place) for place in (real, *blobs))
 
 
+def is_own_file(path: Path, header: str) -> bool:
+    """Returns whether a text file starts with the line that longmlm begins such files with."""
+    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(header)
+
+
+def check_own_file(path: Path, header: str) -> None:
+    """Raises FolderError if a file that longmlm did not write would be replaced."""
+    if os.path.lexists(path) and not is_own_file(path, header):
+        raise FolderError(f"{path} is not of an earlier run, and would be replaced: name another output")
+
+
 def free_bytes(folder: Path) -> int:
     """Returns the free bytes on the disk of a folder, which need not exist yet."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
 
 
-def move_aside(folder: Path) -> Path:
-    """Renames a folder to FOLDER.earlier, in place of one moved there before, and returns that path."""
+def move_aside(folder: Path, names: Collection[str]) -> Path:
+    """Renames a folder to FOLDER.earlier, in place of one moved there before, and returns that path.
+
+    Raises FolderError as `remove_with` does.
+    """
     earlier = folder.with_name(f"{folder.name}.earlier")
-    shutil.rmtree(earlier, ignore_errors=True)
+    remove_with(earlier, names)
     return folder.rename(earlier)
 
 
-def partial_of(folder: Path) -> Path:
-    """Returns the path next to `folder` at which its content is written until it is complete."""
-    return folder.with_name(folder.name + PARTIAL)
+def remove_with(folder: Path, names: Collection[str]) -> None:
+    """Removes a folder that holds one of the named files, by which longmlm knows it as its own, or nothing.
+
+    Raises FolderError for any other folder and for a link, which stay.
+    """
+    if not os.path.lexists(folder):
+        return
+    is_own = any((folder / name).is_file() for name in names) or (folder.is_dir() and not any(folder.iterdir()))
+    if folder.is_symlink() or not is_own:
+        raise FolderError(f"{folder} was not made by longmlm, which needs this name: move it away")
+    shutil.rmtree(folder)
+
+
+def remove_inside(folder: Path, name: str) -> None:
+    """Removes a folder below `folder`, unless a link leads from there to another place."""
+    if not leads_out(folder / name, folder):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
@@ -78,10 +118,9 @@ def sync(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text so that a reader sees the old file or the new one, never a part of it."""
-    partial = partial_of(path)
-    partial.write_text(text, encoding="utf-8")
-    sync(partial)
-    partial.replace(path)
+    with replaced_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+        sync(partial)
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
@@ -94,8 +133,8 @@ def seal(partial: Path, folder: Path, about: Mapping[str, object] | None = None)
 
     The manifest holds `about` and `files`, a map from relative path to size in bytes and SHA-256.
     """
-    manifest = partial / MANIFEST
-    paths = sorted(path for path in partial.rglob("*") if path.is_file() and path != manifest)
+    manifest, unlisted = partial / MANIFEST, (partial / MANIFEST, partial / MARK)
+    paths = sorted(path for path in partial.rglob("*") if path.is_file() and path not in unlisted)
     files = {path.relative_to(partial).as_posix(): asdict(entry_of(path)) for path in paths}
     for path in paths:
         sync(path)
@@ -109,9 +148,13 @@ def seal(partial: Path, folder: Path, about: Mapping[str, object] | None = None)
 
 def _replace(folder: Path, partial: Path) -> None:
     """Renames `partial` to `folder`. An existing one is moved aside just before, and removed after."""
+    earlier = folder.with_name(folder.name + EARLIER)
     try:
         if folder.exists():
-            folder.rename(folder.with_name(folder.name + EARLIER))
+            check_temporary(earlier)
+            discard(earlier)
+            mark(folder)
+            folder.rename(earlier)
         partial.rename(folder)
         sync(folder.parent)
     finally:
@@ -121,33 +164,34 @@ def _replace(folder: Path, partial: Path) -> None:
 def finish_replacement(folder: Path) -> None:
     """Removes the earlier folder that a replacement moved aside, or puts it back if nothing took its place."""
     earlier = folder.with_name(folder.name + EARLIER)
-    if folder.exists():
-        shutil.rmtree(earlier, ignore_errors=True)
-    elif earlier.exists():
+    if not folder.exists() and is_temporary(earlier):
         earlier.rename(folder)
+    if folder.exists():
+        discard(earlier)
+        unmark(folder)
 
 
 @contextmanager
 def new_folder(folder: Path, about: Mapping[str, object] | None = None) -> Iterator[Path]:
     """Yields an empty folder to write into, which becomes `folder` if the block succeeds and is removed otherwise.
 
-    Raises FolderError if `folder` already exists, or if another process is writing it.
+    Raises FolderError if `folder` already exists, if another process is writing it, or if something that longmlm did
+    not make has the temporary name.
     """
     check_absent(folder)
     partial = partial_of(folder)
-    partial.mkdir(parents=True, exist_ok=True)
+    claim(partial)
     descriptor = os.open(partial, os.O_RDONLY)  # the lock is on the folder itself: a lock file would be sealed with it
     try:
         with suppress(OSError):  # some network file systems do not lock folders
             lock(descriptor, partial)
         try:
             check_absent(folder)  # another process may have finished it meanwhile
-            for path in partial.iterdir():  # what a killed process left behind
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            empty(partial)
             yield partial
             seal(partial, folder, about)
         except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+            discard(partial)
             raise
     finally:
         os.close(descriptor)
@@ -157,13 +201,13 @@ def new_folder(folder: Path, about: Mapping[str, object] | None = None) -> Itera
 def rewritten_folder(folder: Path) -> Iterator[Path]:
     """Yields an empty folder to write into, which is sealed in place of `folder` if the block succeeds."""
     partial = partial_of(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    claim(partial)
     try:
+        empty(partial)
         yield partial
         seal(partial, folder)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        discard(partial)
 
 
 def check_absent(folder: Path) -> None:
@@ -218,36 +262,36 @@ def unlisted_note(folder: Path, files: Collection[str]) -> str:
     Hidden files and links count too.
     """
     paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    names = sorted({path.relative_to(folder).as_posix() for path in paths} - {*files, MANIFEST})
+    names = sorted({path.relative_to(folder).as_posix() for path in paths} - {*files, MANIFEST, MARK})
     more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
     return f"{folder / MANIFEST} does not list {', '.join(names[:MAX_LISTED])}{more}" if names else ""
 
 
-def check_replaceable(folder: Path, names: Collection[str]) -> None:
-    """Raises FolderError if `folder` is a file, or a folder with anything but the named files."""
+def check_replaceable(folder: Path, names: Sequence[str]) -> None:
+    """Raises FolderError unless `folder` is absent, empty or an earlier result: the first of `names`, and no others."""
     if folder.is_file():
         raise FolderError(f"{folder} is a file: remove it or name another folder")
-    others = sorted({path.name for path in folder.iterdir()} - set(names)) if folder.exists() else []
-    if others:
+    held = {path.name for path in folder.iterdir()} - {MARK} if folder.exists() else set()
+    if others := sorted(held - set(names)) or (sorted(held) if names[0] not in held else []):
         raise FolderError(f"{folder} holds other files ({others[0]}), which would be lost: name another folder")
 
 
 @contextmanager
-def replaced_folder(folder: Path, names: Collection[str]) -> Iterator[Path]:
+def replaced_folder(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     """Yields an empty folder to write into, which replaces `folder` if the block succeeds and is removed otherwise.
 
-    Raises FolderError if `folder` holds anything but the named files.
+    Raises FolderError as `check_replaceable` does.
     """
     check_replaceable(folder, names)
     folder = folder.resolve()
     partial = partial_of(folder)
+    claim(partial)
     finish_replacement(folder)  # one that was killed
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     try:
+        empty(partial)
         yield partial
         for path in partial.iterdir():
             sync(path)
         _replace(folder, partial)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        discard(partial)

@@ -1,6 +1,7 @@
 """What a process asks of the system: signals to ignore or to exit on, no GPU, the lock of a folder, a thread."""
 
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from longmlm.errors import FolderError, TrainingError
+from longmlm.temporary import LOCK
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -88,9 +90,17 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:
         raise FolderError(f"{folder} cannot be created: name a different path") from error
-    with (folder / ".lock").open("w") as file:
-        lock(file.fileno(), folder)
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR):
+            raise
+        raise FolderError(f"{folder / LOCK} is not a file of longmlm's: remove it or name another output") from error
+    try:
+        lock(descriptor, folder)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def lock(descriptor: int, folder: Path) -> None:

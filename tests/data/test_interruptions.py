@@ -141,6 +141,29 @@ def test_unfinished_rows_of_an_earlier_version_are_discarded(
     assert not partial.exists()
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_folder_of_the_user_with_the_name_of_unfinished_rows_stays(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, is_link: bool
+) -> None:
+    partial = partial_of(output)
+    if is_link:
+        partial.symlink_to(tmp_path / "mine")
+    mine = tmp_path / "mine" if is_link else partial
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("mine")
+    for more in ({}, {"held_out_fraction": 0.0001}):  # and one that is refused for its corpus
+        with pytest.raises((FolderError, DataError)):
+            prepare_rows(replace(recipe, **more), vocabulary, output)
+        assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+    (mine / "thesis.txt").rename(tmp_path / "thesis.txt")
+    partial.unlink() if is_link else partial.rmdir()
+    prepare_rows(recipe, vocabulary, output)
+    partial.mkdir()
+    (tmp_path / "thesis.txt").rename(partial / "thesis.txt")
+    prepare_rows(recipe, vocabulary, output)  # finished before
+    assert (partial / "thesis.txt").read_text() == "mine"
+
+
 def test_a_run_interrupted_after_its_last_slice_is_completed(
     recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
 ) -> None:

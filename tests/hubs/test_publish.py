@@ -86,6 +86,16 @@ def test_only_the_files_of_the_manifest_are_copied_to_storage(folder: Path, tmp_
     assert content(tmp_path / "copy") == listed
 
 
+@pytest.mark.parametrize("name", ["config.json", MANIFEST])
+def test_copy_is_not_written_through_a_link(folder: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine.json").write_text("mine")
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / name).symlink_to(tmp_path / "mine.json")
+    with pytest.raises(ReleaseError, match=f"{name} is a link"):
+        publish(folder, parse_target(f"folder:{tmp_path}/copy"), "Release")
+    assert (tmp_path / "mine.json").read_text() == "mine"
+
+
 def test_everything_that_a_manifest_does_not_list_is_named(folder: Path) -> None:
     files = read_manifest(folder)["files"]
     assert unlisted_note(folder, files) == ""

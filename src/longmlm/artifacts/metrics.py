@@ -8,7 +8,7 @@ from typing import Literal
 
 from longmlm.artifacts.accuracy import FilledMask, Measured, upgraded_example
 from longmlm.artifacts.artifact import Artifact, Json, dump, load
-from longmlm.folders import partial_of
+from longmlm.temporary import replaced_file
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -95,9 +95,8 @@ class MetricsFile:
         if not is_evaluated:
             lines = [(text, line) for text, line in lines if line.step < step or line.kind == "training"]
         kept = "".join(text for text, _ in lines)
-        partial = partial_of(self.path)
-        partial.write_text(kept, encoding="utf-8")
-        partial.replace(self.path)
+        with replaced_file(self.path) as partial:
+            partial.write_text(kept, encoding="utf-8")
 
     def _parsed(self) -> Iterator[tuple[str, Metrics]]:
         if not self.path.is_file():

@@ -13,6 +13,7 @@ from longmlm.data.files import Span, files_of, readable
 from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
 from longmlm.data.texts import Text, pieces_of
 from longmlm.errors import DataError
+from longmlm.folders import write_text
 from longmlm.hubs.datasets import arrow_files
 from longmlm.settings.prepare import PrepareRecipe, Source
 
@@ -121,7 +122,7 @@ def write_set_aside(path: Path, records: Sequence[SetAside]) -> None:
     """Writes a line of JSON per record, to replace what an earlier run wrote."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records]
-    path.write_text("".join(lines), encoding="utf-8")
+    write_text(path, "".join(lines))
 
 
 def text_hash(text: Text) -> int:

@@ -1,10 +1,11 @@
 """Preparation of rows: a plan of all that they depend on, slices packed by an executor, and the sealed folder."""
 
 import errno
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ from longmlm.data.size import token_bytes
 from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, UserError
-from longmlm.folders import PARTIAL, partial_of, sha256_of
+from longmlm.folders import sha256_of
 from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.processes import exclusive_lock
 from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.temporary import PARTIAL, check_temporary, claim, discard, empty, mark, partial_of
 
 Executor = Callable[[SliceJob, Sequence[int]], None]
-LOCK = ".lock"  # the file of exclusive_lock
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -53,10 +54,13 @@ def prepare_rows(
     if not output.exists():
         job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
         check_splits(recipe, job.slices)
+        _mark_rows_of_earlier_versions(job.folder)
+        check_temporary(job.folder)
         with exclusive_lock(job.folder), _explained_full_disk(job.folder):
+            claim(job.folder)
             if not output.exists():
                 _write(job, work, output, executor)
-    shutil.rmtree(partial_of(output), ignore_errors=True)
+    discard(partial_of(output))
     manifest = read_rows_manifest(output)
     if manifest.plan != work.plan:
         problem = "was made from other text or settings"
@@ -152,23 +156,29 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
     try:
         check_files_unchanged(work.files)
     except DataError:
-        shutil.rmtree(job.folder)
+        discard(job.folder)
         raise
     seal_slices(job, work.plan, output, numbers, elapsed_seconds)
 
 
+def _mark_rows_of_earlier_versions(folder: Path) -> None:
+    """Marks unfinished rows whose version did not: their plan shows what they are."""
+    with suppress(OSError, ValueError):
+        plan = json.loads((folder / WorkPlan.FILE).read_text(encoding="utf-8"))
+        is_plan = isinstance(plan, dict) and ("tokenizer_fingerprint" in plan or {"plan", "files"} <= plan.keys())
+        if is_plan and not folder.is_symlink():
+            mark(folder)
+
+
 def _open_partial(folder: Path, work: WorkPlan) -> None:
-    """Discards unfinished rows of another plan, also those of earlier versions, and what a killed process left."""
+    """Discards unfinished rows of another plan, and what a killed process left."""
     try:
         earlier = artifact.read(WorkPlan, folder / WorkPlan.FILE)
         is_kept = (earlier.plan, earlier.files) == (work.plan, work.files)
     except ArtifactError:
         is_kept = False
-    for path in () if is_kept else folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
+    if not is_kept:
+        empty(folder)
     for leftover in folder.rglob(f"*{PARTIAL}"):
         leftover.unlink()
     for name in ("reports", *(f"{CONTENT}/{name}" for name in (*SPLITS, SET_ASIDE))):
@@ -184,7 +194,7 @@ def _check_disk_space(job: SliceJob, numbers: Sequence[int]) -> None:
     free = shutil.disk_usage(job.folder).free
     if needed > free:
         if len(numbers) == len(job.slices):
-            shutil.rmtree(job.folder)
+            discard(job.folder)
         raise DataError(
             f"the rows need about {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free for {job.folder}: "
             "free some space or name another output"

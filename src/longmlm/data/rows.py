@@ -15,8 +15,9 @@ from jaxtyping import Int64, Integer
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest, shards_of
 from longmlm.data.vocabulary import SpecialTokens, Vocabulary
 from longmlm.errors import FolderError
-from longmlm.folders import PARTIAL, sync, verify
+from longmlm.folders import sync, verify
 from longmlm.hubs.datasets import commit_of, download, rows_on_hub
+from longmlm.temporary import PARTIAL
 
 ROWS_PER_RECORD_BATCH = 512
 

@@ -30,9 +30,10 @@ from longmlm.data.rows import Row, Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError
-from longmlm.folders import PARTIAL, seal
+from longmlm.folders import seal
 from longmlm.processes import one_ahead
 from longmlm.settings.prepare import PrepareRecipe
+from longmlm.temporary import PARTIAL
 
 CONTENT = "content"  # the folder that becomes the output
 SET_ASIDE = "set_aside"

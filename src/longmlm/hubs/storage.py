@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from longmlm.errors import ReleaseError
-from longmlm.folders import sha256_of
+from longmlm.folders import leads_out, sha256_of
 from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error
 from longmlm.settings.publishing import Target
 
@@ -35,6 +36,8 @@ def upload(
     for name in names:
         path, copy = folder / name, posixpath.join(root, name)
         expected = sha256_of(path)
+        if isinstance(system, LocalFileSystem) and leads_out(Path(copy), Path(root)):
+            raise ReleaseError(f"{copy} is a link that leaves {root}, so a different file would be replaced: remove it")
         if _sha256(system, copy) == expected:
             continue
         system.makedirs(posixpath.dirname(copy), exist_ok=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from longmlm.escaping import single_line
+from longmlm.temporary import replaced_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,7 +116,8 @@ def write_png(chart: Chart, path: Path) -> None:
     with _look():
         figure = _draw_chart(chart, WIDE)
         figure.suptitle(_short(chart.title))
-        figure.savefig(path, dpi=160, format="png")
+        with replaced_file(path) as partial:
+            figure.savefig(partial, dpi=160, format="png")
 
 
 def svg(chart: Chart, size: tuple[float, float]) -> str:

@@ -7,7 +7,6 @@ FOLDER/
     trial.json                          what it predicted, written last
 """
 
-import shutil
 import sys
 import time
 from dataclasses import replace
@@ -24,7 +23,7 @@ from longmlm.data.labelled import LabelledCorpus, read_labelled
 from longmlm.errors import DataError
 from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.predictor import FitResult, trial_result
-from longmlm.folders import rewritten_folder
+from longmlm.folders import remove_inside, rewritten_folder
 from longmlm.hubs.models import model_sha256
 from longmlm.model.carried import Carried
 from longmlm.model.classification import ClassificationObjective
@@ -76,7 +75,7 @@ def finetune(folder: Path) -> None:
             if isinstance(fitted.predictor, EncoderPredictor):
                 write_vectors(config.vectors, fitted.predictor.objective)
             artifact.write(folder / DownstreamTrial.FILE, result)
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+            remove_inside(folder, CHECKPOINTS)
 
 
 def check_unchanged(config: DownstreamTrialConfig, corpus: LabelledCorpus) -> None:

@@ -28,7 +28,7 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
 from longmlm.data.engine import plan_rows
 from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError, ReleaseError
-from longmlm.folders import MANIFEST, sha256_of, write_text
+from longmlm.folders import MANIFEST, check_own_file, sha256_of, write_text
 from longmlm.hubs.models import local_model_sha256
 from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import accuracy_table
@@ -45,6 +45,7 @@ from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of, result_settings
 from longmlm.settings.tables import leaves
 
+HEADER = "# longmlm run pipeline.toml\n"
 PIPELINE, DONE, BASE_MODEL = "pipeline.toml", "done", "base_model.sha256"
 MAX_LISTED = 3
 USER_ERROR = 2  # exit code of a stage whose settings or data are wrong
@@ -60,10 +61,11 @@ def run_pipeline(config: ResolvedPipeline) -> None:
     output, started = Path(config.output), time.monotonic()
     check_runnable(config)
     with exclusive_lock(output):
+        check_own_file(output / PIPELINE, HEADER)
         check_results(config)
         check_inputs(config)
         check_base_model(config)
-        write_text(output / PIPELINE, f"# longmlm run pipeline.toml\n{to_toml(config)}")
+        write_text(output / PIPELINE, f"{HEADER}{to_toml(config)}")
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
             ended = "already done"

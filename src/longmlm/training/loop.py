@@ -15,7 +15,6 @@ run is over, as with stop_when_recovered, is followed by log and save, and the r
 """
 
 import math
-import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.errors import ArtifactError, TrainingError
-from longmlm.folders import PARTIAL, write_json, write_text
+from longmlm.folders import write_json, write_text
 from longmlm.processes import ignore_stop_signals
 from longmlm.progress import Progress, dated_line
 from longmlm.runtime.collectives import any_rank, each_on_any_rank
@@ -42,10 +41,15 @@ from longmlm.training.micro_batch import micro_batch_of
 from longmlm.training.objective import Batch
 from longmlm.training.out_of_memory import fitting_on_all_ranks, halve_micro_batches, undo_passes
 from longmlm.training.run import Run, Task
-from longmlm.training.run_folder import CHECKPOINTS, SETTINGS
+from longmlm.training.run_folder import (
+    DEEPSPEED_SETTINGS,
+    HEADER,
+    SETTINGS,
+    check_new_run,
+    discard_partial_checkpoints,
+)
 from longmlm.training.update import Update, one_update
 
-DEEPSPEED_SETTINGS = "deepspeed.json"
 GPU_LOADER_WORKERS = 2
 
 
@@ -73,15 +77,16 @@ def _prepare_folder(task: Task, run: Run, resumed: TrainState | None) -> None:
     Raises TrainingError if a rank does not see the folder.
     """
     if run.accelerator.is_main_process:
+        if resumed is None:
+            check_new_run(run.folder)
+        discard_partial_checkpoints(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
-        write_text(run.folder / SETTINGS, task.record.settings)
+        write_text(run.folder / SETTINGS, f"{HEADER}{task.record.settings}")
         (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
         if run.backend.settings:
             write_json(run.folder / DEEPSPEED_SETTINGS, run.backend.settings)
         metrics = MetricsFile(run.folder)
         metrics.truncate(resumed.step, resumed.accuracy_here is not None) if resumed else metrics.truncate(-1)
-        for partial in (run.folder / CHECKPOINTS).glob(f"*{PARTIAL}"):
-            shutil.rmtree(partial)
     run.accelerator.wait_for_everyone()
     if any_rank(run.accelerator, not (run.folder / SETTINGS).is_file()):
         raise TrainingError(f"a process does not see {run.folder}: it must be on a disk that all machines share")

@@ -11,20 +11,23 @@ run/
 """
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
+from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
 from longmlm.artifacts.provenance import Provenance
-from longmlm.artifacts.run import CheckpointState
+from longmlm.artifacts.run import CheckpointState, RunSummary
 from longmlm.errors import ArtifactError, CheckpointError, FolderError
-from longmlm.folders import EARLIER, MANIFEST, finish_replacement, partial_of, read_manifest, verify
+from longmlm.folders import EARLIER, MANIFEST, check_own_file, finish_replacement, is_own_file, read_manifest, verify
+from longmlm.temporary import PARTIAL, check_temporary, discard, mark, partial_of
 
 SETTINGS = "settings.toml"
+HEADER = "# longmlm pretrain settings.toml\n"
+DEEPSPEED_SETTINGS = "deepspeed.json"
+RUN_FILES = (METRICS_FILE, RunSummary.FILE, DEEPSPEED_SETTINGS)
 CHECKPOINTS = "checkpoints"
 OPTIMIZER = "optimizer.pt"
 MODEL_FILES = ("config.json", "model*.safetensors", Provenance.FILE)
@@ -102,6 +105,24 @@ def newest_verified(run: Path) -> VerifiedCheckpoint:
     return VerifiedCheckpoint(None, ())
 
 
+def check_new_run(run: Path) -> None:
+    """Raises FolderError if a new run would replace files of the user; the settings of a run show that it is one."""
+    for name in (SETTINGS, *RUN_FILES) if not is_own_file(run / SETTINGS, HEADER) else ():
+        check_own_file(run / name, HEADER)
+
+
+def discard_partial_checkpoints(run: Path) -> None:
+    """Removes the checkpoints that a killed process left incomplete.
+
+    Raises FolderError, and removes nothing, if something that longmlm did not make has such a name.
+    """
+    partials = sorted((run / CHECKPOINTS).glob(f"*{PARTIAL}"))
+    for partial in partials:
+        check_temporary(partial)
+    for partial in partials:
+        discard(partial)
+
+
 def check_still_newest(run: Path, resumed_from: Path | None) -> None:
     """Raises CheckpointError when another process has written to the run since `resumed_from` was chosen."""
     folders = list_checkpoints(run)
@@ -166,6 +187,9 @@ def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
     removed = [folder for folder in reached[:-num_kept] if folder != best]
     for folder in removed:
         doomed = partial_of(folder)
+        check_temporary(doomed)
+        discard(doomed)
+        mark(folder)
         folder.rename(doomed)
-        shutil.rmtree(doomed)
+        discard(doomed)
     return removed

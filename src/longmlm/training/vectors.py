@@ -7,9 +7,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from longmlm.folders import partial_of
 from longmlm.model.classification import ClassificationObjective
 from longmlm.model.saving import full_disk_as_os_error
+from longmlm.temporary import replaced_file
 from longmlm.training.objective import Objective
 
 
@@ -26,10 +26,8 @@ def write_vectors(file: str | None, objective: Objective) -> None:
         if objective.cached.keys() <= _content(path, torch.device("cpu")).keys():
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = partial_of(path)
-        with full_disk_as_os_error(partial):
+        with replaced_file(path) as partial, full_disk_as_os_error(partial):
             save_file({key: vectors.cpu() for key, vectors in objective.cached.items()}, partial)
-        partial.replace(path)
 
 
 def _of_precision(file: str, objective: ClassificationObjective) -> Path:

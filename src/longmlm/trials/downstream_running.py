@@ -8,7 +8,6 @@ OUTPUT/downstream/trials/ARM/VALUES/seed-42-fold-0/
     the last finished trial with other settings, documents or model
 """
 
-import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import MODEL, ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.config import present, read, to_toml
 from longmlm.errors import ArtifactError, ConfigError, TrainingError
-from longmlm.folders import move_aside, write_text
+from longmlm.folders import move_aside, remove_inside, remove_with, write_text
 from longmlm.reports.downstream import write_downstream
 from longmlm.reports.pages import made_with
 from longmlm.scoring.compared import chosen_values, compared
@@ -37,6 +36,7 @@ from longmlm.trials.planned import LOG, TRIAL, TRIALS
 from longmlm.trials.running import run_module
 
 FINETUNE = "longmlm.stages.finetune"
+RECORDS = (DownstreamTrial.FILE, TRIAL)  # a folder with one of them is a trial's
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class DownstreamTrials:
         """Removes the models of an arm's trials but that of the best one so far, unless all are kept."""
         finished = self.finished[arm]
         for one in finished:
-            shutil.rmtree(Path(one.planned.folder) / CHECKPOINTS, ignore_errors=True)
+            remove_inside(Path(one.planned.folder), CHECKPOINTS)
             if one is not best(finished) and not self.config.keep_weights:
-                shutil.rmtree(Path(one.planned.folder) / MODEL, ignore_errors=True)
+                remove_inside(Path(one.planned.folder), MODEL)
 
     def left_out(self) -> list[Path]:
         """Returns the folders of finished trials that an earlier command ran and that are not compared now."""
@@ -148,10 +148,10 @@ def prepare_folder(planned: DownstreamTrialConfig, label: str, needs_model: bool
     else:
         reason = difference(earlier, planned) if earlier else f"it has no {TRIAL} that this longmlm can read"
     if has_ended:
-        print(f"{label} starts anew: {reason}; its earlier result is now in {move_aside(folder)}", flush=True)
+        print(f"{label} starts anew: {reason}; its earlier result is now in {move_aside(folder, RECORDS)}", flush=True)
     else:
         print(f"{label} starts anew: {reason}", flush=True)
-        shutil.rmtree(folder)
+        remove_with(folder, RECORDS)
     return False
 
 

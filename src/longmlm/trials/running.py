@@ -9,7 +9,6 @@ OUTPUT/compare/trials/ARM/VALUES/seed-42/
 """
 
 import os
-import shutil
 import signal
 import statistics
 import sys
@@ -29,7 +28,7 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
 from longmlm.config import present
 from longmlm.errors import TrainingError, counted
-from longmlm.folders import MANIFEST, move_aside, write_text
+from longmlm.folders import MANIFEST, move_aside, remove_inside, remove_with, write_text
 from longmlm.hubs.models import local_model_sha256
 from longmlm.inputs import check_inputs
 from longmlm.reports.comparison import write_comparison
@@ -41,6 +40,7 @@ from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.planned import FOLDER, LOG, TRIAL, PlannedTrial
 
 WEIGHTS = ("long", f"run/{CHECKPOINTS}")
+RECORDS = (TrialRecord.FILE, TRIAL)  # a folder with one of them is a trial's
 
 
 class Trials:
@@ -129,7 +129,7 @@ def run_trial(planned: PlannedTrial, keep_weights: bool, label: str) -> Trial | 
         seconds = artifact.read(TrialRecord, planned.folder / TrialRecord.FILE).seconds
         return FailedTrial(arm=planned.arm, seed=planned.seed, values=planned.values, reason=reason, seconds=seconds)
     for name in () if keep_weights else WEIGHTS:
-        shutil.rmtree(planned.folder / name, ignore_errors=True)
+        remove_inside(planned.folder, name)
     return measured_trial(planned)
 
 
@@ -167,9 +167,9 @@ def resumable(planned: PlannedTrial, label: str) -> TrialRecord:
         reason = f"other settings of {', '.join(changed)}" if changed else "its weights, which evaluate needs, are gone"
         reason = f"other {' and '.join(others)}" if others else reason
     if record.is_finished:
-        reason += f"; its earlier result is now in {move_aside(folder)}"
+        reason += f"; its earlier result is now in {move_aside(folder, RECORDS)}"
     else:
-        shutil.rmtree(folder)
+        remove_with(folder, RECORDS)
     print(f"{label} starts anew: {reason}", flush=True)
     return TrialRecord(stages=stages)
 

@@ -1,0 +1,102 @@
+"""Temporary names of what is not complete: longmlm empties or removes only what it has made itself.
+
+A temporary folder bears a mark, a file that is created first and removed last, by which one that a killed process left
+is known. A folder or a link of the user that happens to have the name is refused and stays as it is.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from longmlm.errors import FolderError
+
+PARTIAL = ".partial"
+MARK = ".longmlm-temporary"
+LOCK = ".lock"  # the file of processes.exclusive_lock
+
+
+def partial_of(folder: Path) -> Path:
+    """Returns the path next to `folder` at which its content is written until it is complete."""
+    return folder.with_name(folder.name + PARTIAL)
+
+
+def is_temporary(folder: Path) -> bool:
+    """Returns whether a folder may be emptied: it is no link, and bears the mark or holds nothing but an empty lock."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return _is_file(folder / MARK) or all(
+        path.name == LOCK and _is_file(path) and path.stat().st_size == 0 for path in folder.iterdir()
+    )
+
+
+def check_temporary(folder: Path) -> None:
+    """Raises FolderError unless a temporary folder can be made here, or was: nothing of the user's is in its place."""
+    if os.path.lexists(folder) and not is_temporary(folder):
+        raise FolderError(
+            f"{folder} is in the way: longmlm needs this name for a temporary folder, and removes only those that it "
+            "has marked; move it away, or name another output"
+        )
+
+
+def claim(folder: Path) -> None:
+    """Creates a temporary folder, or takes over the one that a killed process left; raises as `check_temporary`."""
+    check_temporary(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark(folder)
+
+
+def mark(folder: Path) -> None:
+    """Marks a folder of longmlm's as one that may be removed."""
+    with suppress(FileExistsError):
+        (folder / MARK).open("x").close()
+
+
+def unmark(folder: Path) -> None:
+    """Removes the mark of a folder that is complete."""
+    (folder / MARK).unlink(missing_ok=True)
+
+
+def empty(folder: Path) -> None:
+    """Removes what a claimed folder holds, but its mark and its lock; what its links lead to stays."""
+    for path in folder.iterdir():
+        if path.name not in (MARK, LOCK):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def discard(folder: Path) -> None:
+    """Removes a temporary folder; anything else with that name stays."""
+    if is_temporary(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[Path]:
+    """Yields a new file to write, which takes the place of `path` if the block succeeds and is removed otherwise.
+
+    A reader of `path` sees the old file or the new one, never a part of it. Raises FolderError if a link or a folder
+    has the name of the new file.
+    """
+    partial = path.with_name(f"{path.name}.longmlm{PARTIAL}")
+    if _is_file(partial):  # a killed process left it
+        partial.unlink()
+    try:
+        partial.open("x").close()
+    except FileExistsError:
+        raise FolderError(f"{partial} was not made by longmlm, which needs this name: move it away") from None
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _is_file(path: Path) -> bool:
+    """Returns whether a file, no link to one, has this path."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
