@@ -10,7 +10,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
@@ -30,6 +30,8 @@ from longmlm.settings.pipeline import (
     bundled_resolved,
     stage_tables,
 )
+from longmlm.settings.publishing import Publishing
+from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
 from longmlm.settings.tables import Table, merged, with_arrays
 
 Config = TypeVar("Config")
@@ -84,7 +86,7 @@ def parse(
     if _is_pipeline(kind, content):
         given = {STAGES.get(kind, CHECKPOINTS): given} if given else {}
     try:
-        return _resolved(kind, merged(content, given))
+        return _with_secret(_resolved(kind, merged(content, given)))
     except ConfigError as error:
         if paths:
             raise ConfigError(str(error) if _is_valid(kind, content) else f"{_names_of(paths)}: {error}") from None
@@ -96,6 +98,23 @@ def parse(
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:
     """Returns the pipeline that these tables describe; raises ConfigError with all errors in one line."""
     return _resolved(ResolvedPipeline, tables)
+
+
+def _with_secret(config: Any) -> Any:
+    """Returns the settings with the password of `publish` that `run` has passed on.
+
+    Raises ConfigError if there is none for an address that was written without its own.
+    """
+    if isinstance(config, ResolvedPipeline):
+        stages = {} if isinstance(config, ComparedPipeline) else config.stages
+        given = {name: _with_secret(stage) for name, stage in stages.items()}
+        return replace(config, **{name: stage for name, stage in given.items() if stage is not stages[name]})
+    if not isinstance(config, Publishing) or HIDDEN not in (config.publish or ""):
+        return config
+    address = os.environ.pop(VARIABLE, "")
+    if without_secret(address) != config.publish:
+        raise ConfigError(f"publish = {config.publish!r}: no file holds its password or key: give the whole address")
+    return replace(config, publish=address)
 
 
 def _help_values(kind: type, content: Table) -> Mapping[str, Any]:
@@ -118,8 +137,8 @@ def read(kind: type[Config], paths: Sequence[Path]) -> Config:
 
 
 def to_toml(config: Any) -> str:
-    """Returns the settings as TOML that `read` accepts; settings that are None are left out."""
-    return tomli_w.dumps(present(asdict(config)))
+    """Returns the settings as TOML that `read` accepts, without passwords; settings that are None are left out."""
+    return tomli_w.dumps(without_secrets(present(asdict(config))))
 
 
 def _is_valid(kind: Any, content: Table) -> bool:

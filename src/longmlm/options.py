@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from longmlm.errors import ConfigError
+from longmlm.settings.secrets import without_secrets
 from longmlm.settings.tables import Table, without_empty_tables
 
 WORDS = {int: "a whole number", float: "a number", str: "a text"}
@@ -87,7 +88,7 @@ def _typed_dict(name: str, keys: Table, doc: str | None = None) -> Any:
 
 def _hint(item: Field, shown: Mapping[str, Any]) -> str:
     default = item.default if item.default_factory is MISSING else item.default_factory()
-    value = shown.get(item.name, default)
+    value = without_secrets({item.name: shown.get(item.name, default)})[item.name]
     if value is MISSING:
         return "(required)"
     if value in (None, "", (), []):

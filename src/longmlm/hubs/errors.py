@@ -25,8 +25,8 @@ LOGINS: dict[Hub, str] = {
     "ms": "set MODELSCOPE_API_TOKEN to a valid token",
     "storage": "set valid credentials",
 }
-SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*")
-USER_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
+SIGNED_QUERY = re.compile(r"\?[^\s?=]+=[^\s)]*|(?<=://)(?P<path>[^\s?#)]*)[?#][^\s)]+")
+USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/@?#\s]+@)")
 SECRET_VARIABLE = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 MIN_SECRET_LENGTH = 8  # shorter values are words such as `true`
 MAX_MESSAGE_LENGTH = 300
@@ -112,4 +112,4 @@ def redact(text: str, *secrets: str | None) -> str:
     known = [*filter(None, secrets), *(value for value in environment if len(value) >= MIN_SECRET_LENGTH)]
     for secret in sorted(known, key=len, reverse=True):  # one may be a prefix of another
         text = text.replace(secret, "***")
-    return USER_IN_ADDRESS.sub("", SIGNED_QUERY.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]
+    return SIGNED_QUERY.sub(r"\g<path>", USER_IN_ADDRESS.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]

@@ -22,6 +22,7 @@ from longmlm.hubs.errors import redact
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
 from longmlm.reports.tables import Table, signed
 from longmlm.settings.pipeline import bundled_name
+from longmlm.settings.secrets import without_secret
 
 PAGE_FILE = "index.html"
 FOLDER_SCHEME = "folder:"
@@ -96,7 +97,7 @@ def without_paths(value: Any) -> Any:  # of any type that settings have
     match value:
         case dict():
             public = {name: without_paths(item) for name, item in value.items()}
-            return public | ({"publish": redact(public["publish"])} if public.get("publish") else {})
+            return public | ({"publish": redact(without_secret(public["publish"]))} if public.get("publish") else {})
         case list() | tuple():
             return [without_paths(item) for item in value]
         case str():

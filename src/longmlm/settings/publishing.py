@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from longmlm.settings.secrets import without_secret
+
 Hub = Literal["hf", "ms", "storage"]
 Kind = Literal["model", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -44,7 +46,8 @@ def parse_target(text: str, kind: Kind = "model") -> Target:
     """
     parts = TARGET.fullmatch(text)
     if parts is None:
-        raise ValueError(f"{text!r} is not hf:OWNER/NAME, hf:OWNER/NAME@REVISION, ms:OWNER/NAME, folder:PATH or a URL")
+        forms = "hf:OWNER/NAME, hf:OWNER/NAME@REVISION, ms:OWNER/NAME, folder:PATH or a URL"
+        raise ValueError(f"{without_secret(text)!r} is not {forms}")
     if parts["hub"] is None:
         return Target("storage", parts["path"] or parts["url"], kind=kind)
     return Target("hf" if parts["hub"] == "hf" else "ms", parts["repository"], parts["revision"], kind)
@@ -66,7 +69,8 @@ class Publishing:
     def __post_init__(self) -> None:
         target = TARGET.fullmatch(self.publish or "")
         if self.publish is not None and target is None:
-            raise ValueError(f"publish must be hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or a URL: {self.publish!r}")
+            given = without_secret(str(self.publish))
+            raise ValueError(f"publish must be hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or a URL: {given!r}")
         if target and target["revision"]:
             raise ValueError(f"publish takes no @REVISION: set revision = {target['revision']!r} instead")
         if self.publish is None and self.public:

@@ -21,6 +21,7 @@ from longmlm.reports.comparison import arms_table, finding
 from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
 from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.secrets import without_secrets
 from longmlm.settings.tables import table_at
 from longmlm.trials.budget import run_within_budget, with_candidates
 from longmlm.trials.planned import FOLDER, best_pipeline, combinations, planned_trial
@@ -49,7 +50,7 @@ def compare(config: ComparedPipeline) -> None:
             raise TrainingError(f"every trial failed: {comparison.failed[0].description}")
         best = best_pipeline(config, arms[0])
         num_steps = table_at(best, "pretrain", "recipe").get("num_steps", config.pretrain.recipe.num_steps)
-        write_text(folder / PIPELINE, f"# {finding(comparison)}\n{tomli_w.dumps(best)}")
+        write_text(folder / PIPELINE, f"# {finding(comparison)}\n{tomli_w.dumps(without_secrets(best))}")
         print(text_table(arms_table(comparison)), *(trial.description for trial in comparison.failed), sep="\n")
         print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n")
         print(f"to train the best arm anew, for {counted(num_steps, 'step')}: longmlm run {folder / PIPELINE}")

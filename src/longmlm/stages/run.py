@@ -43,6 +43,7 @@ from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of, result_settings
+from longmlm.settings.secrets import secret_of
 from longmlm.settings.tables import leaves
 
 HEADER = "# longmlm run pipeline.toml\n"
@@ -241,7 +242,7 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
     command = [sys.executable, "-P", "-m", "longmlm", name]  # -P: no module comes from the current folder
     if name == "pretrain" and config.launch:
         command = [*shlex.split(config.launch), "-m", "longmlm.stages.pretrain"]
-    environment = {**os.environ, "PATH": search_path()}
+    environment = {**os.environ, "PATH": search_path(), **secret_of(config.stages[name])}
     lines = time_left_lines(config, name, label)
     code, stopped_by = run_child([*command, str(Path(config.output) / PIPELINE)], environment, lines)
     if stopped_by:

@@ -35,6 +35,7 @@ from longmlm.reports.comparison import write_comparison
 from longmlm.reports.pages import made_with
 from longmlm.runtime.children import run_child
 from longmlm.settings.compare import ComparedPipeline, budget_minutes
+from longmlm.settings.secrets import without_secrets
 from longmlm.settings.tables import without_empty_tables
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.planned import FOLDER, LOG, TRIAL, PlannedTrial
@@ -211,7 +212,7 @@ def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
     print(f"{label} {'resumes' if record.seconds else 'starts'}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     artifact.write(folder / TrialRecord.FILE, record)
-    write_text(folder / TRIAL, tomli_w.dumps(planned.tables))
+    write_text(folder / TRIAL, tomli_w.dumps(without_secrets(planned.tables)))
     if not rows_sha256(planned) and (reason := run_longmlm(folder, label, "--until", "prepare")):
         return reason
     record = replace(record, rows_sha256=rows_sha256(planned), model_sha256=base_sha256(planned) or record.model_sha256)

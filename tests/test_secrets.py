@@ -1,0 +1,179 @@
+"""Passwords and keys in `publish`: each stage publishes with them, and no file, page, option or message holds them."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tomli_w
+
+from longmlm.artifacts.comparison import Arm
+from longmlm.artifacts.trials import TrialRecord
+from longmlm.config import parse, read, to_toml
+from longmlm.errors import ConfigError
+from longmlm.hubs.errors import redact
+from longmlm.reports.pages import made_with
+from longmlm.reports.tables import Table
+from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.publishing import Publishing, parse_target
+from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.secrets import VARIABLE, secret_of, without_secret
+from longmlm.stages import compare, run
+from longmlm.trials import running
+from longmlm.trials.planned import planned_trial
+
+SECRETS = {  # an address with a secret, and how it is written
+    "https://me:planted@host/rows": "https://***@host/rows",
+    "https://me:p@planted@host/rows": "https://***@host/rows",
+    "https://me:p/planted@host/rows": "https://***@host/rows",
+    "https://me:p?planted#1@host/rows": "https://***@host/rows",
+    "https://:planted@host": "https://***@host",
+    "https://planted@host/rows": "https://***@host/rows",
+    "https://planted:@host/rows": "https://***@host/rows",
+    "https://planted:x-oauth-basic@host:8080/rows": "https://***@host:8080/rows",
+    "webdav+https://me:planted@host/rows": "webdav+https://***@host/rows",
+    "sftp://me:planted@host/rows": "sftp://***@host/rows",
+    "s3://KEY:planted@bucket/rows": "s3://***@bucket/rows",
+    "s3://planted@bucket/rows": "s3://***@bucket/rows",
+    "s3://bucket/rows?secret=planted": "s3://bucket/rows?***",
+    "s3://bucket/rows?planted": "s3://bucket/rows?***",
+    "https://host/rows#token=planted": "https://host/rows#***",
+    "https://me:planted@host/rows?sig=planted&se=1#planted": "https://***@host/rows?***",
+    "abfs://me:planted@account/rows": "abfs://***@account/rows",
+}
+PUBLIC = (
+    *("hf:owner/name", "ms:owner/name", "folder:out/a@b", "folder:C:/me:p@x", "s3://bucket/rows", "memory://a/b"),
+    *("https://host:8080/a@b", "https://host/a:b", "sftp://me@host/rows", "abfs://container@account.net/rows"),
+    *("file:///deep/me/a@b", "https://host:443"),
+)
+
+
+@pytest.mark.parametrize(("address", "written"), SECRETS.items())
+def test_secret_is_hidden(address: str, written: str) -> None:
+    assert without_secret(address) == written
+    assert without_secret(written) == written
+    assert "planted" not in redact(f"cannot reach {address}")
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_address_without_a_secret_stays(address: str) -> None:
+    assert without_secret(address) == address
+    assert secret_of(Publishing(publish=address)) == {}
+
+
+@pytest.fixture(params=["https://me:p@planted@host/rows", "s3://bucket/rows?secret=planted"])
+def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    yield request.param
+    held = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "mine.toml"]
+    assert [path for path in held if b"planted" in path.read_bytes()] == []
+
+
+def pipeline(address: str, **more: Any) -> dict[str, Any]:
+    """Returns a pipeline that publishes both rows and release, as the user writes it."""
+    return {
+        "model": "base", "corpus": ["text.jsonl"], "length": 40, "output": "out",
+        "prepare": {"publish": address, "card": {"license": "mit"}},
+        "release": {"publish": address, "card": {"license": "mit"}},
+        **more,
+    }  # fmt: skip
+
+
+def written(settings: dict[str, Any]) -> str:
+    Path("mine.toml").write_text(tomli_w.dumps(settings))
+    return "mine.toml"
+
+
+def test_run_writes_no_secret_and_gives_it_to_the_stages_that_publish(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, seen = parse(ResolvedPipeline, [written(pipeline(address))]), {}
+
+    def run_child(command: list[str], environment: dict[str, str], _lines: object) -> tuple[int, None]:
+        stage, file = command[4:6]
+        assert address not in command
+        with monkeypatch.context() as patch:
+            patch.setattr("os.environ", environment)
+            kinds = {"prepare": PrepareConfig, "release": ReleaseConfig}
+            seen[stage] = parse(kinds[stage], [file]).publish if stage in kinds else environment.get(VARIABLE)
+            assert VARIABLE not in environment  # nothing that the stage starts has it
+        return 0, None
+
+    monkeypatch.setattr(run, "run_child", run_child)
+    for name in ("check_runnable", "check_inputs"):
+        monkeypatch.setattr(run, name, lambda _: None)
+    monkeypatch.setattr(run, "is_trained", lambda _: True)
+    monkeypatch.setattr(run, "is_done", lambda *_: False)
+    monkeypatch.setattr(run, "summary", lambda _: "")
+    for _ in range(2):  # the second one compares its settings with those of the first
+        run.run_pipeline(config)
+        assert seen == {"prepare": address, "extend": None, "pretrain": None, "evaluate": None, "release": address}
+    assert without_secret(address) in Path("out/pipeline.toml").read_text()
+    assert {path.name for path in Path("out/done").iterdir()} == {f"{name}.toml" for name in seen}
+
+
+def test_settings_that_were_written_ask_for_the_address_again(address: str) -> None:
+    text = to_toml(parse(ResolvedPipeline, [written(pipeline(address))]))
+    Path("out.toml").write_text(text)
+    for kind in (ResolvedPipeline, PrepareConfig, ReleaseConfig):
+        with pytest.raises(ConfigError, match="give the whole address") as caught:
+            parse(kind, ["out.toml"])
+        assert "\n" not in str(caught.value)
+    option = ["--prepare.publish", address, "--release.publish", address]
+    assert parse(ResolvedPipeline, ["out.toml", *option]).release.publish == address
+    assert parse(ReleaseConfig, ["out.toml", "--publish", address]).publish == address
+    assert read(ResolvedPipeline, [Path("out.toml")]).release.publish == without_secret(address)
+
+
+def test_secret_of_another_address_is_not_used(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("out.toml").write_text(to_toml(parse(ResolvedPipeline, [written(pipeline(address))])))
+    monkeypatch.setenv(VARIABLE, "https://me:planted@elsewhere/rows")
+    with pytest.raises(ConfigError, match="give the whole address"):
+        parse(ReleaseConfig, ["out.toml"])
+
+
+def test_trials_and_the_best_pipeline_hold_no_secret(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = {"arms": {"a": {"pretrain": {"recipe": {"learning_rate": 1e-5}}}, "b": {}}}
+    config = parse(ComparedPipeline, [written(pipeline(address, compare=compared))])
+    planned = replace(planned_trial(config, "a", {}, 0), tables=config.tables)
+    monkeypatch.setattr(running, "run_longmlm", lambda *_: "failed")
+    running.attempt(planned, TrialRecord(stages=planned.stages), "")
+    comparison = SimpleNamespace(arms=lambda: [Arm(name="a", values={}, trials=())], failed=())
+    monkeypatch.setattr(compare, "run_all", lambda *_: None)
+    monkeypatch.setattr(running.Trials, "write", lambda _: comparison)
+    monkeypatch.setattr(compare, "finding", lambda _: "")
+    monkeypatch.setattr(compare, "arms_table", lambda _: Table(["arm"], [["a"]]))
+    compare.compare(config)
+    assert without_secret(address) in Path("out/compare/pipeline.toml").read_text()
+    assert without_secret(address) in (planned.folder / "trial.toml").read_text()
+    assert "planted" not in made_with("compare", {"tables": config.tables})
+
+
+def test_pages_options_and_errors_hold_no_secret(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = parse(ResolvedPipeline, [written(pipeline(address))])
+    assert "planted" not in made_with("prepare", {"publish": address, "output": "out"})
+    with pytest.raises(SystemExit):
+        parse(ReleaseConfig, ["mine.toml", "--help"])
+    assert "planted" not in capsys.readouterr().out
+    assert asdict(config)["release"]["publish"] == address
+    for wrong in (address.replace("://", ":/"), address.replace("://", ": //"), f" {address}", f"HTTPS{address}"):
+        for attempt in (lambda wrong=wrong: Publishing(publish=wrong), lambda wrong=wrong: parse_target(wrong)):
+            with pytest.raises(ValueError, match="hf:OWNER/NAME") as caught:
+                attempt()
+            if "?" not in address and "#" not in address:
+                assert "planted" not in str(caught.value)
+
+
+def test_what_run_passes_is_forgotten_once_it_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = next(iter(SECRETS))
+    Path("out.toml").write_text(to_toml(parse(ResolvedPipeline, [written(pipeline(address))])))
+    monkeypatch.setenv(VARIABLE, address)
+    assert parse(PrepareConfig, ["out.toml"]).publish == address
+    assert VARIABLE not in os.environ
