@@ -10,8 +10,9 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from longmlm.errors import ReleaseError
-from longmlm.folders import leads_out, sha256_of
+from longmlm.folders import sha256_of
 from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error
+from longmlm.ownership import leads_out
 from longmlm.settings.publishing import Target
 
 

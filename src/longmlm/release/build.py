@@ -16,11 +16,12 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import leads_out, new_folder, verify
+from longmlm.folders import new_folder, verify
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import LoadedModel, load_model
+from longmlm.ownership import leads_out
 from longmlm.release.export import export
 from longmlm.release.gate import Identity, evaluation_of, exported_accuracy
 from longmlm.release.longformer import carried_by, check_exportable, longformer_window

@@ -23,7 +23,7 @@ from longmlm.data.labelled import LabelledCorpus, read_labelled
 from longmlm.errors import DataError
 from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.predictor import FitResult, trial_result
-from longmlm.folders import remove_inside, rewritten_folder
+from longmlm.folders import rewritten_folder
 from longmlm.hubs.models import model_sha256
 from longmlm.model.carried import Carried
 from longmlm.model.classification import ClassificationObjective
@@ -31,6 +31,7 @@ from longmlm.model.loading import LoadedModel
 from longmlm.model.saving import save_model
 from longmlm.model.task_models import load_task_model, task_objective
 from longmlm.model.tfidf import fit_tfidf
+from longmlm.ownership import remove_inside
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision

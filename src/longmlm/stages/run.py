@@ -28,8 +28,9 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
 from longmlm.data.engine import plan_rows
 from longmlm.errors import ArtifactError, ConfigError, DataError, FolderError, ReleaseError
-from longmlm.folders import MANIFEST, check_own_file, sha256_of, write_text
+from longmlm.folders import MANIFEST, sha256_of, write_text
 from longmlm.hubs.models import local_model_sha256
+from longmlm.ownership import check_own_file
 from longmlm.processes import exclusive_lock
 from longmlm.reports.evaluation import accuracy_table
 from longmlm.reports.model_card import licence_of
@@ -46,8 +47,7 @@ from longmlm.settings.results import result_of, result_settings
 from longmlm.settings.secrets import secret_of
 from longmlm.settings.tables import leaves
 
-HEADER = "# longmlm run pipeline.toml\n"
-PIPELINE, DONE, BASE_MODEL = "pipeline.toml", "done", "base_model.sha256"
+PIPELINE, HEADER, DONE, BASE_MODEL = "pipeline.toml", "# longmlm run pipeline.toml\n", "done", "base_model.sha256"
 MAX_LISTED = 3
 USER_ERROR = 2  # exit code of a stage whose settings or data are wrong
 STOPPED = 143  # exit code of a stage that SIGTERM stopped

@@ -21,7 +21,8 @@ from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFi
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, RunSummary
 from longmlm.errors import ArtifactError, CheckpointError, FolderError
-from longmlm.folders import EARLIER, MANIFEST, check_own_file, finish_replacement, is_own_file, read_manifest, verify
+from longmlm.folders import EARLIER, MANIFEST, finish_replacement, read_manifest, verify
+from longmlm.ownership import check_own_file, is_own_file
 from longmlm.temporary import PARTIAL, check_temporary, discard, mark, partial_of
 
 SETTINGS = "settings.toml"

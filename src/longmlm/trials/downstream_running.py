@@ -16,7 +16,8 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import MODEL, ComparedTask, DownstreamComparison, DownstreamTrial
 from longmlm.config import present, read, to_toml
 from longmlm.errors import ArtifactError, ConfigError, TrainingError
-from longmlm.folders import move_aside, remove_inside, remove_with, write_text
+from longmlm.folders import write_text
+from longmlm.ownership import move_aside, remove_inside, remove_with
 from longmlm.reports.downstream import write_downstream
 from longmlm.reports.pages import made_with
 from longmlm.scoring.compared import chosen_values, compared

@@ -28,9 +28,10 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
 from longmlm.config import present
 from longmlm.errors import TrainingError, counted
-from longmlm.folders import MANIFEST, move_aside, remove_inside, remove_with, write_text
+from longmlm.folders import MANIFEST, write_text
 from longmlm.hubs.models import local_model_sha256
 from longmlm.inputs import check_inputs
+from longmlm.ownership import move_aside, remove_inside, remove_with
 from longmlm.reports.comparison import write_comparison
 from longmlm.reports.pages import made_with
 from longmlm.runtime.children import run_child
