@@ -1,6 +1,5 @@
 """Publishing a folder to both hubs and to storage: private, only what changed, under a branch, tag or pull request."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import huggingface_hub
 import pytest
 
 from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import MANIFEST, new_folder, read_manifest, unlisted_note, verify
+from longmlm.folders import MANIFEST, new_folder, read_manifest, unlisted_note
 from longmlm.hubs.publish import check_can_publish, publish
-from longmlm.release.publishing import address_card
 from longmlm.settings.publishing import Target, parse_target
 from tests.support.served import CARD, NAME, Served, content, make
 
@@ -266,19 +264,3 @@ def test_offline_client_is_refused_before_the_work(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("longmlm.hubs.huggingface.get_token", lambda: "planted-token")
     with pytest.raises(ReleaseError, match="HF_HUB_OFFLINE"):
         check_can_publish(parse_target(f"hf:{NAME}"))
-
-
-def test_card_loads_the_model_from_where_it_was_published_last(folder: Path) -> None:
-    card = folder / "README.md"
-    address_card(folder, parse_target(f"hf:{NAME}@step-7"))
-    assert f'model="{NAME}", revision="step-7")' in card.read_text()
-    address_card(folder, Target("ms", NAME, "step-7"))
-    assert f'download_repo("{NAME}", "model", revision="step-7")' in card.read_text()
-    address_card(folder, Target("storage", "s3://bucket/tiny"))
-    assert 'model="tiny")' in card.read_text()
-    address_card(folder, parse_target(f"hf:{NAME}"))
-    assert f'model="{NAME}")' in card.read_text()
-    assert "modelscope" not in card.read_text()
-    assert json.loads((folder / MANIFEST).read_text())["files"].keys() == verify(folder)["files"].keys()
-    assert huggingface_hub.ModelCard.load(card).data.license == "mit"
-    assert CARD.split("```")[0] == card.read_text().split("```")[0]

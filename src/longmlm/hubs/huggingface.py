@@ -158,7 +158,7 @@ def _verify(api: HfApi, target: Target, commit: str, paths: Mapping[str, Path]) 
     uploaded = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
     for name, path in paths.items():
         if uploaded.get(name) not in (sha256_of(path), git_blob_id(path)):
-            raise ReleaseError(f"{target.name}: {name} differs from {path}, or is missing: publish again")
+            raise ReleaseError(f"{target.name}: {name} is not what was uploaded, or is missing: publish again")
 
 
 def git_blob_id(path: Path) -> str:

@@ -61,7 +61,7 @@ def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> 
         if tag and not is_tagged:
             api.create_repo_tag(target.name, MODEL, tag, revision=BRANCH)
         if names := _different(_checksums(api, target.name, tag or BRANCH), expected):
-            problem = f"{names[0]} differs from the one in {folder}, or is missing"
+            problem = f"{names[0]} is not what was uploaded, or is missing"
             raise ReleaseError(f"{target.name}: {problem}: publish again")
     return f"{api.legacy.endpoint}/models/{target.name}" + (f" at {tag}" if tag else "")
 

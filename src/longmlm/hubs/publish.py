@@ -32,20 +32,25 @@ def check_can_publish(target: Target) -> None:
     _client_of(target.hub).check_ready(target)
 
 
-def publish(folder: Path, target: Target, message: str) -> str:
-    """Returns the address of the folder's files, verified there; files that exist there are not uploaded again.
+def check_publishable(folder: Path) -> list[str]:
+    """Returns the names of the files of a folder that are published: its manifest, and those that it lists.
 
-    Only the manifest and the files that it lists are published; prints which others the folder holds.
-
-    Raises FolderError for a damaged folder, ReleaseError if it cannot be published, and UnavailableError if waiting may
-    help.
+    Prints which others the folder holds. Raises FolderError for a damaged folder.
     """
     files = verify(folder)["files"]
     if note := unlisted_note(folder, files):
         print(f"not published: {note}", flush=True)
-    client = _client_of(target.hub)
-    # the manifest last: a copy that has one is complete
-    return retry(lambda: client.upload(folder, [*files, MANIFEST], target, message), "upload", target, client.translate)
+    return [*files, MANIFEST]  # the manifest last: a copy that has one is complete
+
+
+def publish(folder: Path, target: Target, message: str) -> str:
+    """Returns the address of the folder's files, verified there; files that exist there are not uploaded again.
+
+    Raises FolderError for a damaged folder, ReleaseError if it cannot be published, and UnavailableError if waiting may
+    help.
+    """
+    names, client = check_publishable(folder), _client_of(target.hub)
+    return retry(lambda: client.upload(folder, names, target, message), "upload", target, client.translate)
 
 
 def _client_of(hub: Hub) -> Client:

@@ -44,7 +44,7 @@ def upload(
         system.makedirs(posixpath.dirname(copy), exist_ok=True)
         system.put_file(str(path), copy)
         if _sha256(system, copy) != expected:
-            raise ReleaseError(f"{redact(url)}: {path.name} differs from the one in {folder}: publish again")
+            raise ReleaseError(f"{redact(url)}: {path.name} is not what was uploaded: publish again")
     return redact(str(system.unstrip_protocol(root)))
 
 

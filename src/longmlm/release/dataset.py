@@ -52,7 +52,7 @@ def write_dataset(rows: Path, publication: Publication, folder: Path) -> None:
     files = {name: entry for name, entry in manifest.files.items() if Path(name).parts[0] in SPLITS}
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        _link(rows / name, folder / name)
+        link_or_copy(rows / name, folder / name)
     public = replace(manifest, plan=manifest.plan.without_paths())
     card = folder / REPOCARD_NAME
     card.write_text(dataset_card(public, publication, rows.name), encoding="utf-8")
@@ -103,7 +103,8 @@ def size_category(num_rows: int) -> str:
     return SIZES[sum(num_rows >= 10**power for power in range(3, 3 + len(SIZES) - 1))]
 
 
-def _link(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
+    """Makes `target` a file with the content of `source`: a hard link where the file system has them."""
     try:
         os.link(source.resolve(), target)  # of a link the content, whose SHA-256 was verified
     except OSError:  # a different file system, or one without hard links

@@ -2,7 +2,8 @@
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.rows import Rows
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, entry_of, new_folder, read_manifest, write_json
-from longmlm.hubs.publish import publish
+from longmlm.hubs.publish import check_publishable, publish
 from longmlm.release.build import CARD_CODE, ReleaseSettings, ReleaseSource, build
+from longmlm.release.dataset import link_or_copy
 from longmlm.reports.card_code import Address, CardCode
 from longmlm.reports.model_card import training_of
 from longmlm.settings.publishing import Target
@@ -22,18 +24,29 @@ from longmlm.training.run_folder import verify_checkpoint
 
 
 def publish_release(folder: Path, title: str, target: Target) -> None:
-    """Publishes a released folder with a card that loads the model from there, and prints the address."""
-    address_card(folder, target)
-    print(f"published: {publish(folder, target, title)}", flush=True)
+    """Publishes a released folder with a card that loads the model from there, and prints the address.
+
+    The folder stays as it is.
+    """
+    check_publishable(folder)
+    with addressed_copy(folder, target) as copy:
+        print(f"published: {publish(copy, target, title)}", flush=True)
 
 
-def address_card(folder: Path, target: Target) -> None:
-    """Makes the card's code load the model from the hub it is published to, or from a folder if it is not on a hub."""
-    card, manifest = folder / REPOCARD_NAME, read_manifest(folder)
-    text, code = addressed_card(folder, target)
-    card.write_text(text, encoding="utf-8")
-    manifest["files"][REPOCARD_NAME] = asdict(entry_of(card))
-    write_json(folder / MANIFEST, {**manifest, CARD_CODE: asdict(code)})
+@contextmanager
+def addressed_copy(folder: Path, target: Target) -> Iterator[Path]:
+    """Yields a folder that is removed afterwards: the files of a release, with a card that loads it from the target."""
+    manifest, (text, code) = read_manifest(folder), addressed_card(folder, target)
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as scratch:
+        copy = Path(scratch) / folder.name
+        for name in manifest["files"]:
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            if name != REPOCARD_NAME:
+                link_or_copy(folder / name, copy / name)
+        (copy / REPOCARD_NAME).write_text(text, encoding="utf-8")
+        files = {**manifest["files"], REPOCARD_NAME: asdict(entry_of(copy / REPOCARD_NAME))}
+        write_json(copy / MANIFEST, {**manifest, "files": files, CARD_CODE: asdict(code)})
+        yield copy
 
 
 def addressed_card(folder: Path, target: Target) -> tuple[str, CardCode]:
