@@ -13,6 +13,10 @@ from longmlm.model.carried import Carried
 from longmlm.model.loading import quiet_transformers
 
 LARGEST_FILE = "50GB"
+LOADING_ARGUMENTS = (  # transformers notes in a tokenizer how it was loaded, and would save that
+    *("is_local", "local_files_only", "_commit_hash", "cache_dir", "force_download", "proxies", "revision"),
+    *("subfolder", "token", "use_auth_token", "trust_remote_code", "name_or_path", "special_tokens_map_file"),
+)
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -26,9 +30,12 @@ def save_model(
 ) -> None:
     """Writes the model, or `weights` in place of its own, and the carried weights into the same files.
 
-    A carried file is skipped if the model or the tokenizer has already written one with its name. Raises OSError when
+    A carried file is skipped if the model or the tokenizer has already written one with its name; how and from where
+    the tokenizer was loaded is not saved. Raises OSError when
     the disk is full.
     """
+    for name in LOADING_ARGUMENTS:
+        tokenizer.init_kwargs.pop(name, None)
     state = {**(model.state_dict() if weights is None else weights), **carried.weights}
     with quiet_transformers(), full_disk_as_os_error(folder):
         model.save_pretrained(folder, state_dict=state, max_shard_size=max_shard_size or LARGEST_FILE)
