@@ -1,3 +1,3 @@
-from longmlm.cli import main
+from longmlm.__main__ import main
 
 main("pretrain")

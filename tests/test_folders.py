@@ -19,7 +19,7 @@ from longmlm.folders import (
     verify,
     write_json,
 )
-from longmlm.processes import exit_on_sigterm
+from longmlm.runtime.signals import exit_on_signal
 from longmlm.temporary import MARK, claim, mark
 
 
@@ -124,16 +124,16 @@ def test_a_process_that_died_while_sealing_leaves_no_folder_of_that_name(
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_sigterm_while_writing_leaves_nothing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigterm_while_writing_leaves_nothing_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def write_and_be_stopped() -> None:
-        with exit_on_sigterm(), new_folder(tmp_path / "new") as partial:
+        with exit_on_signal(), new_folder(tmp_path / "new") as partial:
             fill(partial)
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(SystemExit) as stop:
         write_and_be_stopped()
     assert stop.value.code == 128 + signal.SIGTERM
-    assert "SIGTERM" in capsys.readouterr().err
+    assert "SIGTERM" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,17 +10,18 @@ name are checked, so that --help and errors appear at once.
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from longmlm.artifacts.artifact import version
 from longmlm.config import parse, user_errors
 from longmlm.errors import ConfigError
 from longmlm.escaping import printable_output
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
-from longmlm.processes import exit_on_sigterm, hide_gpus
+from longmlm.processes import hide_gpus
 from longmlm.progress import hide_bars_off_terminal
+from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.downstream import DownstreamConfig
@@ -32,6 +33,7 @@ from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 
+Config = TypeVar("Config")
 STAGES: dict[str, type] = {
     "prepare": PrepareConfig,
     "extend": ExtendConfig,
@@ -68,7 +70,7 @@ def main(stage: str | None = None) -> None:
             os.environ[names[0]] = default
     arguments = sys.argv[1:]
     hide_bars_off_terminal()
-    with user_errors(), exit_on_sigterm():
+    with user_errors():
         with _exit_on_closed_pipe():
             command = stage or _command(arguments)
             if command == "init":
@@ -122,25 +124,31 @@ def _exit_on_closed_pipe() -> Iterator[None]:
         signal.signal(signal.SIGPIPE, before)
 
 
+def _start(stage: Callable[[Config], None], config: Config) -> None:
+    """Runs a stage; a stop signal has ended the process so far, and from here on lets the stage clean up."""
+    with exit_on_signal():
+        stage(config)
+
+
 def run(command: str, config: Any) -> None:
     """Runs a command with its settings."""
     match command, config:
         case "plan", PlanConfig():
             from longmlm.stages.plan import plan
 
-            plan(config)
+            _start(plan, config)
         case "run", ResolvedPipeline():
             from longmlm.stages.run import run_pipeline
 
-            run_pipeline(config)
+            _start(run_pipeline, config)
         case "compare", ComparedPipeline():
             from longmlm.stages.compare import compare
 
-            compare(config)
+            _start(compare, config)
         case "downstream", DownstreamConfig():
             from longmlm.stages.downstream import downstream
 
-            downstream(config)
+            _start(downstream, config)
         case _:
             _run_stage(command, config)
 
@@ -150,25 +158,25 @@ def _run_stage(command: str, config: Any) -> None:
         case "prepare", PrepareConfig():
             from longmlm.stages.prepare import prepare
 
-            prepare(config)
+            _start(prepare, config)
         case "extend", ExtendConfig():
             from longmlm.stages.extend import extend
 
-            extend(config)
+            _start(extend, config)
         case "pretrain", PretrainConfig():
             from longmlm.stages.pretrain import pretrain
 
-            pretrain(config)
+            _start(pretrain, config)
         case "evaluate", EvaluateConfig():
             from longmlm.stages.evaluate import evaluate
 
-            evaluate(config)
+            _start(evaluate, config)
         case "release", ReleaseConfig():
             _release(config)
         case "checkpoints", CheckpointsConfig():
             from longmlm.stages.checkpoints import checkpoints
 
-            checkpoints(config)
+            _start(checkpoints, config)
 
 
 def _release(config: ReleaseConfig) -> None:
@@ -176,4 +184,4 @@ def _release(config: ReleaseConfig) -> None:
         hide_gpus()  # before torch is imported
     from longmlm.stages.release import release
 
-    release(config)
+    _start(release, config)

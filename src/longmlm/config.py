@@ -59,8 +59,6 @@ def user_errors() -> Iterator[None]:
         if error.errno not in UNUSABLE or not error.filename:
             raise
         fail(f"{error.filename}: {error.strerror}: name a different path, or fix its permissions")
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def fail(message: str) -> None:

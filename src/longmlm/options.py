@@ -17,6 +17,7 @@ from longmlm.errors import ConfigError
 from longmlm.settings.secrets import without_secrets
 from longmlm.settings.tables import Table, without_empty_tables
 
+TYRO_ERROR = 2  # exit code of tyro for arguments that cannot be used
 WORDS = {int: "a whole number", float: "a number", str: "a text"}
 TYPING: Any = typing  # types made at run time have no static form
 
@@ -33,7 +34,7 @@ def given_options(kind: type, shown: Mapping[str, Any], arguments: Sequence[str]
         with contextlib.redirect_stderr(errors):
             given = tyro.cli(options, args=arguments, prog=usage, description=inspect.getdoc(kind))
     except SystemExit as stop:
-        if stop.code in (0, None):
+        if stop.code != TYRO_ERROR:
             raise
         message = _unboxed(errors.getvalue(), kind).rstrip(".")
         raise ConfigError(_explained(message, dict(_names(options)), arguments)) from None

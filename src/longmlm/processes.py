@@ -1,11 +1,10 @@
-"""What a process asks of the system: signals to ignore or to exit on, no GPU, the lock of a folder, a thread."""
+"""What a process asks of the system: signals to ignore, no GPU, the lock of a folder, a thread."""
 
 import ctypes
 import errno
 import fcntl
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -57,25 +56,6 @@ def check_num_processes(started: int, required: int | None) -> None:
 def hide_gpus() -> None:
     """Hides all GPUs unless CUDA_VISIBLE_DEVICES is set; must run before torch is imported."""
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
-
-@contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM raise SystemExit(143) in the block, so that partial output is removed.
-
-    Prepare and pretrain then continue from what they had saved; the other stages start over.
-    """
-
-    def leave(number: int, _frame: object) -> None:
-        name = signal.Signals(number).name
-        print(f"stopped by {name}: to go on, run the same command again", file=sys.stderr, flush=True)
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

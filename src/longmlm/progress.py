@@ -16,6 +16,7 @@ from longmlm.escaping import single_line
 
 Item = TypeVar("Item")
 
+TIME = "%Y-%m-%d %H:%M:%S"
 SHARE_BETWEEN_LINES = 0.05
 SECONDS_BETWEEN_LINES = 10.0
 BARS_OF_LIBRARIES = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
@@ -43,7 +44,7 @@ def dated_line(text: str) -> None:
     """Prints a line with the local time to standard error, above a bar if there is one."""
     from tqdm import tqdm
 
-    tqdm.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {single_line(text)}", file=sys.stderr)
+    tqdm.write(f"{time.strftime(TIME)} {single_line(text)}", file=sys.stderr)
     sys.stderr.flush()
 
 

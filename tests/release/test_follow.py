@@ -14,9 +14,10 @@ from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, Tra
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import ReleaseError, UnavailableError
 from longmlm.folders import new_folder
-from longmlm.processes import exit_on_sigterm, hide_gpus
+from longmlm.processes import hide_gpus
 from longmlm.release.follow import follow
 from longmlm.release.publishing import reason_not_to_publish
+from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.run_folder import checkpoint_folder
 
@@ -148,11 +149,11 @@ def test_checkpoint_is_refused_unless_known_to_equal_its_base(run: Path) -> None
     assert "state.json" in (reason_not_to_publish(worse, allow_unrecovered=True) or "")
 
 
-def test_sigterm_leaves_no_scratch_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_sigterm_leaves_no_scratch_folder(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     def work() -> None:
-        with exit_on_sigterm(), tempfile.TemporaryDirectory(dir=tmp_path):
+        with exit_on_signal(), tempfile.TemporaryDirectory(dir=tmp_path):
             assert list(tmp_path.iterdir())
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -160,7 +161,7 @@ def test_sigterm_leaves_no_scratch_folder(tmp_path: Path, capsys: pytest.Capture
         work()
     assert caught.value.code == 143
     assert not list(tmp_path.iterdir())
-    assert "SIGTERM" in capsys.readouterr().err
+    assert "SIGTERM" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -14,7 +14,7 @@ from longmlm.batches.steps import rows_per_step
 from longmlm.data.rows import open_rows
 from longmlm.errors import TrainingError
 from longmlm.evaluation import measure, run_evaluation
-from longmlm.processes import exit_on_sigterm
+from longmlm.runtime.signals import exit_on_signal
 from longmlm.training import loop
 from longmlm.training.run_folder import (
     checkpoint_folder,
@@ -76,14 +76,14 @@ def test_a_stop_signal_in_an_evaluation_abandons_it_and_the_resumed_run_makes_up
 
 
 def test_sigterm_before_the_first_step_leaves_no_checkpoint_and_the_same_command_starts_again(
-    settings, uninterrupted, train, monkeypatch, capsys
+    settings, uninterrupted, train, monkeypatch, capfd
 ):
-    with monkeypatch.context() as patched, exit_on_sigterm():
+    with monkeypatch.context() as patched, exit_on_signal():
         patched.setattr(run_evaluation, "whole", lambda _: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit) as stop:
             train(settings)
     assert stop.value.code == 128 + signal.SIGTERM
-    assert capsys.readouterr().err.count("stopped by SIGTERM") == 1
+    assert capfd.readouterr().err.count("stopped by SIGTERM") == 1
     run = Path(settings.run)
     assert newest_verified(run).folder is None
     assert_same_model(uninterrupted, train(settings), 12)

@@ -8,24 +8,34 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from longmlm.processes import adopt_orphans, end_with_parent
-from longmlm.runtime.signals import Stop, stop_on_signal
+from longmlm.runtime.signals import CHILD_VARIABLE, Stop, stop_on_signal
+
+POLL_SECONDS = 0.1
 
 
 def run_child(
-    command: Sequence[str], environment: Mapping[str, str], lines: Iterator[str] | None = None, log: Path | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    lines: Iterator[str] | None = None,
+    log: Path | None = None,
+    answer: str = "",
 ) -> tuple[int, str]:
     """Runs a command to its end; returns its exit code, and the name of the signal that stopped it, empty if none did.
 
-    Prints `lines` as they become available. Output goes to the file `log`, if there is one.
+    A first stop signal is passed on as SIGTERM; `answer` is printed if the output of the command, which would answer,
+    goes to the file `log`. A second SIGINT kills the command and all that it has started. Prints `lines` as they become
+    available.
     """
     adopt_orphans()
     with (
-        stop_on_signal() as stop,
+        stop_on_signal(answer, kill_descendants) as stop,
         log.open("ab") if log else nullcontext() as output,
         subprocess.Popen(
             command,
-            env=environment,
+            env={**environment, CHILD_VARIABLE: "1"},
             stdout=output,
             stderr=output,
             process_group=0,  # Ctrl-C reaches this process only, which passes it on once
@@ -44,7 +54,7 @@ def _wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
     is_passed_on = False
     while True:
         with suppress(subprocess.TimeoutExpired):
-            code = child.wait(0.5)
+            code = child.wait(POLL_SECONDS)
             break
         if stop and not is_passed_on:
             child.terminate()
@@ -55,3 +65,10 @@ def _wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
         while is_passed_on:
             os.waitpid(-child.pid, 0)
     return code
+
+
+def kill_descendants() -> None:
+    """Kills all processes that this one has started, and those that they have started."""
+    for descendant in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            descendant.kill()

@@ -1,32 +1,147 @@
-"""Stop signals: SIGTERM and SIGINT as a flag that training reads."""
+"""Stop signals: before a stage starts they end the process, in a stage they raise, in training they set a flag."""
 
+import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
+
+from longmlm.progress import TIME
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CHILD_VARIABLE = "LONGMLM_CHILD"  # set in child processes: their parent passes every stop signal on as SIGTERM
+IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+SECONDS_UNTIL_RETRY = 0.05
+SECOND = "press Ctrl-C again to stop at once"
+STDERR = 2
+
+
+class StopSignalError(SystemExit):
+    """Raised in a stage by a stop signal; the exit code is 128 + its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+def exit_at_once() -> None:
+    """Makes a stop signal end this process from now on, which is right as long as nothing is written.
+
+    An exception would not do: a library that is being imported may catch it, or abort while Python shuts down.
+    """
+    for number in _caught_signals():
+        signal.signal(number, _exit)
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    _report_stop(number)
+    os._exit(128 + number)
+
+
+def _caught_signals() -> list[signal.Signals]:
+    """Returns the stop signals without SIGINT where it is ignored, as a shell does for a job in the background."""
+    return [number for number in STOP_SIGNALS if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN]
+
+
+def stopped_by(name: str) -> str:
+    """Returns "stopped by SIGINT"; without the name in a child, whose parent may have received another signal."""
+    return "stopped" if CHILD_VARIABLE in os.environ else f"stopped by {name}"
+
+
+def _report_stop(number: int) -> None:
+    report(f"{stopped_by(signal.Signals(number).name)}: to go on, run the same command again")
+
+
+def report(text: str) -> None:
+    """Writes a line to standard error, in place of a progress bar, on local rank 0 only.
+
+    It bypasses Python's buffers, which a signal may have interrupted.
+    """
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        before = "\r\x1b[K" if os.isatty(STDERR) else ""
+        with suppress(OSError):
+            os.write(STDERR, f"{before}{text}\n".encode())
+
+
+@contextmanager
+def exit_on_signal() -> Iterator[None]:
+    """Makes a stop signal raise StopSignalError in the block, so that partial output is removed.
+
+    Prepare and pretrain then continue from what they had saved; the other stages start over. A second SIGINT exits at
+    once. Where the exception would be lost, as in an import or a destructor, it is raised a little later.
+    """
+    received: list[int] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGALRM:
+            if received and number == signal.SIGINT:
+                os._exit(128 + number)
+            if received:
+                return
+            received.append(number)
+            _report_stop(number)
+        if _is_importing(frame):
+            signal.setitimer(signal.ITIMER_REAL, SECONDS_UNTIL_RETRY)
+        else:
+            raise StopSignalError(received[0])
+
+    def retry(lost: "sys.UnraisableHookArgs") -> None:
+        if isinstance(lost.exc_value, StopSignalError):
+            signal.setitimer(signal.ITIMER_REAL, SECONDS_UNTIL_RETRY)
+        else:
+            hook(lost)
+
+    hook, sys.unraisablehook = sys.unraisablehook, retry
+    before = {number: signal.signal(number, leave) for number in (*_caught_signals(), signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        sys.unraisablehook = hook
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame and frame.f_code.co_filename != IMPORT_SYSTEM:
+        frame = frame.f_back
+    return frame is not None
 
 
 @dataclass(slots=True)
 class Stop:
-    """Whether a stop signal has arrived, and which."""
+    """Which stop signal has arrived, if any, and the line that answers it at once, if there is one."""
 
     signal_name: str = ""
+    answer: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.signal_name)
 
 
+def exit_without_saving() -> None:
+    """Ends this process, and with it a checkpoint that is being written; the one before it is kept."""
+    report(f"{stopped_by(signal.SIGINT.name)} at once: the same command resumes from the last checkpoint")
+    os._exit(128 + signal.SIGINT)
+
+
 @contextmanager
-def stop_on_signal() -> Iterator[Stop]:
-    """Yields a flag that SIGTERM and SIGINT set instead of terminating the process; a second SIGINT interrupts."""
-    stop = Stop()
+def stop_on_signal(answer: str = "", at_second: Callable[[], None] = exit_without_saving) -> Iterator[Stop]:
+    """Yields a flag that a stop signal sets instead of ending the process; a second SIGINT calls `at_second`."""
+    stop = Stop(answer=answer)
 
     def set_flag(number: int, _frame: object) -> None:
         if stop and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.signal_name = signal.Signals(number).name
+            at_second()
+        elif not stop:
+            stop.signal_name = signal.Signals(number).name
+            if stop.answer:
+                report(f"{stop.answer}; {SECOND}" if os.isatty(STDERR) else f"{time.strftime(TIME)} {stop.answer}")
 
-    before = {number: signal.signal(number, set_flag) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, set_flag) for number in STOP_SIGNALS}
     try:
         yield stop
     finally:

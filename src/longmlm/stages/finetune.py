@@ -35,7 +35,7 @@ from longmlm.ownership import remove_inside
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision
-from longmlm.runtime.signals import stop_on_signal
+from longmlm.runtime.signals import exit_on_signal, stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.training.encoder_predictor import EncoderPredictor
@@ -122,7 +122,7 @@ def train_trial(trial: FinetuningTrial) -> RunSummary | None:
     write_summary(run, state)
     is_over = state.step >= task.recipe.num_steps or task.evaluation.is_over(state)
     if not is_over or state.accuracy_here is None:  # a signal in the last step leaves that step without a score
-        print(f"stopped by {stop.signal_name} after step {state.step}: the same command resumes from there")
+        print(f"{stopped_by(stop.signal_name)} after step {state.step}: the same command resumes from there")
         return None
     return artifact.read(RunSummary, run.folder / RunSummary.FILE)
 
@@ -183,5 +183,5 @@ def save_best(loaded: LoadedModel, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with user_errors():
+    with user_errors(), exit_on_signal():
         finetune(Path(sys.argv[1]))

@@ -39,7 +39,7 @@ from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
 from longmlm.runtime.launch import launch, seed_process, shut_down
 from longmlm.runtime.precision import resolved_precision
-from longmlm.runtime.signals import stop_on_signal
+from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
@@ -94,7 +94,7 @@ def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | N
             print(write_summary(run, state))
             if stop or (state.step < task.recipe.num_steps and not task.evaluation.is_over(state)):
                 signal_name = stop.signal_name or "a signal to another process"
-                print(f"stopped by {signal_name} after step {state.step}: the same command resumes from there")
+                print(f"{stopped_by(signal_name)} after step {state.step}: the same command resumes from there")
 
 
 def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Run, Path | None]:

@@ -37,6 +37,7 @@ from longmlm.reports.model_card import licence_of
 from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
 from longmlm.runtime.children import run_child
+from longmlm.runtime.signals import stopped_by
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline
@@ -244,10 +245,10 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
         command = [*shlex.split(config.launch), "-m", "longmlm.stages.pretrain"]
     environment = {**os.environ, "PATH": search_path(), **secret_of(config.stages[name])}
     lines = time_left_lines(config, name, label)
-    code, stopped_by = run_child([*command, str(Path(config.output) / PIPELINE)], environment, lines)
-    if stopped_by:
-        print(f"{label} stopped by {stopped_by}: the same command resumes from there", file=sys.stderr)
-        sys.exit(128 + signal.Signals[stopped_by])
+    code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE)], environment, lines)
+    if signal_name:
+        print(f"{label} {stopped_by(signal_name)}: the same command resumes from there", file=sys.stderr)
+        sys.exit(128 + signal.Signals[signal_name])
     if code == 0 and name == "pretrain" and not is_trained(config.pretrain):
         print(f"{label} ended before its last evaluation: the same command resumes from there", file=sys.stderr)
         sys.exit(STOPPED)

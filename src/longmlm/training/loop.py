@@ -112,6 +112,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         task = fitting_on_all_ranks(task, run, state)
         loader = _loader(task, run, state)
         while (batches := next(loader, None)) is not None:
+            stop.answer = f"finishing step {state.step + 1}, then saving"
             fitting, update = fitting_update(task, run, batches, state)
             seconds = time.monotonic() - started
             window.append((update, seconds))
@@ -160,6 +161,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         if any_rank(run.accelerator, bool(stop)):
             raise EvaluationStoppedError
 
+    stop.answer = f"breaking off the evaluation of step {state.step}, then saving"
     try:
         held_out, examples = task.evaluation.measure(between_rows)
     except EvaluationStoppedError:

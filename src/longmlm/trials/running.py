@@ -239,10 +239,10 @@ def run_module(module: str, arguments: Sequence[str], log: Path, label: str) -> 
     """
     start = log.stat().st_size if log.is_file() else 0
     command = [sys.executable, "-P", "-m", module, *arguments]  # -P: no module comes from the current folder
-    code, stopped_by = run_child(command, os.environ, log=log)
-    if stopped_by:
-        print(f"{label} stopped by {stopped_by}: run the same command again to resume", file=sys.stderr)
-        sys.exit(128 + signal.Signals[stopped_by])
+    code, signal_name = run_child(command, os.environ, log=log, answer=f"{label} stopping")
+    if signal_name:
+        print(f"{label} stopped by {signal_name}: run the same command again to resume", file=sys.stderr)
+        sys.exit(128 + signal.Signals[signal_name])
     return error_in(log, start, code) if code else ""
 
 
