@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
 import termios
@@ -24,8 +25,14 @@ def terminal():
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
     with os.fdopen(theirs, "w", encoding="utf-8") as stream, redirect_stderr(stream):
-        yield lambda: os.read(ours, 65536).decode()
+        yield lambda: b"".join(chunks(ours)).decode()
     os.close(ours)
+
+
+def chunks(descriptor):
+    """Yields what is written until nothing is for a while: the system passes it on bit by bit."""
+    while select.select([descriptor], [], [], 0.3)[0]:
+        yield os.read(descriptor, 65536)
 
 
 @pytest.fixture
@@ -107,3 +114,21 @@ def test_no_library_draws_a_bar_into_a_pipe():
         process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         drawn.append(process.stderr.count("3/3"))
     assert drawn == [3, 0]
+
+
+def test_moving_prints_no_line_off_a_terminal(capsys, clock):
+    with Progress("step", 10, "step") as bar:
+        for step in range(1, 11):
+            clock[0] += 100
+            bar.move_to(step)
+        assert bar.done == 10
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_shows_the_time_that_passes_within_a_step(monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_TICKS", 0.01)
+    with terminal() as written:
+        with Progress("step", 8, "step"):
+            time.sleep(0.3)
+        shown = written()
+    assert shown.count("0/8") > 5

@@ -6,6 +6,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -19,6 +20,7 @@ Item = TypeVar("Item")
 TIME = "%Y-%m-%d %H:%M:%S"
 SHARE_BETWEEN_LINES = 0.05
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_TICKS = 1.0
 BARS_OF_LIBRARIES = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
 
 
@@ -59,12 +61,29 @@ class Progress(AbstractContextManager["Progress"]):
         self.started = self.line_at = time.monotonic()
         self.share_of_line = initial / max(1, total)
         disable = self.has_lines or not is_shown
-        scaled = unit == "B"
         self.bar = tqdm(
-            desc=name, total=total, initial=initial, unit=unit, unit_scale=scaled, leave=None, disable=disable
+            desc=name,
+            total=total,
+            initial=initial,
+            unit=unit,
+            unit_scale=unit == "B",
+            leave=None,
+            dynamic_ncols=True,
+            disable=disable,
         )
+        self.is_over, self.clock = threading.Event(), threading.Thread(target=self._tick, daemon=True)
+        if not disable:
+            self.clock.start()
+
+    def _tick(self) -> None:
+        """Shows the time that passes while a unit takes long."""
+        while not self.is_over.wait(SECONDS_BETWEEN_TICKS):
+            self.bar.refresh()
 
     def __exit__(self, *_error: object) -> None:
+        self.is_over.set()
+        if self.clock.is_alive():
+            self.clock.join()
         self.bar.close()
 
     def advance(self, amount: int = 1) -> None:
@@ -83,11 +102,15 @@ class Progress(AbstractContextManager["Progress"]):
             yield item
             self.advance()
 
+    def move_to(self, done: int) -> None:
+        """Sets the number of units done and moves the bar; prints no line."""
+        self.bar.update(done - self.done)
+        self.done = done
+
     def report(self, done: int, text: str) -> None:
         """Sets the number of units done and shows the text: next to the bar, or as a line."""
         self.bar.set_postfix_str(text, refresh=False)
-        self.bar.update(done - self.done)
-        self.done = done
+        self.move_to(done)
         if self.has_lines:
             dated_line(f"{self.name} {done}/{self.total} {text} {self._left()}")
 

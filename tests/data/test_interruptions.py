@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -263,8 +264,8 @@ def test_a_disk_too_small_for_the_rows_is_refused_before_the_work(
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
-def test_only_unfinished_slices_need_space(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, monkeypatch: pytest.MonkeyPatch
+def test_only_unfinished_slices_need_space_and_a_line_says_how_many_are_finished(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     def all_but_one(job: SliceJob, numbers: Sequence[int]) -> None:
         run_slices(job, numbers[:-1])
@@ -273,7 +274,12 @@ def test_only_unfinished_slices_need_space(
     with pytest.raises(RuntimeError, match="killed"):
         prepare_rows(recipe, vocabulary, output, all_but_one)
     monkeypatch.setattr(engine.shutil, "disk_usage", lambda _: Usage(9_000_000, 8_990_000, 10_000))
+    assert "resuming" not in capsys.readouterr().out
     assert prepare_rows(recipe, vocabulary, output).report.train.tokens > 1_000
+    [packed, total] = re.findall(
+        r"^resuming: (\d+) of (\d+) slices packed before$", capsys.readouterr().out, re.MULTILINE
+    )[0]
+    assert int(packed) == int(total) - 1 > 0
 
 
 def test_rows_that_another_process_is_writing_are_left_alone(

@@ -1,5 +1,6 @@
 """The run command's checks before a stage starts: what was made from other settings or text is never taken for done."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,3 +210,11 @@ def test_a_finished_pipeline_that_publishes_its_rows_can_be_run_again(
     assert not run.is_done(config, "prepare")
     (folder / "long" / MANIFEST).touch()
     run.check_results(config)
+
+
+def test_the_time_left_is_printed_off_a_terminal_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, the bar of the stage shows it."""
+    for is_terminal, num_lines in ((False, 1), (True, 0)):
+        monkeypatch.setattr(run, "is_terminal", lambda shown=is_terminal: shown)
+        lines = run.time_left_lines(settings(), "pretrain", "[3/5] pretrain:")
+        assert len([*itertools.islice(lines, 1)]) == num_lines

@@ -42,9 +42,12 @@ from tests.support.training import (
 )
 
 
-def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(uninterrupted, half_trained, train):
-    assert newest_verified(Path(half_trained.run)).folder == checkpoint_folder(Path(half_trained.run), 4)
+def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(uninterrupted, half_trained, train, capsys):
+    newest = checkpoint_folder(Path(half_trained.run), 4)
+    assert newest_verified(Path(half_trained.run)).folder == newest
+    capsys.readouterr()
     resumed = train(half_trained)
+    assert capsys.readouterr().out.count(f"resuming after step 4, from {newest}\n") == 1
     assert half_trained.recipe.dropout is None
     assert_same_model(uninterrupted, resumed, 12)
     assert losses(uninterrupted) == losses(resumed)
@@ -66,6 +69,13 @@ def test_a_finished_run_that_is_run_again_keeps_its_summary_and_stays_finished(s
     (run / RunSummary.FILE).write_text(before[:-9])  # damaged
     train(settings)
     assert artifact.read(RunSummary, run / RunSummary.FILE).state == state_at(run, 12)
+
+
+def test_the_bar_moves_with_every_step_however_seldom_a_line_is_logged(settings, train, monkeypatch):
+    shown = []
+    monkeypatch.setattr(loop.Progress, "move_to", lambda _, done: shown.append(done))
+    train(with_runtime(settings, log_every_steps=6))
+    assert sorted({*shown}) == [*range(1, 13)]
 
 
 def test_a_resume_needs_neither_the_start_nor_the_same_runtime(uninterrupted, half_trained, train):

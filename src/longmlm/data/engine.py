@@ -28,10 +28,11 @@ from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.size import token_bytes
 from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import ArtifactError, DataError, UserError
+from longmlm.errors import ArtifactError, DataError, UserError, counted
 from longmlm.folders import sha256_of
 from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.processes import exclusive_lock
+from longmlm.progress import message
 from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.temporary import PARTIAL, check_temporary, claim, discard, empty, mark, partial_of
 
@@ -149,6 +150,8 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
 def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> None:
     _open_partial(job.folder, work)
     numbers = job.unfinished()
+    if num_packed := len(job.slices) - len(numbers):
+        message(f"resuming: {num_packed} of {counted(len(job.slices), 'slice')} packed before")
     _check_disk_space(job, numbers)
     started = time.monotonic()
     executor(job, numbers)

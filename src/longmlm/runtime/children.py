@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from longmlm.processes import adopt_orphans, end_with_parent
-from longmlm.runtime.signals import CHILD_VARIABLE, Stop, stop_on_signal
+from longmlm.runtime.signals import CHILD_VARIABLE, Stop, report, stop_on_signal
 
 POLL_SECONDS = 0.1
 
@@ -68,7 +68,8 @@ def _wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
 
 
 def kill_descendants() -> None:
-    """Kills all processes that this one has started, and those that they have started."""
+    """Kills all processes that this one has started, and those that they have started; reports it over their bars."""
+    report("stopping at once")
     for descendant in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             descendant.kill()

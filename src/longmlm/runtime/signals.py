@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from longmlm.progress import TIME
-
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CHILD_VARIABLE = "LONGMLM_CHILD"  # set in child processes: their parent passes every stop signal on as SIGTERM
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
@@ -56,7 +54,7 @@ def _report_stop(number: int) -> None:
 
 
 def report(text: str) -> None:
-    """Writes a line to standard error, in place of a progress bar, on local rank 0 only.
+    """Writes a line of printable text to standard error, in place of a progress bar, on local rank 0 only.
 
     It bypasses Python's buffers, which a signal may have interrupted.
     """
@@ -131,6 +129,8 @@ def exit_without_saving() -> None:
 @contextmanager
 def stop_on_signal(answer: str = "", at_second: Callable[[], None] = exit_without_saving) -> Iterator[Stop]:
     """Yields a flag that a stop signal sets instead of ending the process; a second SIGINT calls `at_second`."""
+    from longmlm.progress import TIME  # not before exit_at_once, which a signal of the first moments needs
+
     stop = Stop(answer=answer)
 
     def set_flag(number: int, _frame: object) -> None:

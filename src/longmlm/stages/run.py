@@ -32,10 +32,9 @@ from longmlm.folders import MANIFEST, sha256_of, write_text
 from longmlm.hubs.models import local_model_sha256
 from longmlm.ownership import check_own_file
 from longmlm.processes import exclusive_lock
-from longmlm.reports.evaluation import accuracy_table
+from longmlm.progress import is_terminal
 from longmlm.reports.model_card import licence_of
-from longmlm.reports.pages import PAGE_FILE
-from longmlm.reports.tables import text_table
+from longmlm.reports.outcome import summary
 from longmlm.runtime.children import run_child
 from longmlm.runtime.signals import stopped_by
 from longmlm.settings.evaluate import EvaluateConfig
@@ -259,8 +258,11 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
 
 
 def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator[str]:
-    """Yields an estimate of the training time left once the speed is known, and empty lines before that."""
-    if name != "pretrain":
+    """Yields an estimate of the training time left once the speed is known, and empty lines before that.
+
+    Nothing on a terminal, where the stage draws a bar with the time left.
+    """
+    if name != "pretrain" or is_terminal():
         return
     num_steps, run = config.pretrain.recipe.num_steps, Path(config.pretrain.run)
     if not _training_lines(run):
@@ -269,21 +271,6 @@ def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator
         yield ""
     tokens_left, speed = lines[-1].tokens / lines[-1].step * (num_steps - lines[-1].step), lines[-1].tokens_per_second
     yield f"{label} about {_duration(tokens_left / speed)} left at {speed:,.0f} tokens/s, without evaluations"
-
-
-def summary(config: ResolvedPipeline) -> str:
-    """Returns the accuracies reached, and the paths of the page and the release."""
-    if config.evaluate and "evaluate" in config.stages:
-        folder = result_of(config.evaluate)
-        lines = [text_table(accuracy_table(read_evaluation(folder / Evaluation.FILE))), f"page: {folder / PAGE_FILE}"]
-    else:
-        measured = [
-            (line.step, line.held_out.whole.accuracy) for line in MetricsFile(result_of(config.pretrain)).evaluations()
-        ]
-        lines = [f"held-out accuracy at step {step}: {found:.2f} %" for step, found in measured if found is not None]
-        lines = lines[:: max(1, len(lines) - 1)]  # before and after training
-    released = [f"released: {result_of(config.release)}"] if "release" in config.stages else []
-    return "\n".join([*lines, *released])
 
 
 def _training_lines(run: Path) -> list[TrainingMetrics]:

@@ -66,6 +66,7 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
         _prepare_folder(task, run, None)
         return evaluate(task, run, TrainState(base_cut=task.evaluation.baseline(heartbeat)), Stop())
     state = resumable_state(resumed_from, task.record)
+    run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
     _prepare_folder(task, run, state)
     restore(resumed_from, run.backend, run.accelerator.process_index)
     return state
@@ -117,6 +118,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             seconds = time.monotonic() - started
             window.append((update, seconds))
             state = state.after_update(task.batches.rows_per_step, update.num_tokens, seconds, update.is_skipped)
+            progress.move_to(state.step)
             num_rows = fitting.batches.rows_per_micro_batch
             state = replace(state, micro_batch=micro_batch_of(run.runtime, run.accelerator.num_processes, num_rows))
             if fitting is not task:
