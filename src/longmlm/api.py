@@ -142,7 +142,7 @@ def pack(
     records = (document_of(text, f"text {number}", 0) for number, text in enumerate(texts))
     documents = (record for record in records if isinstance(record, Document))
     sentences = (TokenizedDocument(tokens, 0) for _, tokens in tokenized(vocabulary, [language], documents))
-    return list(packed(sentences, row_length, vocabulary.special, packing))
+    return list(packed(sentences, row_length, vocabulary.special, packing, vocabulary.is_within_character))
 
 
 def mask(

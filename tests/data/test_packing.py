@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+from tokenizers.decoders import ByteLevel
 
 from longmlm.data.packing import Row, TokenizedDocument, pack
-from longmlm.data.vocabulary import SpecialTokens
+from longmlm.data.vocabulary import SpecialTokens, Vocabulary, vocabulary_of
 from longmlm.settings.prepare import PackingMode
 
 CLS, SEP, FIRST = 0, 2, 10
@@ -82,6 +84,42 @@ def test_the_separator_between_documents_takes_a_place_of_the_row() -> None:
     assert row.input_ids.tolist() == [CLS, 10, 11, 12, 13, 14, SEP, 15, 16, 17, 18, SEP]
     assert row.document_starts.tolist() == [1, 7]
     assert row.document_sources.tolist() == [0, 1]
+
+
+def test_a_long_sentence_is_cut_between_characters() -> None:
+    [sentence] = corpus_of([[25]])[0].sentences
+    within = np.zeros(FIRST + 25, dtype=bool)
+    within[[FIRST + 10, FIRST + 9, FIRST + 18, *range(FIRST + 20, FIRST + 25)]] = True
+    document = TokenizedDocument([sentence], source=0)
+    rows = [*pack([document], 12, SPECIAL, "full-sentences", within)]
+    assert [len(content) for content in contents(rows)] == [8, 9, 8], "at token 8, not 10; at 17, not 18"
+    within[:] = True
+    rows = [*pack([document], 12, SPECIAL, "full-sentences", within)]
+    assert [len(content) for content in contents(rows)] == [10, 10, 5], "bytes that are no text fill their rows"
+
+
+def test_no_row_of_byte_level_tokens_holds_half_a_character(vocabulary: Vocabulary) -> None:
+    text = "湖水很冷，鱼会游得很深😀" * 40
+    ids = np.array(vocabulary.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+    assert len(ids) > len(text)
+    for row_length in range(7, 40):
+        document = TokenizedDocument([ids], source=0)
+        rows = pack([document], row_length, vocabulary.special, "full-sentences", vocabulary.is_within_character)
+        texts = [
+            ByteLevel().decode([*map(vocabulary.tokenizer.id_to_token, row.input_ids[1:-1].tolist())]) for row in rows
+        ]
+        assert "".join(texts) == text
+
+
+def test_tokens_that_begin_within_a_character_are_known(tokenizers_by_kind: dict[str, Tokenizer]) -> None:
+    bytes_of_letters = Tokenizer(models.BPE(byte_fallback=True, vocab={"<0xE4>": 0, "<0xBD>": 1, "x": 2}, merges=[]))
+    special = {"cls_token": "x", "sep_token": "x", "mask_token": "x", "pad_token": "x"}
+    fallback = vocabulary_of(bytes_of_letters, "", special).is_within_character
+    assert fallback is not None and fallback.tolist() == [False, True, False]
+    assert vocabulary_of(tokenizers_by_kind["word_piece"], "").is_within_character is None
+    byte_level = vocabulary_of(tokenizers_by_kind["byte_level_trimmed"], "")
+    assert byte_level.is_within_character is not None and byte_level.is_within_character.sum() >= 64
+    assert not byte_level.is_within_character[[*byte_level.special.all]].any()
 
 
 def test_no_separator_stands_at_the_edge_of_a_row() -> None:

@@ -73,6 +73,15 @@ def test_rows_of_format_1_are_refused_with_the_remedy(
         prepare_rows(recipe, vocabulary, output)
 
 
+def test_rows_made_by_other_rules_are_refused_with_the_remedy(
+    prepared: tuple[Path, RowsManifest], recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary
+) -> None:
+    shutil.copytree(prepared[0], output)
+    artifact.write(output / RowsManifest.FILE, replace(prepared[1], plan=replace(prepared[1].plan, recipe_version=1)))
+    with pytest.raises(DataError, match=f"{output} .* other rules .*: remove it or name another"):
+        prepare_rows(recipe, vocabulary, output)
+
+
 def test_a_source_that_changes_during_the_work_is_refused_and_nothing_is_kept(
     recipe: PrepareRecipe, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.prepare import PackingMode
 
+RECIPE_VERSION = 2
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 
@@ -47,6 +48,9 @@ class SourceRecord:
 class RowsPlan:
     """All that rows depend on; equal plans give equal rows, whatever the number of workers.
 
+    `recipe_version` is that of the rules by which text becomes rows: 2 has other ends of sentences than 1, and cuts
+    a sentence that is longer than a row between characters.
+
     `tokenizer_fingerprint` covers the whole tokenizer backend. Rows of format 1 have `vocabulary_sha256` instead, which
     covers the vocabulary and the ids of the special tokens only.
     """
@@ -59,6 +63,7 @@ class RowsPlan:
     sources: tuple[SourceRecord, ...]
     tokenizer_fingerprint: str | None
     vocabulary_sha256: str | None = None
+    recipe_version: int = 1
 
     def without_paths(self) -> Self:
         """Returns the plan with the last parts of local paths only."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
+    RECIPE_VERSION,
     SPLITS,
     FileStamp,
     RowsManifest,
@@ -67,6 +68,8 @@ def prepare_rows(
         problem = "was made from other text or settings"
         if manifest.plan.tokenizer_fingerprint is None:
             problem = "was made by an earlier version, whose manifest does not identify the whole tokenizer"
+        elif manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
+            problem = "was made by a version of longmlm with other rules for the ends of sentences"
         raise DataError(f"{output} {problem}: remove it or name another output")
     return manifest
 
@@ -92,7 +95,8 @@ def plan_rows(recipe: PrepareRecipe, tokenizer_fingerprint: str, output: Path) -
         records.append(SourceRecord(**fields))
     settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
     return WorkPlan(
-        plan=RowsPlan(**settings, tokenizer_fingerprint=tokenizer_fingerprint), files=tuple(stamps)
+        plan=RowsPlan(**settings, tokenizer_fingerprint=tokenizer_fingerprint, recipe_version=RECIPE_VERSION),
+        files=tuple(stamps),
     ), sources
 
 

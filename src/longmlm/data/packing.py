@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from jaxtyping import Bool
 
 from longmlm.data.encoding import Tokens
 from longmlm.data.rows import Row
 from longmlm.data.vocabulary import SpecialTokens
 from longmlm.settings.prepare import PackingMode
+
+MAX_CHARACTER_BYTES = 4  # in UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +27,14 @@ class TokenizedDocument:
 
 @dataclass(slots=True)
 class OpenRow:
-    """A row that is being filled: `length` counts its content and the separators between documents."""
+    """A row that is being filled: `length` counts its content and the separators between documents.
+
+    `is_within_character` is that of the vocabulary.
+    """
 
     capacity: int
     special: SpecialTokens
+    is_within_character: Bool[np.ndarray, " vocabulary"] | None = None
     pieces: list[np.ndarray] = field(default_factory=list)
     length: int = 0
     starts: list[int] = field(default_factory=list)
@@ -37,6 +44,17 @@ class OpenRow:
         """Returns whether the tokens fit, with the separator that comes before a document inside a row."""
         separator = 1 if opens_document and self.length else 0
         return self.length + separator + num_tokens <= self.capacity
+
+    def cut(self, sentence: Tokens, begin: int) -> int:
+        """Returns where the part of a sentence from `begin` on ends: with the sentence, else with a character.
+
+        A row of bytes that are no UTF-8 is filled, and so is one that has less room than a character.
+        """
+        full = begin + self.capacity
+        if full >= len(sentence) or self.is_within_character is None:
+            return min(full, len(sentence))
+        ends = range(full, max(begin, full - MAX_CHARACTER_BYTES), -1)
+        return next((end for end in ends if not self.is_within_character[sentence[end]]), full)
 
     def add(self, tokens: np.ndarray, source: int, opens_document: bool) -> None:
         """Appends tokens of one document."""
@@ -62,15 +80,20 @@ class OpenRow:
 
 
 def pack(
-    documents: Iterable[TokenizedDocument], row_length: int, special: SpecialTokens, mode: PackingMode
+    documents: Iterable[TokenizedDocument],
+    row_length: int,
+    special: SpecialTokens,
+    mode: PackingMode,
+    is_within_character: Bool[np.ndarray, " vocabulary"] | None = None,
 ) -> Iterator[Row]:
     """Yields rows of at most `row_length` tokens: whole sentences, in order, until the next would not fit.
 
     FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2): a row may cross documents, one separator between them.
-    A sentence longer than a row closes the open row and is cut into full rows; its remainder opens the next row.
+    A sentence longer than a row closes the open row and is cut into full rows; its remainder opens the next row. With
+    `is_within_character` it is cut between characters, so that up to three tokens less fill a row.
     With doc-sentences, the end of a document closes its last row.
     """
-    row = OpenRow(row_length - 2, special)
+    row = OpenRow(row_length - 2, special, is_within_character)
     for document in documents:
         yield from pack_document(row, document, mode)
     if row.length:
@@ -83,10 +106,13 @@ def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) 
     for sentence in document.sentences:
         if row.length and not row.has_room(len(sentence), opens_document):
             yield row.close()
-        for begin in range(0, len(sentence), row.capacity):
-            row.add(sentence[begin : begin + row.capacity], document.source, opens_document)
+        begin = 0
+        while begin < len(sentence):
+            end = row.cut(sentence, begin)
+            row.add(sentence[begin:end], document.source, opens_document)
             opens_document = False
-            if begin + row.capacity < len(sentence):
+            if end < len(sentence):
                 yield row.close()
+            begin = end
     if mode == "doc-sentences" and row.length:
         yield row.close()

@@ -9,14 +9,17 @@ import numpy as np
 import sentencex
 from jaxtyping import Int64
 
+from longmlm.data.continuations import continues
 from longmlm.data.texts import Text
 from longmlm.errors import DataError
 
 PIECE_CHARACTERS = 8_000  # sentencex is quadratic in the length of quoted text without a space
+CONTEXT_CHARACTERS = 300  # on each side of the start of a piece, with which it is a boundary or not
 MAX_MARKS = 1_000
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")  # sentencex panics on some of these before a full stop
 # sentencex knows few of the closing marks of Chinese and Japanese, and no sequences of them.
 CLOSING_MARKS = re.compile(r"(?<=\S)[”’」』）】》〉〕］｝〗)\]]+")
+ENDED_LINE = re.compile(r"[.!?…。！？؟۔।][\"'”’»)\]」』）]*\s*\n\s*\Z")
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
 UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
@@ -87,7 +90,7 @@ def sentence_starts(text: Text, language: str) -> Int64[np.ndarray, " sentences"
 def _starts(text: Text, language: str) -> Iterator[int]:
     yield 0
     waiting = None  # held back, since the end of the last sentence starts no other
-    for previous, start in pairwise(chain(_boundaries(text, language), [len(text)])):
+    for previous, start in pairwise(chain([0], _boundaries(text, language), [len(text)])):
         between = text[previous:start]
         if between.strip():
             if waiting is not None:
@@ -96,17 +99,40 @@ def _starts(text: Text, language: str) -> Iterator[int]:
 
 
 def _boundaries(text: Text, language: str) -> Iterator[int]:
-    """Yields the offsets at which sentencex starts a sentence, moved past closing marks."""
+    """Yields the offsets after 0 at which sencentex starts a sentence that does not continue the one before it."""
+    sentence = 0
     for begin, end in pairwise(chain([0], _cuts(text))):
-        for boundary in sentencex.get_sentence_boundaries(language, WIDE_SPACE.sub(" ", text[begin:end])):
-            start = begin + boundary["start_index"]
-            before = max(0, start - 1)
-            closed = CLOSING_MARKS.match(text[before : start + MAX_MARKS], start - before)
-            yield before + closed.end() if closed else start
+        for index, start in enumerate(_found(text, begin, end, language)):
+            if index == 0 and (begin == 0 or not _is_found(text, start, language)):
+                continue  # a piece starts there, but no sentence
+            if not continues(text, sentence, start, language):
+                yield start
+                sentence = start
+
+
+def _found(text: Text, begin: int, end: int, language: str) -> Iterator[int]:
+    """Yields the offsets at which sencentex starts a sentence of text[begin:end], moved past closing marks."""
+    for boundary in sentencex.get_sentence_boundaries(language, WIDE_SPACE.sub(" ", text[begin:end])):
+        start = begin + boundary["start_index"]
+        before = max(0, start - 1)
+        closed = CLOSING_MARKS.match(text[before : start + MAX_MARKS], start - before)
+        yield before + closed.end() if closed else start
+
+
+def _is_found(text: Text, start: int, language: str) -> bool:
+    """Returns whether a sentence starts where a piece does: after a line that ends one, or where sencentex finds it.
+
+    sencentex is given the text on both sides; white space does not count.
+    """
+    if ENDED_LINE.search(text[max(0, start - MAX_MARKS) : start]):
+        return True
+    begin = max(0, start - CONTEXT_CHARACTERS)
+    starts = _found(text, begin, min(start + CONTEXT_CHARACTERS, len(text)), language)
+    return any(begin < found and not text[min(found, start) : max(found, start)].strip() for found in starts)
 
 
 def _cuts(text: Text) -> Iterator[int]:
-    """Yields the ends of the pieces that sentencex is given: after a line, else a sentence, else a word."""
+    """Yields the ends of the pieces that sencentex is given: after a line, else a sentence, else a word."""
     end = 0
     while end < len(text):
         least = end + PIECE_CHARACTERS

@@ -157,6 +157,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
     hashes: list[int] = []
     set_aside: Counter[str] = Counter()
     languages = [source.language for source in job.recipe.sources]
+    capacity, is_within_character = job.recipe.row_length - 2, job.vocabulary.is_within_character
     with ExitStack() as shards:
         for document, sentences in tokenized(job.vocabulary, languages, _documents(job, number, set_aside)):
             hashes.append(text_hash(document.text))
@@ -164,7 +165,7 @@ def pack_slice(job: SliceJob, number: int) -> None:
             if split not in open_rows:
                 path = job.shard_path(split, number)
                 opened = shards.enter_context(open_shard(path, job.vocabulary.size))
-                open_rows[split] = OpenRow(job.recipe.row_length - 2, job.vocabulary.special), opened
+                open_rows[split] = OpenRow(capacity, job.vocabulary.special, is_within_character), opened
             row, shard = open_rows[split]
             counted = TokenizedDocument(counts[split].count_sentences(sentences, document.source), document.source)
             shard.write(counts[split].count_rows(pack_document(row, counted, job.recipe.packing)))

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 from longmlm.errors import DataError, ModelError, ModelNotFoundError
 from longmlm.hubs.models import is_folder, snapshot_of
 
 UNMATCHED = "\uffff"  # a noncharacter: no text contains a piece that starts with it
+CONTINUATION_BYTES = range(0x80, 0xC0)  # with which no UTF-8 character begins; U+0080 to U+00BF end with one of them
+CONTINUATION_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in CONTINUATION_BYTES)
 ROLES = {
     "cls": ("cls_token", "bos_token", "[CLS]", "<s>"),
     "sep": ("sep_token", "eos_token", "[SEP]", "</s>"),
@@ -70,6 +73,24 @@ class Vocabulary:
         is_maskable[list(self.tokenizer.get_vocab(with_added_tokens=True).values())] = True  # ids may have gaps
         is_maskable[list(self.special.all)] = False
         return Maskable(is_maskable, np.flatnonzero(is_maskable), self.special.mask)
+
+    @property
+    def is_within_character(self) -> Bool[np.ndarray, " vocabulary"] | None:
+        """For each id, whether its token begins within a UTF-8 character; None for a tokenizer without bytes.
+
+        Tokens of byte-level BPE are written in 256 letters, one for each byte; byte fallback has tokens such as <0xE4>.
+        """
+        described = json.loads(self.tokenizer.to_str())
+        is_byte_level = '"ByteLevel"' in json.dumps([described["pre_tokenizer"], described["decoder"]])
+        if not is_byte_level and not described["model"].get("byte_fallback"):
+            return None
+        [(letters, _)] = ByteLevel(False, use_regex=False).pre_tokenize_str("".join(map(chr, CONTINUATION_BYTES)))
+        within, added = frozenset(letters[1::2]), self.tokenizer.get_added_tokens_decoder()
+        is_within = np.zeros(self.size, dtype=bool)
+        for token, token_id in self.tokenizer.get_vocab(with_added_tokens=False).items():
+            if token_id not in added:
+                is_within[token_id] = token[:1] in within if is_byte_level else token in CONTINUATION_TOKENS
+        return is_within
 
 
 def load_vocabulary(name: str) -> Vocabulary:
