@@ -63,6 +63,16 @@ def test_help_explains_every_field_and_shows_the_values_of_the_file(base: str, m
         assert default in text
 
 
+def test_help_of_a_stage_shows_the_defaults_that_a_pipeline_file_replaces(base: str, monkeypatch, capsys) -> None:
+    def text(*arguments: str) -> str:
+        return " ".join(longmlm(monkeypatch, capsys, *arguments, "--help")[1].replace("│", " ").split())
+
+    assert "(default: 0.01; in a pipeline file: 0.05)" in text("prepare")
+    assert "(default: no; in a pipeline file: auto)" in text("evaluate")
+    assert "(default: 0.01)" in text("prepare", base)  # no pipeline file
+    assert "(default: 0.05)" in text("prepare", "roberta-base")
+
+
 def test_command_line_lists_the_stages(monkeypatch, capsys) -> None:
     for arguments, expected in (((), 2), (("--help",), 0), (("-h",), 0)):
         code, output, errors = longmlm(monkeypatch, capsys, *arguments)

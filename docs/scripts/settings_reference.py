@@ -1,18 +1,19 @@
 """Write docs/settings.md, with a table of every setting of every stage: python docs/scripts/settings_reference.py."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
-from longmlm.config import OWN_NAME
-from longmlm.options import explanations, sections
+from longmlm.config import STAGES as PIPELINE_STAGES
+from longmlm.options import OWN_NAME, default_of, explanations, named_fields, sections
 from longmlm.settings.compare import CompareSettings
 from longmlm.settings.downstream import DownstreamConfig
-from longmlm.settings.pipeline import Pipeline
+from longmlm.settings.pipeline import Pipeline, stage_tables
+from longmlm.settings.tables import Table, leaves, table_of
 
 PAGE = Path(__file__).parents[1] / "settings.md"
 HEAD = """\
@@ -29,47 +30,106 @@ How to write a setting, for example `num_steps` in section `[recipe]` of pretrai
 | in a settings file of pretrain alone | `num_steps` in `[recipe]` |
 | on the command line of pretrain | `--recipe.num-steps` |
 
+The column "in a pipeline" shows the value that a setting has in a pipeline file that does not set it, where this is not
+the default, for `model = "MODEL"`, `corpus = ["TEXT"]`, `length = 1536` and `output = "OUTPUT"`. The keys in brackets
+are those from which the value is computed.
+
 This page is generated from `src/longmlm/settings/`.
 """
+EXAMPLE = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")
 OTHERS = {"compare": CompareSettings, "downstream": DownstreamConfig}
 TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean"}
 
 
 def settings_page() -> str:
     """Returns the page as Markdown."""
-    parts = [HEAD]
+    parts, derived = [HEAD], _values_in_pipeline()
     for stage, kind in {"pipeline file": Pipeline, **STAGES, **OTHERS}.items():
         parts.append(f"## {stage}\n\n{_paragraph(kind)}\n")
-        parts += [f"{heading}{_table(part)}" for heading, part in _sections(stage, kind)]
+        for path, heading, part in _sections(stage, kind):
+            names = (item.name for item in fields(part))
+            cells = {name: derived.get(".".join(filter(None, (stage, path, name))), "") for name in names}
+            parts.append(f"{heading}{_table(part, cells)}")
     return "\n".join(parts)
 
 
-def _sections(stage: str, kind: type, name: str = "") -> Iterator[tuple[str, type]]:
-    """Yields the heading and the class of a stage's top level and of each of its sections, parents first."""
-    yield (f"### {stage}: `{name}`\n\n{_paragraph(kind)}\n\n" if name else ""), kind
-    path = name.strip("[]")
+def _sections(stage: str, kind: type, path: str = "", is_array: bool = False) -> Iterator[tuple[str, str, type]]:
+    """Yields path, heading and class of a stage's top level and of each of its sections, parents first."""
+    name = f"[[{path}]]" if is_array else f"[{path}]"
+    yield path, (f"### {stage}: `{name}`\n\n{_paragraph(kind)}\n\n" if path else ""), kind
     for item in fields(kind):
         for section in sections(item):
-            dotted = f"{path}.{item.name}".lstrip(".")
-            origin = get_origin(item.type)
-            dotted = f"[{dotted}]" if origin is tuple else f"{dotted}.{OWN_NAME}" if origin is dict else dotted
-            yield from _sections(stage, section, f"[{dotted}]")
+            dotted, origin = f"{path}.{item.name}".lstrip("."), get_origin(item.type)
+            dotted = f"{dotted}.{OWN_NAME}" if origin is dict else dotted
+            yield from _sections(stage, section, dotted, origin is tuple)
 
 
-def _table(kind: type) -> str:
+def _table(kind: type, in_pipeline: Mapping[str, str]) -> str:
     """Returns a line for each setting of one section; empty for a section that only contains others."""
-    lines = [_line(item, explanations(kind)) for item in _own_first(kind) if not [*sections(item)]]
-    head = ["| setting | type | default | meaning |", "|---|---|---|---|"]
-    return "\n".join([*head, *lines, ""]) if lines else ""
+    head, explained = ["setting", "type", "default", "meaning"], explanations(kind)
+    rows = [
+        [f"`{item.name}`", _type(item.type), _default(item), explained[item.name]]
+        for item in _own_first(kind)
+        if not [*sections(item)]
+    ]
+    if any(in_pipeline.values()):
+        head.insert(3, "in a pipeline")
+        for row in rows:
+            row.insert(3, in_pipeline[row[0].strip("`")])
+    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in [head, *rows]]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:], ""]) if rows else ""
+
+
+def _values_in_pipeline() -> dict[str, str]:
+    """Returns the cells of the column "in a pipeline", by dotted name."""
+    values, origins = _derived(EXAMPLE, {}), dict[str, dict[str, None]]()
+    for key, (base, given) in _variants():
+        for name, value in _derived(base, given).items():
+            if name != key and value != values.get(name):
+                origins.setdefault(name, {})[f"`{key}`"] = None
+    settings = {f"{stage}.{name}": item for stage, kind in STAGES.items() for name, item in named_fields(kind)}
+    cells = {name: f"`{json.dumps(value)}`" for name, value in values.items() if value != default_of(settings[name])}
+    for name, keys in origins.items():
+        cell = f"`{json.dumps(values[name])}`" if name in values else "–"
+        cells[name] = f"{cell} ({', '.join(keys)})"
+    return cells
+
+
+def _variants() -> Iterator[tuple[str, tuple[Pipeline, Table]]]:
+    """Yields the name of each setting with a pipeline in which it has another value than in the example."""
+    for item in fields(Pipeline):
+        for value in _values(item.type) if item.name != "extension" else ():  # it decides which stages there are
+            yield item.name, (replace(EXAMPLE, **{item.name: value}), {})
+    for stage in PIPELINE_STAGES.values():
+        for name, item in named_fields(STAGES[stage]):
+            if not [*sections(item)] and not name.startswith("recipe.sources."):
+                for value in _values(item.type):
+                    yield f"{stage}.{name}", (EXAMPLE, table_of(f"{stage}.{name}", value))
+
+
+def _values(annotation: Any) -> Iterator[Any]:
+    """Yields values of a type that no setting has by default; all choices of a Literal."""
+    examples: dict[Any, Any] = {str: "OTHER", int: 1024, float: 0.9, bool: True}
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif get_origin(annotation) is tuple:
+        yield ("OTHER",)
+    elif annotation in examples:
+        yield examples[annotation]
+    else:
+        for part in get_args(annotation):
+            yield from _values(part)
+
+
+def _derived(base: Pipeline, given: Table) -> dict[str, Any]:
+    """Returns the settings of all stages by dotted name; of the sources, those of the first."""
+    tables = stage_tables(base, given)
+    [source, *_] = tables["prepare"]["recipe"].pop("sources")
+    return {**dict(leaves(tables)), **dict(leaves(source, "prepare.recipe.sources."))}
 
 
 def _own_first(kind: type) -> "list[Field[Any]]":
     return sorted(fields(kind), key=lambda item: item.name not in kind.__annotations__)
-
-
-def _line(item: "Field[Any]", docstrings: dict[str, str]) -> str:
-    cells = (f"`{item.name}`", _type(item.type), _default(item), docstrings[item.name])
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def _type(annotation: Any) -> str:
@@ -84,7 +144,7 @@ def _type(annotation: Any) -> str:
 
 
 def _default(item: "Field[Any]") -> str:
-    default = item.default if item.default_factory is MISSING else item.default_factory()
+    default = default_of(item)
     if default is MISSING:
         return "**required**"
     return "–" if default is None else f"`{json.dumps(default)}`"

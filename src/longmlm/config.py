@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar
 
 import tomli_w
 
 from longmlm.errors import ConfigError, UserError
 from longmlm.escaping import single_line
-from longmlm.options import given_options, sections
+from longmlm.options import OWN_NAME, given_options, named_fields, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import (
@@ -41,7 +41,6 @@ COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline
 OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
-OWN_NAME = "NAME"  # stands for a name of the user's in a dotted name
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
 PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
 
@@ -80,7 +79,8 @@ def parse(
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     paths, options = [_path(name) for name in arguments[:split_at]], arguments[split_at:]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
-    given = given_options(kind, _help_values(kind, content), options, f"{program} [FILE.toml ...]")
+    in_pipeline = {} if content else values_in_pipeline(kind)
+    given = given_options(kind, _help_values(kind, content), in_pipeline, options, f"{program} [FILE.toml ...]")
     if _is_pipeline(kind, content):
         given = {STAGES.get(kind, CHECKPOINTS): given} if given else {}
     try:
@@ -123,6 +123,11 @@ def _help_values(kind: type, content: Table) -> Mapping[str, Any]:
     if issubclass(kind, ResolvedPipeline):
         return {key: value for key, value in derived.items() if key not in BASE_KEYS or key in content}
     return derived.get(STAGES.get(kind, ""), {})
+
+
+def values_in_pipeline(kind: type) -> Table:
+    """Returns what a pipeline file with no keys but the base keys sets for a stage; nothing for another command."""
+    return stage_tables(PLACEHOLDER, {}).get(STAGES.get(kind, ""), {})
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
@@ -272,16 +277,7 @@ def _explained(kind: type, problems: Sequence[Any]) -> str:
 def _nearest(path: Sequence[str], kind: type) -> str | None:
     """Returns the key that was probably meant: the same key in a different section, or a similar one in its own."""
     *own, key = path
-    names = [name.rpartition(".") for name in _names(kind)]
+    names = [name.rpartition(".") for name, _ in named_fields(kind)]
     moved = [section + dot + last for section, dot, last in names if last in (key, RENAMED.get(key))]
     siblings = [last for section, _, last in names if fnmatch(".".join(own), section.replace(OWN_NAME, "*"))]
     return next(iter(moved + difflib.get_close_matches(key, siblings, n=1, cutoff=0.5)), None)
-
-
-def _names(kind: Any, prefix: str = "") -> Iterator[str]:
-    """Yields the dotted name of every setting; those of several tables once: recipe.sources.files, arms.NAME.model."""
-    for item in fields(kind):
-        yield f"{prefix}{item.name}"
-        for part in sections(item):
-            own_name = f"{OWN_NAME}." if get_origin(item.type) is dict else ""
-            yield from _names(part, f"{prefix}{item.name}.{own_name}")

@@ -18,18 +18,22 @@ from longmlm.settings.secrets import without_secrets
 from longmlm.settings.tables import Table, without_empty_tables
 
 TYRO_ERROR = 2  # exit code of tyro for arguments that cannot be used
+OWN_NAME = "NAME"  # stands for a name of the user's in a dotted name
 WORDS = {int: "a whole number", float: "a number", str: "a text"}
 TYPING: Any = typing  # types made at run time have no static form
 
 
-def given_options(kind: type, shown: Mapping[str, Any], arguments: Sequence[str], usage: str) -> Table:
-    """Returns only the settings that the options set, as a TOML table; --help shows `shown` as the defaults.
+def given_options(
+    kind: type, shown: Mapping[str, Any], in_pipeline: Mapping[str, Any], arguments: Sequence[str], usage: str
+) -> Table:
+    """Returns only the settings that the options set, as a TOML table.
 
-    Raises ConfigError with the name of the option.
+    --help shows `shown` as the defaults, and the values of `in_pipeline` that differ. Raises ConfigError with the name
+    of the option.
     """
     import tyro
 
-    errors, options = io.StringIO(), _options(kind, shown)
+    errors, options = io.StringIO(), _options(kind, shown, in_pipeline)
     try:
         with contextlib.redirect_stderr(errors):
             given = tyro.cli(options, args=arguments, prog=usage, description=inspect.getdoc(kind))
@@ -47,6 +51,15 @@ def sections(item: Field) -> Iterator[type]:
     yield from (part for part in types if isinstance(part, type) and is_dataclass(part))
 
 
+def named_fields(kind: Any, prefix: str = "") -> Iterator[tuple[str, Field]]:
+    """Yields every setting and section with its dotted name; those of several tables once, as recipe.sources.files."""
+    for item in fields(kind):
+        yield f"{prefix}{item.name}", item
+        for part in sections(item):
+            own_name = f"{OWN_NAME}." if get_origin(item.type) is dict else ""
+            yield from named_fields(part, f"{prefix}{item.name}.{own_name}")
+
+
 def explanations(kind: type) -> dict[str, str]:
     """Returns the docstring below each field of a dataclass and of its bases."""
     docstrings: dict[str, str] = {}
@@ -60,24 +73,26 @@ def explanations(kind: type) -> dict[str, str]:
     return docstrings
 
 
-def _options(kind: type, shown: Mapping[str, Any]) -> Any:
+def _options(kind: type, shown: Mapping[str, Any], in_pipeline: Mapping[str, Any]) -> Any:
     """Returns a TypedDict of optional keys, so that tyro returns only the options that were given."""
     import tyro
 
     texts, options = explanations(kind), {}
     for item in fields(kind):
-        section, value = next(sections(item), None), shown.get(item.name)
+        section, value, derived = next(sections(item), None), shown.get(item.name), in_pipeline.get(item.name)
         if get_origin(item.type) is dict:  # tables with names of the user's: only files have them
             continue
         if section is None:
-            described: Any = tyro.conf.arg(help=texts.get(item.name, ""), help_behavior_hint=_hint(item, shown))
+            hint = _hint(item, shown, derived)
+            described: Any = tyro.conf.arg(help=texts.get(item.name, ""), help_behavior_hint=hint)
             options[item.name] = TYPING.Annotated[item.type, described]
         elif get_origin(item.type) is tuple:
             tables = value if isinstance(value, list) and value else [{}]
-            by_index = {str(index): _options(section, table) for index, table in enumerate(tables)}
+            by_index = {str(index): _options(section, table, {}) for index, table in enumerate(tables)}
             options[item.name] = _typed_dict(item.name, by_index)
         else:
-            options[item.name] = _options(section, value if isinstance(value, Mapping) else {})
+            inner = (table if isinstance(table, Mapping) else {} for table in (value, derived))
+            options[item.name] = _options(section, *inner)
     return _typed_dict(kind.__name__, options, kind.__doc__)
 
 
@@ -87,14 +102,22 @@ def _typed_dict(name: str, keys: Table, doc: str | None = None) -> Any:
     return kind
 
 
-def _hint(item: Field, shown: Mapping[str, Any]) -> str:
-    default = item.default if item.default_factory is MISSING else item.default_factory()
-    value = without_secrets({item.name: shown.get(item.name, default)})[item.name]
+def default_of(item: Field) -> Any:
+    """Returns the default of a setting; MISSING if it is required."""
+    return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def _hint(item: Field, shown: Mapping[str, Any], derived: Any) -> str:
+    value = without_secrets({item.name: shown.get(item.name, default_of(item))})[item.name]
     if value is MISSING:
         return "(required)"
-    if value in (None, "", (), []):
-        return "(optional)"
-    return f"(default: {' '.join(map(str, value)) if isinstance(value, list | tuple) else value})"
+    pipeline = f"in a pipeline file: {_words(derived)}" if derived not in (None, value) else ""
+    parts = ["optional" if value in (None, "", (), []) else f"default: {_words(value)}", pipeline]
+    return f"({'; '.join(filter(None, parts))})"
+
+
+def _words(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _names(options: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
