@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from setup import RELATIVE, description
 from tests.support.pages import Page
 
 MEASURED = re.compile(r"\d+\.\d+ ± \d+\.\d+")
@@ -74,3 +75,19 @@ def test_languages_give_the_same_numbers(english: Page, chinese: Page) -> None:
 
 def _numbers(text: str) -> list[str]:
     return re.findall(r"\d[\d.,]*\d|\d", re.sub(r"\]\([^)]*\)", "]", text))
+
+
+@pytest.mark.parametrize("repository", [None, "https://code.example/longmlm"])
+def test_a_package_index_gets_the_text_without_a_link_that_leads_nowhere(
+    english: Page, tmp_path: Path, repository: str | None
+) -> None:
+    (tmp_path / "page.md").write_text(description(english.text, repository), encoding="utf-8")
+    links = Page(tmp_path / "page.md").links
+    relative = [link for link in english.links if not link.startswith("https://")]
+    assert len(relative) > 20
+    assert all(link.startswith("https://") for link in links)
+    assert len(links) == len(english.links) - (0 if repository else len(relative))
+    if repository:
+        assert f"{repository}/blob/HEAD/docs/method.md#sliding-window-attention" in links
+        assert f"{repository}/raw/HEAD/docs/pictures/minilm-1536.svg" in links
+    assert RELATIVE.search(english.text) and not RELATIVE.search(description(english.text, repository))

@@ -23,6 +23,7 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.cli import STAGES
 from longmlm.folders import verify
 from longmlm.settings.pipeline import SHIPPED
+from setup import description
 from tests.support.launching import ROOT
 from tests.support.tiny import demo_texts, tiny_folder
 
@@ -123,7 +124,9 @@ def test_the_metadata_is_complete(installed: Installed) -> None:
     about, project = metadata_of(installed.wheel), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert about["Requires-Python"] == "<3.14,>=3.11" and about["License-Expression"] == "Apache-2.0"
     assert about["Description-Content-Type"] == "text/markdown"
-    assert about.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert about.get_payload() == description((ROOT / "README.md").read_text(encoding="utf-8"), None)
+    urls = dict(line.split(", ") for line in about.get_all("Project-URL"))
+    assert urls == project["urls"] and all(url.startswith("https://") for url in urls.values())
     assert "Operating System :: POSIX :: Linux" in about.get_all("Classifier")
     assert set(about.get_all("Provides-Extra")) == set(project["optional-dependencies"])
     assert about["Summary"] and about["Keywords"] and about["License-File"] == "LICENSE"
