@@ -101,7 +101,7 @@ def comment(name: str) -> str:
     lines = ["".join(f"{cell:>12}" for cell in cells).rstrip() for cells in rows]
     return "\n".join(
         [
-            "# Estimates for one GPU and the default recipe, not measured (docs/pipelines.md):",
+            "# Estimates for one GPU and the default recipe, not measured (documentation: Ready pipelines):",
             *(f"#{line}" for line in lines),
         ]
     )

@@ -24,14 +24,14 @@ PLACE = re.compile(r"([\d,]+) tokens, dropout ([\d.]+)")
 HEAD = """\
 # Performance
 
-Each figure comes from a script in `benchmarks/` that runs longmlm and a peer in turn, each in a fresh process; it is
-the median over the rounds. The peer is another library unless a section says otherwise. *Ratio* is longmlm's figure
-divided by the peer's (for times, the inverse), so above 1 is better. *Aim* is our target for the ratio. Two sections
-compare an estimate (in the column *longmlm*) with its measurement (*peer*): there 1 is ideal, and the target is met
-within 15 % (memory) or a factor of 1.5 (speed). *Memory* is the peak resident memory of the largest process, longmlm's
-and the peer's. `make bench` runs all scripts, `make bench QUICK=1` runs smaller versions in minutes, and `python
-docs/scripts/performance.py` makes this page from the results. `benchmarks/gpu.sh` measures a GPU in ten minutes; it has
-not been run, since no GPU was available.
+Each figure comes from a script in `benchmarks/` of a clone. The script runs longmlm and a peer in turn, each in a
+fresh process; the figure is the median over the rounds. The peer is another library unless a section says otherwise.
+*Ratio* is longmlm's figure divided by the peer's (for times, the inverse), so above 1 is better. *Aim* is our target
+for the ratio. Two sections compare an estimate (in the column *longmlm*) with its measurement (*peer*): there 1 is
+ideal, and the target is met within 15 % (memory) or a factor of 1.5 (speed). *Memory* is the peak resident memory of
+the largest process, longmlm's and the peer's. `make bench` runs all scripts, `make bench QUICK=1` runs smaller
+versions in minutes, and `python docs/scripts/performance.py` makes this page from the results. `benchmarks/gpu.sh`
+measures a GPU in ten minutes; it has not been run, since no GPU was available.
 """
 TEXTS = {
     "training step": "Masks, forward and backward pass, clipping and AdamW on random rows. The peer is "

@@ -1,6 +1,6 @@
 """Extends masked language models to longer inputs: the functions `extend`, `pack`, `mask`, `evaluate` and `export`.
 
-They are imported on first use, so that `import longmlm` takes no time and changes nothing. docs/api.md describes them.
+They are imported on first use, so that `import longmlm` takes no time and changes nothing.
 """
 
 from typing import TYPE_CHECKING

@@ -86,7 +86,7 @@ def extend(
     The new position embeddings are a start for training. "fitted" makes positions attend to their neighbours as trained
     ones do, and changes the n trained embeddings too, unless keep_first_block is set. "hierarchical" keeps them, so
     that texts of up to n tokens get the same logits as before; that of position i*n + j is
-    p[j] + alpha / (1 - alpha) * (p[i] - p[0]). docs/method.md lists the other initialisations. `alpha` applies to
+    p[j] + alpha / (1 - alpha) * (p[i] - p[0]). The documentation (The method) explains the others. `alpha` applies to
     "hierarchical" and "spaced"; `stretched`, a longmlm.settings.extend.Stretched, to "fitted" and "stretched".
 
     Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be

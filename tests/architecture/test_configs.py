@@ -1,4 +1,4 @@
-"""Accelerate accepts every file of configs/, and run every shipped pipeline, alone and with every overlay."""
+"""Accelerate accepts every launch that is shipped, and run every shipped pipeline, alone and with every overlay."""
 
 import re
 import tomllib
@@ -10,21 +10,22 @@ from accelerate.commands.config.config_args import load_config_from_file
 from longmlm.config import BASE_KEYS, parse
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.downstream import DownstreamConfig
-from longmlm.settings.pipeline import PACKAGE, SHIPPED, ResolvedPipeline
+from longmlm.settings.pipeline import LAUNCHES, PACKAGE, SHIPPED, ResolvedPipeline
 from longmlm.trials.downstream_planned import num_trials
 from longmlm.trials.planned import planned_trial
 
 COMPARISONS = Path(__file__).parents[2] / "docs" / "experiments" / "compare"
 TASKS = COMPARISONS.parent / "downstream"
-CONFIGS = Path(__file__).parents[2] / "configs"
-YAMLS = sorted(path.name for path in CONFIGS.glob("accelerate/*.yaml"))
+CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
+YAMLS = sorted(path.name for path in LAUNCHES.glob("*.yaml"))
 TABLES = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("*.toml"))}
 PIPELINES = [name for name, table in TABLES.items() if "output" in table]
 
 
 @pytest.mark.parametrize("name", YAMLS)
 def test_accelerate_loads(name: str) -> None:
-    assert load_config_from_file(str(CONFIGS / "accelerate" / name)).num_processes >= 1
+    assert load_config_from_file(str(LAUNCHES / name)).num_processes >= 1
+    assert (CONFIGS / name).samefile(LAUNCHES / name)  # where a clone had them
 
 
 @pytest.mark.parametrize("name", PIPELINES)

@@ -83,7 +83,7 @@ BF16 = "distributed_type: 'NO'\nnum_processes: 1\nmixed_precision: bf16\n"
 @pytest.mark.parametrize(
     ("yaml", "options", "named"),
     [
-        (FSDP, [], "distributed_type = FSDP in {file} is not supported: use configs/accelerate/zero-3.yaml"),
+        (FSDP, [], "distributed_type = FSDP in {file} is not supported: use {launches}/zero-3.yaml"),
         pytest.param(BF16, [], "mixed_precision = bf16 in {file} is not supported: remove it", marks=pytest.mark.slow),
         pytest.param("", ["--dynamo_backend", "eager"], "--dynamo_backend = eager on acc", marks=pytest.mark.slow),
         ("", [], "ACCELERATE_GRADIENT_ACCUMULATION_STEPS = 4 in the environment is not supported"),
@@ -100,7 +100,7 @@ def test_a_launch_that_sets_what_the_run_would_not_follow_is_refused_in_one_line
     launcher = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), *options)
     code, output = run_to_end(settings, tmp_path, launcher)
     [error] = errors_in(output)
-    assert code != 0 and named.format(file=file) in error
+    assert code != 0 and named.format(file=file, launches=LAUNCHES) in error
     assert not Path(settings.run).exists()
 
 

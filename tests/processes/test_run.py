@@ -42,7 +42,6 @@ allow_unrecovered = true
 license = "mit"
 """
 ENDLESS = ("--pretrain.recipe.num-steps", "100000", "--pretrain.runtime.save-every-steps", "100000")
-ONE_PROCESS = "accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def assert_changes_are_refused_or_followed(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "launch"),
-    [(signal.SIGINT, ()), pytest.param(signal.SIGTERM, ("--launch", ONE_PROCESS), marks=pytest.mark.slow)],
+    [(signal.SIGINT, ()), pytest.param(signal.SIGTERM, ("--launch", "single"), marks=pytest.mark.slow)],
 )
 def test_a_signal_is_passed_on_and_the_same_command_resumes(folder: Path, number: signal.Signals, launch) -> None:
     run = folder / "out" / "run"

@@ -22,12 +22,17 @@ from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.run import RunSummary
 from longmlm.cli import STAGES
 from longmlm.folders import verify
+from longmlm.pipeline_files import pipeline_file
 from longmlm.settings.pipeline import SHIPPED
 from setup import description
 from tests.support.launching import ROOT
+from tests.support.pages import pages_of
 from tests.support.tiny import demo_texts, tiny_folder
 
 LARGEST_BYTES = 14_000_000  # of the wheel: nearly all is the model and the texts of the demo
+FOLDERS = ".ci|benchmarks|configs|deploy|docker|docs|examples|pipelines|src|tests"
+IN_CLONE = re.compile(rf"(?<![\w./-])((?:{FOLDERS})/(?!\*)[\w./-]*\w|pretrain\.py)")
+FOR_DEVELOPERS = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "decisions", "experiments"}
 EXTRAS = re.compile(r"longmlm\[([\w,-]+)\]")
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 NO_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.py[cod]")
@@ -115,9 +120,39 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: I
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         assert packed == set(files)
         assert all(archive.read(name) == path.read_bytes() for name, path in files.items())
-    for needed in ("py.typed", "bundled/roberta-mini/model.safetensors", "pipelines/demo.toml"):
+    for needed in ("py.typed", "bundled/roberta-mini/model.safetensors", "pipelines/demo.toml", "launches/zero-2.yaml"):
         assert f"longmlm/{needed}" in packed
     assert installed.wheel.stat().st_size < LARGEST_BYTES
+
+
+def test_what_the_package_names_is_in_the_wheel(installed: Installed) -> None:
+    """Its messages, help, comments and the file of init; what needs a clone says so in the same sentence."""
+    package = ROOT / "src" / "longmlm"
+    files = (path for path in package.rglob("*") if path.suffix in (".py", ".toml", ".yaml", ".html", ".md"))
+    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    lines += pipeline_file(["--model", "m", "--corpus", "text.jsonl", "--length", "1024"]).splitlines()
+    with zipfile.ZipFile(installed.wheel) as archive:
+        packed = archive.namelist()
+    needed = {(path, line) for line in lines if "clone" not in line for path in IN_CLONE.findall(line)}
+    assert any(IN_CLONE.search(line) for line in lines)
+    assert [line for path, line in needed if not _is_packed(path, packed)] == []
+
+
+def test_a_page_that_names_what_is_not_in_the_wheel_says_that_it_is_in_a_clone(installed: Installed) -> None:
+    pages = [page for page in pages_of(ROOT) if not {*page.path.parts, page.path.name} & FOR_DEVELOPERS]
+    with zipfile.ZipFile(installed.wheel) as archive:
+        packed = archive.namelist()
+    texts = {page.path.name: re.sub(r"\]\([^)]*\)", "]", page.text) for page in pages}  # links are of the site
+    naming = {
+        name: [path for path in IN_CLONE.findall(text) if not _is_packed(path, packed)] for name, text in texts.items()
+    }
+    assert sum(map(bool, naming.values())) > 3
+    assert [name for name, paths in naming.items() if paths and "clone" not in texts[name]] == []
+
+
+def _is_packed(path: str, packed: list[str]) -> bool:
+    name = path.removeprefix("src/")
+    return name != path and any(file == name or file.startswith(f"{name}/") for file in packed)
 
 
 def test_the_metadata_is_complete(installed: Installed) -> None:

@@ -131,8 +131,11 @@ def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--launch", "acelerate launch"), "there is no program acelerate"),
-        (("--launch", "accelerate 'launch"), "is no command: No closing quotation"),
+        (("--launch", "acelerate launch"), "there is no program 'acelerate'"),
+        (
+            ("--launch", "accelerate launch --config_file gone/zero-2.yaml"),
+            "launch = 'zero-2' takes the one of longmlm",
+        ),
         (("--pretrain.dry-run",), "use longmlm pretrain FILE --dry-run"),
         (("--no-extension", "--pretrain.runtime.stop-when-recovered"), "is for a long model, and extension = false"),
     ],

@@ -1,8 +1,8 @@
 """The parts of a masked language model: the only module that knows where each family keeps its modules.
 
 To add a family, add its `model_type` in families.py: to LearnedFamily if it has a learned position table, otherwise to
-OtherFamily. Add a case to `parts_of` here. Then describe a tiny tokenizer and config of the family in
-tests/support/families.py: all tests in tests/model run on it.
+OtherFamily. Add a case to `parts_of` here. Then describe a tiny tokenizer and config of the family for
+the tests (tests/support/families.py in a clone): all tests of models run on it.
 """
 
 from collections.abc import Callable

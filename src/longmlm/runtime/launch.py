@@ -20,6 +20,7 @@ from transformers.integrations import unset_hf_deepspeed_config
 from longmlm.errors import TrainingError
 from longmlm.processes import check_num_processes, end_with_parent
 from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
+from longmlm.settings.pipeline import LAUNCHES
 from longmlm.settings.pretrain import ComputePrecision
 
 _open_stores: list[TCPStore] = []  # a store closes when nothing refers to it
@@ -67,12 +68,12 @@ def _check_num_processes(actual: int, required: int | None) -> None:
     if actual != started:
         raise TrainingError(
             f"{started} processes were started, but each of them counts {actual}: start them with "
-            "`accelerate launch --config_file configs/accelerate/...yaml`"
+            f"`accelerate launch --config_file FILE`, with a file of {LAUNCHES}"
         )
     if actual < requested:
         raise TrainingError(
-            f"accelerate launch was to start {requested} processes and started only {actual}: use a config from "
-            "configs/accelerate, because distributed_type decides how many are started"
+            f"accelerate launch was to start {requested} processes and started only {actual}: use a file of "
+            f"{LAUNCHES}, because distributed_type decides how many are started"
         )
     check_num_processes(actual, required)
 

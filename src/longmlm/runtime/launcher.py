@@ -16,6 +16,7 @@ from accelerate.commands.config import default_config_file, load_config_from_fil
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.errors import TrainingError
+from longmlm.settings.pipeline import LAUNCHES
 from longmlm.settings.pretrain import ComputePrecision
 
 LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
@@ -30,7 +31,7 @@ PROCESSES = (  # settings that start processes, choose their devices and show th
 )  # fmt: skip
 DEEPSPEED = ("deepspeed_*", "gradient_*", "offload_*", "zero_stage", "zero3_save_16bit_model")
 
-ZERO_3 = "use configs/accelerate/zero-3.yaml, which partitions the parameters as well"
+ZERO_3 = f"use {LAUNCHES / 'zero-3.yaml'}, which partitions the parameters as well"
 REMOVE = "remove it"
 
 
@@ -70,7 +71,7 @@ def check_launch_settings(precision: ComputePrecision) -> None:
 
 def _rules(precision: ComputePrecision, has_gpu: bool, has_deepspeed: bool) -> tuple[Rule, ...]:
     """Returns the rules; the first that matches applies."""
-    zero = "launch with DeepSpeed (one of configs/accelerate/zero-*.yaml), or remove it"
+    zero = f"launch with DeepSpeed (one of {LAUNCHES / 'zero-*.yaml'}), or remove it"
     accumulation = "remove it; recipe.batch_tokens and runtime.rows_per_micro_batch decide it"
     to_cpu = "to train on the CPU of a machine with a GPU, set CUDA_VISIBLE_DEVICES= as well"
     clipping = "remove it and set recipe.max_gradient_norm"

@@ -67,8 +67,8 @@ class ExtendRecipe(Stretched):
     add_tokens: str | None = None
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "fitted"
-    """How the position table is extended (docs/method.md); interpolate, stretched and fitted change trained rows. A
-    pipeline with attention_window has tile by default, one with mode = generated hierarchical."""
+    """How the position table is extended (documentation: The method); interpolate, stretched and fitted change trained
+    rows. A pipeline with attention_window has tile by default, one with mode = generated hierarchical."""
     alpha: float = 0.4
     """Only for hierarchical and spaced: weight of the block; the offset within it has weight 1 - alpha."""
     mode: PositionMode = "materialized"

@@ -14,6 +14,7 @@ from longmlm.settings.tables import Table, merged, table_at, with_arrays
 
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "pipelines"
+LAUNCHES = PACKAGE / "launches"  # Accelerate's YAML files
 BUNDLED = "bundled:"
 OUTPUT_SETTINGS = (  # stage, the setting that holds its output path, the default folder name
     ("prepare", "output", "rows"),
@@ -50,7 +51,8 @@ class Pipeline:
     """Extend the model before training. If false, pretraining continues at a length that the model already has, and the
     extend stage runs only to add tokens (add_tokens in [extend.recipe])."""
     launch: str | None = None
-    """Command that starts training in several processes, such as accelerate launch --config_file ddp.yaml."""
+    """How training is started in several processes: ddp, zero-2 or another launch that comes with longmlm, with options
+    of accelerate launch after it, as in "zero-2 --num_processes 4"; or a command, such as accelerate launch."""
     until: StageName = "release"
     """The last stage to run."""
 

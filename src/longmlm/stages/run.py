@@ -8,8 +8,6 @@ OUTPUT/
 """
 
 import os
-import shlex
-import shutil
 import signal
 import sys
 import time
@@ -36,6 +34,7 @@ from longmlm.progress import is_terminal
 from longmlm.reports.model_card import licence_of
 from longmlm.reports.outcome import summary
 from longmlm.runtime.children import run_child
+from longmlm.runtime.launch_command import launch_command, search_path
 from longmlm.runtime.signals import stopped_by
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
@@ -91,12 +90,8 @@ def check_runnable(config: ResolvedPipeline) -> None:
         raise ConfigError("pretrain.runtime.stop_when_recovered is for a long model, and extension = false: remove it")
     if "release" in config.stages:
         check_licence(config)
-    try:
-        words = shlex.split(config.launch or "")
-    except ValueError as error:
-        raise ConfigError(f"launch = {config.launch!r} is no command: {error}") from None
-    if words and shutil.which(words[0], path=search_path()) is None:
-        raise ConfigError(f"launch: there is no program {words[0]}: name one, such as accelerate launch")
+    if config.launch is not None:
+        launch_command(config.launch)
 
 
 def check_licence(config: ResolvedPipeline) -> None:
@@ -108,11 +103,6 @@ def check_licence(config: ResolvedPipeline) -> None:
             licence_of(None, Provenance(started_from=source))
         except ReleaseError as error:
             raise ConfigError(f'{error} in [release.card], or until = "pretrain"') from None
-
-
-def search_path() -> str:
-    """Returns PATH with the folder of this Python before it, where accelerate is."""
-    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def check_results(config: ResolvedPipeline) -> None:
@@ -240,8 +230,8 @@ def is_trained(stage: PretrainConfig) -> bool:
 def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
     """Runs a stage to its end; exits with its code if it fails, and with 128 + the signal that stopped it."""
     command = [sys.executable, "-P", "-m", "longmlm", name]  # -P: no module comes from the current folder
-    if name == "pretrain" and config.launch:
-        command = [*shlex.split(config.launch), "-m", "longmlm.stages.pretrain"]
+    if name == "pretrain" and config.launch is not None:
+        command = [*launch_command(config.launch), "-m", "longmlm.stages.pretrain"]
     environment = {**os.environ, "PATH": search_path(), **secret_of(config.stages[name])}
     lines = time_left_lines(config, name, label)
     code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE)], environment, lines)

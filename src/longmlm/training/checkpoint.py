@@ -27,6 +27,7 @@ from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import generator_states, restore_generators
 from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
+from longmlm.settings.pipeline import LAUNCHES
 from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
 from longmlm.settings.tables import leaves
 from longmlm.training.backend import Backend, OptimizerState
@@ -180,7 +181,7 @@ def check_scaling(precision: ComputePrecision, has_deepspeed: bool) -> None:
     if precision == "fp16" and has_deepspeed:
         raise TrainingError(
             "recipe.precision is fp16, which DeepSpeed's backend does not support: choose bf16 or no, or launch with "
-            "configs/accelerate/ddp.yaml"
+            f"{LAUNCHES / 'ddp.yaml'}"
         )
 
 

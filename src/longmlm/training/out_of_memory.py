@@ -23,6 +23,7 @@ from longmlm.progress import dated_line
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import generator_states, restore_generators
 from longmlm.runtime.memory import is_out_of_memory
+from longmlm.settings.pipeline import LAUNCHES
 from longmlm.training.micro_batch import remedy_for_one_row
 from longmlm.training.run import Run, Task
 
@@ -39,7 +40,7 @@ def unrepeatable_update(step: int) -> Iterator[None]:
             raise
         raise TrainingError(
             f"out of memory in the update of step {step}, after its gradients were computed: free some memory, or use "
-            f"configs/accelerate/zero-2.yaml on several GPUs; {RESUME}"
+            f"{LAUNCHES / 'zero-2.yaml'} on several GPUs; {RESUME}"
         ) from error
 
 

@@ -1,0 +1,43 @@
+"""The command that starts training in several processes, from the setting `launch` of a pipeline."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from longmlm.errors import ConfigError
+from longmlm.settings.pipeline import LAUNCHES
+
+CONFIG_FILE = ("--config_file", "--config-file")  # of accelerate launch
+
+
+def launch_command(launch: str) -> list[str]:
+    """Returns the words of a launch; the name of a shipped YAML file, with options after it, stands for its command.
+
+    Raises ConfigError for a program or a YAML file that does not exist.
+    """
+    try:
+        words = shlex.split(launch)
+    except ValueError as error:
+        raise ConfigError(f"launch = {launch!r} is no command: {error}") from None
+    names = sorted(path.stem for path in LAUNCHES.glob("*.yaml"))
+    if words and words[0] in names:
+        words = ["accelerate", "launch", "--config_file", str(LAUNCHES / f"{words[0]}.yaml"), *words[1:]]
+    if not words or shutil.which(words[0], path=search_path()) is None:
+        raise ConfigError(
+            f"launch = {launch!r}: there is no program {words[0] if words else ''!r}: name one, such as accelerate "
+            f"launch, or a launch that comes with longmlm: {', '.join(names)}"
+        )
+    for at, word in enumerate(words):
+        option, _, value = word.partition("=")
+        file = value or "".join(words[at + 1 : at + 2])
+        if option in CONFIG_FILE and not Path(file).is_file():
+            shipped = f"; launch = {Path(file).stem!r} takes the one of longmlm" if Path(file).stem in names else ""
+            raise ConfigError(f"launch: there is no file {file}: check its path{shipped}")
+    return words
+
+
+def search_path() -> str:
+    """Returns PATH with the folder of this Python before it, where accelerate is."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"

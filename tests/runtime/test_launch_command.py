@@ -1,0 +1,48 @@
+"""A launch is named: a YAML file of longmlm by its name, or a command whose program and file exist."""
+
+from pathlib import Path
+
+import pytest
+from accelerate.commands.launch import launch_command_parser
+
+from longmlm.errors import ConfigError
+from longmlm.runtime.launch_command import launch_command
+from longmlm.settings.pipeline import LAUNCHES
+
+NAMES = sorted(path.stem for path in LAUNCHES.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_stands_for_accelerate_with_the_shipped_file(name: str) -> None:
+    assert launch_command(name)[:2] == ["accelerate", "launch"]
+    words = [*launch_command(f"{name} --num_processes 4")[2:], "-m", "longmlm.stages.pretrain", "pipeline.toml"]
+    options = launch_command_parser().parse_args(words)
+    assert Path(options.config_file) == LAUNCHES / f"{name}.yaml"
+    assert (options.num_processes, options.training_script) == (4, "longmlm.stages.pretrain")
+
+
+def test_a_command_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "my own.yaml").touch()
+    words = ["accelerate", "launch", "--config_file", str(tmp_path / "my own.yaml"), "--num_processes", "2"]
+    assert launch_command(f"accelerate launch --config_file '{tmp_path}/my own.yaml' --num_processes 2") == words
+    assert launch_command(f"accelerate launch '--config_file={tmp_path}/my own.yaml'")[2:] == [
+        f"--config_file={tmp_path}/my own.yaml"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("launch", "parts"),
+    [
+        ("dpp", ["there is no program 'dpp'", "a launch that comes with longmlm", *NAMES]),
+        ("", ["there is no program ''"]),
+        ("accelerate launch --config_file gone/ddp.yaml", ["no file gone/ddp.yaml", "launch = 'ddp'"]),
+        ("accelerate launch --config-file=gone.yaml", ["there is no file gone.yaml: check its path"]),
+        ("accelerate launch --config_file", ["there is no file"]),
+        ("accelerate 'launch", ["is no command: No closing quotation"]),
+    ],
+)
+def test_a_launch_that_cannot_start_is_refused_in_one_line(launch: str, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        launch_command(launch)
+    assert "\n" not in str(raised.value)
+    assert [part for part in parts if part not in str(raised.value)] == []
