@@ -9,11 +9,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
 from longmlm.config import STAGES as PIPELINE_STAGES
-from longmlm.options import OWN_NAME, default_of, explanations, named_fields, sections
+from longmlm.options import OWN_NAME, explanations, named_fields, sections
 from longmlm.settings.compare import CompareSettings
 from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.pipeline import Pipeline, stage_tables
-from longmlm.settings.tables import Table, leaves, table_of
+from longmlm.settings.tables import Table, default_of, leaves, table_of
 
 PAGE = Path(__file__).parents[1] / "settings.md"
 HEAD = """\

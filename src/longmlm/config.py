@@ -1,17 +1,14 @@
 """Read the settings of a stage or a pipeline from TOML files and the command line; write them back as TOML."""
 
 import contextlib
-import difflib
 import errno
 import functools
-import json
 import os
 import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass, replace
-from fnmatch import fnmatch
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +16,10 @@ import tomli_w
 
 from longmlm.errors import ConfigError, UserError
 from longmlm.escaping import single_line
-from longmlm.options import OWN_NAME, given_options, named_fields, sections
+from longmlm.options import given_options, sections
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.pipeline import (
     SHIPPED,
     Pipeline,
@@ -32,13 +30,12 @@ from longmlm.settings.pipeline import (
 )
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
-from longmlm.settings.tables import Table, merged, with_arrays
+from longmlm.settings.tables import Table, merged
+from longmlm.validation import json_of, problem, validated
 
 Config = TypeVar("Config")
-RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
-OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
@@ -94,8 +91,11 @@ def parse(
 
 
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:
-    """Returns the pipeline that these tables describe; raises ConfigError with all errors in one line."""
-    return _resolved(ResolvedPipeline, tables)
+    """Returns the pipeline that these tables describe; raises ConfigError with all errors in one line.
+
+    Settings without effect are allowed: trials set some for every arm.
+    """
+    return _resolved(ResolvedPipeline, tables, allows_unused=True)
 
 
 def _with_secret(config: Any) -> Any:
@@ -131,10 +131,13 @@ def values_in_pipeline(kind: type) -> Table:
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
-    """Returns the settings from TOML files. Later files override earlier ones; arrays are replaced, not merged."""
+    """Returns the settings from TOML files. Later files override earlier ones; arrays are replaced, not merged.
+
+    Settings without effect are allowed: records of earlier runs may have some.
+    """
     content = functools.reduce(merged, map(_toml, paths), {})
     try:
-        return _resolved(kind, content)
+        return _resolved(kind, content, allows_unused=True)
     except ConfigError as error:
         raise ConfigError(f"{_names_of(paths)}: {error}") from None
 
@@ -179,19 +182,24 @@ def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:
     return kind in stages and bool((BASE_KEYS | set(STAGES.values())) - own & content.keys())
 
 
-def _resolved(kind: Any, content: Table) -> Any:
-    """Returns the settings of this kind, validated; raises ConfigError with all errors in one line."""
+def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
+    """Returns the settings of this kind, validated; raises ConfigError with all errors in one line.
+
+    A setting without effect is an error unless `allows_unused`.
+    """
     is_pipeline_command = issubclass(kind, ResolvedPipeline)
     if not (_is_pipeline(kind, content) or is_pipeline_command):
-        return _validated(kind, bundled_resolved(content), [])
+        return validated(kind, bundled_resolved(content), [], allows_unused)
     problems: list[Any] = []  # in pydantic's form
     checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
     derived = _derived(content, problems)
     if kind is ComparedPipeline:
+        if "tables" in content:
+            problems.append(problem("tables", "remove it: longmlm fills it in"))
         derived["tables"] = {key: value for key, value in content.items() if key not in COMPARE_KEYS}
-    pipeline = _validated(kind if is_pipeline_command else ResolvedPipeline, derived, problems)
+    pipeline = validated(kind if is_pipeline_command else ResolvedPipeline, derived, problems, allows_unused)
     if kind is CheckpointsConfig:
-        return _validated(kind, {"run": pipeline.pretrain.run, **checkpoints}, [])
+        return validated(kind, {"run": pipeline.pretrain.run, **checkpoints}, [])
     if is_pipeline_command:
         return pipeline
     config = getattr(pipeline, STAGES[kind])
@@ -207,45 +215,16 @@ def _derived(content: Table, problems: list[Any]) -> Table:
     base_table = {key: value for key, value in content.items() if key in BASE_KEYS}
     base = PLACEHOLDER
     try:
-        base = pydantic.TypeAdapter(Pipeline).validate_json(_json(base_table), strict=True)
+        base = pydantic.TypeAdapter(Pipeline).validate_json(json_of(base_table), strict=True)
     except pydantic.ValidationError as error:
         problems += error.errors(include_url=False)
         base_table = asdict(base)
     given = {key: value for key, value in content.items() if key not in BASE_KEYS}
+    problems += [problem(name, reason) for name, reason in base_keys_without_effect(base, given)]
     for stage, reason in absent_stages(base, given).items():
         if given.pop(stage, None):
-            problems.append({"type": "", "loc": (stage,), "msg": f"remove the table of this stage: {reason}"})
+            problems.append(problem(stage, f"remove the table of this stage: {reason}"))
     return {**base_table, **stage_tables(base, given)}
-
-
-def _validated(kind: Any, content: Table, problems: list[Any]) -> Any:
-    """Returns the settings of this kind; raises ConfigError with `problems` and every error in the content."""
-    import pydantic
-
-    config, text = None, _json(_with_sections(kind, content))
-    try:
-        config = pydantic.TypeAdapter(kind).validate_json(text, strict=True, extra="forbid")
-    except pydantic.ValidationError as error:
-        problems = [*problems, *error.errors(include_url=False)]
-    if problems:
-        raise ConfigError(_explained(kind, problems)) from None
-    return config
-
-
-def _with_sections(kind: Any, content: Mapping[str, Any]) -> Table:
-    """Returns the content with an empty table for each required section, so that errors name what that requires."""
-    filled = dict(content)
-    for item in fields(kind):
-        if item.default is MISSING and item.default_factory is MISSING and any(sections(item)):
-            table = filled.get(item.name, {})
-            is_section = is_dataclass(item.type) and isinstance(table, Mapping)
-            filled[item.name] = _with_sections(item.type, table) if is_section else table
-    return filled
-
-
-def _json(content: Table) -> str:
-    tables = {key: value if key in OVERLAID else with_arrays(value) for key, value in content.items()}
-    return json.dumps(tables, default=str)
 
 
 def present(value: Any) -> Any:
@@ -253,31 +232,3 @@ def present(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: present(item) for key, item in value.items() if item is not None}
     return [present(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _explained(kind: type, problems: Sequence[Any]) -> str:
-    """Returns all problems in one line, unknown keys first: one may be a misspelling of a missing key."""
-    lines = []
-    for problem in sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument"):
-        name = ".".join(str(part) for part in problem["loc"])
-        match problem["type"]:
-            case "unexpected_keyword_argument":
-                nearest = _nearest([part for part in problem["loc"] if isinstance(part, str)], kind)
-                lines.append(f"unknown key {name}" + (f", did you mean {nearest}?" if nearest else ""))
-            case "missing":
-                lines.append(f"{name} is missing")
-            case "tuple_type" | "list_type" if isinstance(problem["input"], bool | int | float | str):
-                lines.append(f"{name}: a list is needed, as in [{json.dumps(problem['input'])}]")
-            case _:
-                message = problem["msg"].removeprefix("Value error, ")
-                lines.append(f"{name}: {message}" if name else message)
-    return "; ".join(lines)
-
-
-def _nearest(path: Sequence[str], kind: type) -> str | None:
-    """Returns the key that was probably meant: the same key in a different section, or a similar one in its own."""
-    *own, key = path
-    names = [name.rpartition(".") for name, _ in named_fields(kind)]
-    moved = [section + dot + last for section, dot, last in names if last in (key, RENAMED.get(key))]
-    siblings = [last for section, _, last in names if fnmatch(".".join(own), section.replace(OWN_NAME, "*"))]
-    return next(iter(moved + difflib.get_close_matches(key, siblings, n=1, cutoff=0.5)), None)

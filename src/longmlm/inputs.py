@@ -13,12 +13,12 @@ from longmlm.artifacts.evaluation import evaluation_in
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
 from longmlm.data.corpus import check_splits, plan_slices
-from longmlm.data.files import COMPRESSED, files_of
+from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
-from longmlm.errors import FolderError
+from longmlm.errors import DataError, FolderError
 from longmlm.folders import check_absent
-from longmlm.hubs.datasets import rows_on_hub
+from longmlm.hubs.datasets import SAVED, rows_on_hub
 from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
 from longmlm.hubs.publish import check_can_publish
 from longmlm.model.families import check_architecture, num_usable_positions
@@ -27,18 +27,19 @@ from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.reports.evaluation import check_output
-from longmlm.settings.downstream import DownstreamConfig
+from longmlm.settings.downstream import DownstreamConfig, LabelledData
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.plan import PlanConfig
-from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
 from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints
 from longmlm.training.tracker import check_installed
 
+TEXT_FIELD = Source.__dataclass_fields__["text_field"].default
 QUICKLY_READ_BYTES = 4_000_000  # larger corpora are not read for their splits; this much takes hundredths of a second
 
 
@@ -97,7 +98,24 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
         tokenizer_folder(config.recipe.tokenizer)
     for source in config.recipe.sources:
         check_language(source.language)
-        files_of(source.files)
+        _check_effects(source, files_of(source.files))
+
+
+def _check_effects(data: Source | LabelledData, files: Collection[Path]) -> None:
+    """Raises DataError for a setting that does not apply to these files, or to this dataset."""
+    kinds, folder = {kind_of(file) for file in files}, Path(data.dataset or "")
+    if data.delimiter is not None and ".csv" not in kinds:
+        raise DataError(f"delimiter has no effect, since files has no .csv file ({', '.join(data.files)}): remove it")
+    if isinstance(data, Source) and kinds == {".txt"} and data.text_field != TEXT_FIELD:
+        raise DataError(
+            f"text_field = {data.text_field!r} has no effect, since files has only .txt files, whose whole text is a "
+            f"document ({', '.join(data.files)}): remove it"
+        )
+    if data.dataset and folder.is_dir():
+        is_saved = any((folder / name).is_file() for name in SAVED)
+        unused = {"revision": data.revision, "subset": data.subset if is_saved else None}
+        for name in (name for name, value in unused.items() if value):
+            raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
 
 
 def _check_splits(config: PrepareConfig) -> None:
@@ -128,7 +146,7 @@ def _check_downstream(config: DownstreamConfig) -> None:
         raise FolderError(f"{config.output} is a file: remove it or name another output")
     check_installed(config.tracking.tracker)
     data = config.task.data
-    files_of([*data.files, *data.dev_files, *data.test_files])
+    _check_effects(data, files_of([*data.files, *data.dev_files, *data.test_files]))
     for arm in config.arms.values():
         if arm.model is None:
             check_sklearn_installed()

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from longmlm.errors import ConfigError
 from longmlm.settings.secrets import without_secrets
-from longmlm.settings.tables import Table, without_empty_tables
+from longmlm.settings.tables import Table, default_of, without_empty_tables
 
 TYRO_ERROR = 2  # exit code of tyro for arguments that cannot be used
 OWN_NAME = "NAME"  # stands for a name of the user's in a dotted name
@@ -100,11 +100,6 @@ def _typed_dict(name: str, keys: Table, doc: str | None = None) -> Any:
     kind = TYPING.TypedDict(name, keys, total=False)
     kind.__doc__ = doc
     return kind
-
-
-def default_of(item: Field) -> Any:
-    """Returns the default of a setting; MISSING if it is required."""
-    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def _hint(item: Field, shown: Mapping[str, Any], derived: Any) -> str:

@@ -16,6 +16,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.labelled import read_labelled
+from longmlm.errors import DataError
 from longmlm.settings.downstream import LabelledData, LabelledTask
 from tests.support.labelled import Records, json_bytes, labelled, read, reasons
 
@@ -122,6 +123,9 @@ def test_a_field_says_which_split_and_which_group_a_document_is_of(tmp_path: Pat
     assert splits == ["train", "dev", "dev", "test", "train", "train", "dev"]
     assert [document.group for document in corpus.documents] == ["Poe", None, None, None, "Poe", None, None]
     assert reasons(corpus) == ["its 'part' is neither train, dev nor test"] * 2
+    data = LabelledData(files=(f"{tmp_path}/documents.jsonl",), split_field="part")
+    with pytest.raises(DataError, match="dev_fraction has no effect, since the data has development documents"):
+        read_labelled(LabelledTask(kind="classification", data=data, dev_fraction=0.3))
 
 
 def test_files_of_their_own_are_development_and_test_documents(tmp_path: Path) -> None:

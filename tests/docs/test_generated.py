@@ -10,10 +10,10 @@ import pytest
 from docs.scripts.pictures import DRAWN
 from docs.scripts.settings_reference import settings_page
 from longmlm.config import STAGES, parse
-from longmlm.options import default_of, named_fields, sections
+from longmlm.options import named_fields, sections
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.settings.tables import leaves
+from longmlm.settings.tables import default_of, leaves
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,11 @@ def test_a_head_that_deberta_reads_under_another_name_is_named(tmp_path: Path) -
     assert load_model(str(copy)).notes == ()
 
 
+def test_a_new_head_for_a_model_that_has_one_is_refused(copy: Path) -> None:
+    with pytest.raises(ModelError, match="has an MLM head, so new_head has no effect: remove new_head"):
+        load_model(str(copy), new_head=True)
+
+
 def test_new_head_is_allowed_noted_and_the_same_for_a_seed(copy: Path) -> None:
     encoder = AutoModel.from_pretrained(copy)
     (copy / "model.safetensors").unlink()

@@ -1,8 +1,10 @@
 """The settings of a trial: where it writes, what an arm may change, and what a control arm gets."""
 
+import re
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from longmlm.artifacts.comparison import Arm
 from longmlm.config import parse, resolved_pipeline, to_toml
@@ -79,7 +81,7 @@ def test_numbers_as_keys_are_merged_into_arrays() -> None:
 
 def test_a_trial_neither_publishes_nor_tracks_nor_stops_early() -> None:
     text = f"""{BASE}[prepare]
-publish = "folder:elsewhere"
+publish = "hf:owner/rows"
 public = true
 card.license = "cc0-1.0"
 [pretrain]
@@ -92,6 +94,42 @@ publish = "folder:release"
     trial = planned(text).pipeline
     assert (trial.prepare.publish, trial.prepare.public, trial.release.publish) == (None, False, None)
     assert trial.pretrain.tracking.tracker is None and not trial.pretrain.runtime.stop_when_recovered
+
+
+SEARCH = """[extend.recipe]
+initialisation = "tile"
+[pretrain.recipe]
+decay_steps = 9
+schedule = "constant-then-decay"
+[compare.arms.a]
+[compare.search.pretrain.recipe]
+schedule = ["linear", "constant-then-decay"]
+"""
+
+
+@pytest.mark.parametrize("schedule", ["linear", "constant-then-decay"])
+def test_the_file_of_a_trial_has_no_setting_without_effect(schedule: str) -> None:
+    """Such as the seed of a table without randomness: `longmlm run` would refuse it."""
+    trial = planned(BASE + SEARCH, **{"pretrain.recipe.schedule": schedule})
+    pipeline = parse(ResolvedPipeline, [written(Path(), "trial.toml", tomli_w.dumps(trial.tables))])
+    assert (pipeline.extend.recipe.seed, pipeline.pretrain.recipe.seed) == (0, 42)
+    assert pipeline.pretrain.recipe.decay_steps == (0 if schedule == "linear" else 9)
+    best = best_pipeline(settings(written(Path(), "mine.toml", BASE + SEARCH)), Arm(name="a", values={}, trials=()))
+    assert parse(ResolvedPipeline, [written(Path(), "best.toml", tomli_w.dumps(best))])
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        ("[compare.arms.a.release.card]\ntitle = 'T'\n", "release.card.title: it has no effect, since trials end with"),
+        ("[compare.arms.a.evaluate.recipe]\nprecision = 'no'\n", "evaluate.recipe.precision: it has no effect"),
+        ("[compare.arms.a.pretrain.recipe]\ndecay_steps = 3\n", "decay_steps: it has no effect with schedule"),
+        ("[compare.arms.a.pretrain.runtime]\nstop_when_recovered = true\n", "stop_when_recovered: remove it"),
+    ],
+)
+def test_a_setting_of_an_arm_that_changes_no_trial_is_refused(arm: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        planned(BASE + arm)
 
 
 def test_the_best_arm_keeps_its_own_rows_and_the_rest_of_the_pipeline() -> None:

@@ -20,6 +20,7 @@ from longmlm.errors import DataError
 from longmlm.hubs.datasets import commit_of
 from longmlm.settings.downstream import LabelledData, LabelledTask
 
+DEV_FRACTION = LabelledTask.__dataclass_fields__["dev_fraction"].default
 SIDES: tuple[GivenSplit, ...] = ("test", "dev", "train")  # a text that two sides have stays in the first
 
 
@@ -54,6 +55,8 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     if not records:
         raise DataError(f"no record is a labelled document{_summary(aside)}{_remedy(task, aside)}")
     given = _given_splits(task.data) | {record.document.split for record in records}
+    if "dev" in given and task.dev_fraction != DEV_FRACTION:
+        raise DataError("dev_fraction has no effect, since the data has development documents: remove dev_fraction")
     records = _kept(_separated(records), aside)
     has_list = task.kind == "classification" and any(record.has_list for record in records)
     _check_targets(task, records, aside)

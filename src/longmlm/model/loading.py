@@ -231,7 +231,7 @@ def _check_missing(
     info: dict[str, Any],  # transformers' loading info, which it does not document
     new_head: bool,
 ) -> list[str]:
-    """Returns a note about a new head; raises ModelError if other weights are missing or have a different shape."""
+    """Returns a note about a new head; raises ModelError if there is one already, or other weights do not fit."""
     if mismatched := sorted(str(key) for key, *_ in info["mismatched_keys"]):
         raise ModelError(f"{name}: {mismatched[0]} does not have the shape that config.json specifies")
     missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))
@@ -248,6 +248,8 @@ def _check_missing(
             f"{name} has no MLM head ({missing[0]} is missing): take a checkpoint that has one, or set new_head = true "
             "and train the new head at the base length first"
         )
+    if new_head and not missing:
+        raise ModelError(f"{name} has an MLM head, so new_head has no effect: remove new_head")
     return [f"{name} has no MLM head: a new, untrained one was made"] if missing else []
 
 

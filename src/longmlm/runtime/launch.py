@@ -35,8 +35,8 @@ def launch(
 ) -> Accelerator:
     """Returns the Accelerator of this launch.
 
-    Without a GPU the process gets `num_threads` threads, or else the OMP_NUM_THREADS that the user exported, or else an
-    equal share of the cores.
+    The process gets `num_threads` threads. By default, without a GPU, it gets the OMP_NUM_THREADS that the user
+    exported, or else an equal share of the cores.
 
     Raises TrainingError when the launch sets what a run in this precision would not follow, when the processes are not
     connected, when the launcher started fewer than requested, or when there are not `num_processes`.
@@ -57,7 +57,7 @@ def launch(
     if "ACCELERATE_MIXED_PRECISION" in os.environ:
         end_with_parent(signal.SIGTERM)  # `accelerate launch` with one process does not pass a signal on
     _check_num_processes(accelerator.num_processes, num_processes)
-    if is_cpu:
+    if is_cpu or num_threads:
         torch.set_num_threads(num_threads or exported_threads() or _fair_share_of_cores())
     return accelerator
 

@@ -30,6 +30,7 @@ FIXED = {  # what no arm may change, and no search
     "pretrain.rows": "trials are trained on the rows that prepare packs",
     "evaluate.rows": "trials are evaluated on the rows that prepare packs",
     "pretrain.dry_run": "trials train",
+    "pretrain.runtime.stop_when_recovered": "trials are trained to their last step",
 }
 
 

@@ -198,7 +198,7 @@ class FinetuneRuntime:
     rows_per_evaluation_batch: int | None = None
     """Documents per forward pass of an evaluation; by default as many as fit into free memory, at most 16."""
     num_threads: int | None = None
-    """CPU threads if there is no GPU; by default OMP_NUM_THREADS if it is exported, else all cores."""
+    """CPU threads; by default OMP_NUM_THREADS if it is exported or, without a GPU, all cores."""
     hang_seconds: float = 1800.0
     """Seconds without progress after which a trial fails."""
     activation_checkpointing: bool = False

@@ -119,7 +119,7 @@ class PretrainRuntime:
     num_processes: int | None = None
     """Expected number of ranks; a launch with a different number is refused. By default any number is accepted."""
     num_threads: int | None = None
-    """CPU threads per rank if there is no GPU; by default OMP_NUM_THREADS if it is exported, else an equal share of the
+    """CPU threads per rank; by default OMP_NUM_THREADS if it is exported or, without a GPU, an equal share of the
     cores."""
     hang_seconds: float = 1800.0
     """Seconds without progress after which a rank exits, because another rank must have hung."""

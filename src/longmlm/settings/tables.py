@@ -1,6 +1,7 @@
-"""Settings as nested tables, as read from TOML files and not yet validated."""
+"""Settings as nested tables, as read from TOML files and not yet validated; and their defaults."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field
 from typing import Any
 
 Table = dict[str, Any]
@@ -53,6 +54,20 @@ def table_of(name: str, value: object) -> Table:
     """Returns the table in which a dotted name has this value."""
     key, _, rest = name.partition(".")
     return {key: table_of(rest, value) if rest else value}
+
+
+def without(table: Table, name: str) -> Table:
+    """Returns the table without the setting with this dotted name."""
+    key, _, rest = name.partition(".")
+    inner = table.get(key)
+    if rest and isinstance(inner, dict):
+        return {**table, key: without(inner, rest)}
+    return {other: value for other, value in table.items() if other != key or rest}
+
+
+def default_of(item: Field) -> Any:
+    """Returns the default of a setting; MISSING if it is required."""
+    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

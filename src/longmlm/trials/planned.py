@@ -8,17 +8,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from longmlm.artifacts.comparison import Arm
 from longmlm.artifacts.trials import labels_of, trial_name
 from longmlm.config import resolved_pipeline
 from longmlm.errors import ConfigError
 from longmlm.settings.compare import NUM_STEPS, ComparedPipeline
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.effects import settings_without_effect
+from longmlm.settings.pipeline import ResolvedPipeline, StageName
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.results import result_of, result_settings
-from longmlm.settings.tables import Table, merged, table_at, table_of
+from longmlm.settings.tables import Table, leaves, merged, table_at, table_of, without
 
 FOLDER, TRIALS = "compare", "trials"
 TRIAL, LOG = "trial.toml", "log.txt"  # in the folder of a trial
@@ -28,7 +29,10 @@ DERIVED_FROM_LENGTH = (("prepare", "row_length"), ("extend", "num_positions"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTrial:
-    """A trial to run, in its own folder, with the pipeline that describes it, as tables and resolved."""
+    """A trial to run, in its own folder, with the pipeline that describes it, as tables and resolved.
+
+    The tables leave out what has no effect in the pipeline.
+    """
 
     arm: str
     values: dict[str, Any]
@@ -64,6 +68,7 @@ def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], se
     if tables.get("extension", True):
         tables = merged(tables, {"extend": recipe})
     resolved = _resolved(arm, tables)
+    _check_effects(config, arm, resolved)
     for name, stage in resolved.stages.items():
         if not result_of(stage).is_relative_to(folder):
             raise ConfigError(
@@ -72,9 +77,22 @@ def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], se
     if config.compare.until not in resolved.stages:
         raise ConfigError(f"arm {arm}: until = evaluate, but there is no base model with an MLM head to compare with")
     tables = merged(tables, rows_tables(config, resolved))
+    pipeline = _resolved(arm, tables)
     return PlannedTrial(
-        arm=arm, values=values, seed=seed, folder=folder, tables=tables, pipeline=_resolved(arm, tables)
+        arm=arm, values=values, seed=seed, folder=folder, tables=_used(tables, pipeline), pipeline=pipeline
     )
+
+
+def _check_effects(config: ComparedPipeline, arm: str, resolved: ResolvedPipeline) -> None:
+    """Raises ConfigError for a setting of an arm that changes none of its trials."""
+    unused = dict(settings_without_effect(resolved))
+    for name in dict(leaves(config.compare.arms[arm])):
+        if name in unused:
+            raise ConfigError(f"arm {arm}: {name}: {unused[name]}")
+        if (stage := name.partition(".")[0]) in get_args(StageName) and stage not in resolved.stages:
+            raise ConfigError(
+                f"arm {arm}: {name}: it has no effect, since trials end with {config.compare.until}: remove it"
+            )
 
 
 def best_pipeline(config: ComparedPipeline, best: Arm) -> Table:
@@ -82,7 +100,8 @@ def best_pipeline(config: ComparedPipeline, best: Arm) -> Table:
     chosen = {name: value for name, value in best.values.items() if not (config.budget and name == NUM_STEPS)}
     tables = _with_values(config, config.tables, best.name, chosen)
     rows = rows_tables(config, resolved := _resolved(best.name, tables))
-    return tables if rows["prepare"]["output"] == resolved.prepare.output else merged(tables, rows)
+    own_rows = rows["prepare"]["output"] != resolved.prepare.output
+    return _used(merged(tables, rows) if own_rows else tables, resolved)
 
 
 def combinations(config: ComparedPipeline, arm: str) -> list[dict[str, Any]]:
@@ -157,6 +176,11 @@ def _short_run(tables: Table) -> Table:
 
 def _leaves_extension_out(config: ComparedPipeline, arm: str) -> bool:
     return config.extension and config.compare.arms[arm].get("extension") is False
+
+
+def _used(tables: Table, pipeline: ResolvedPipeline) -> Table:
+    """Returns the tables without settings that have no effect in this pipeline, such as the seed of a fixed table."""
+    return functools.reduce(without, (name for name, _ in settings_without_effect(pipeline)), tables)
 
 
 def _resolved(arm: str, tables: Table) -> ResolvedPipeline:

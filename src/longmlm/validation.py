@@ -1,0 +1,82 @@
+"""Validates settings against their dataclass, and names every error in one line."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+from longmlm.errors import ConfigError
+from longmlm.options import OWN_NAME, named_fields, sections
+from longmlm.settings.effects import settings_without_effect
+from longmlm.settings.tables import Table, with_arrays
+
+RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
+OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
+
+
+def validated(kind: Any, content: Table, problems: list[Any], allows_unused: bool = False) -> Any:
+    """Returns the settings of this kind; raises ConfigError with `problems` and every error in the content."""
+    import pydantic
+
+    config, text = None, json_of(_with_sections(kind, content))
+    try:
+        config = pydantic.TypeAdapter(kind).validate_json(text, strict=True, extra="forbid")
+    except pydantic.ValidationError as error:
+        problems = [*problems, *error.errors(include_url=False)]
+    if config is not None and not allows_unused:
+        problems = [*problems, *(problem(name, reason) for name, reason in settings_without_effect(config))]
+    if problems:
+        raise ConfigError(_explained(kind, problems)) from None
+    return config
+
+
+def problem(name: str, message: str) -> dict[str, Any]:
+    """Returns an error of the setting with this dotted name, in pydantic's form."""
+    return {"type": "", "loc": (name,), "msg": message}
+
+
+def json_of(content: Table) -> str:
+    """Returns settings as JSON, with arrays in place of tables with numbers as keys."""
+    tables = {key: value if key in OVERLAID else with_arrays(value) for key, value in content.items()}
+    return json.dumps(tables, default=str)
+
+
+def _with_sections(kind: Any, content: Mapping[str, Any]) -> Table:
+    """Returns the content with an empty table for each required section, so that errors name what that requires."""
+    filled = dict(content)
+    for item in fields(kind):
+        if item.default is MISSING and item.default_factory is MISSING and any(sections(item)):
+            table = filled.get(item.name, {})
+            is_section = is_dataclass(item.type) and isinstance(table, Mapping)
+            filled[item.name] = _with_sections(item.type, table) if is_section else table
+    return filled
+
+
+def _explained(kind: type, problems: Sequence[Any]) -> str:
+    """Returns all problems in one line, unknown keys first: one may be a misspelling of a missing key."""
+    lines = []
+    for problem in sorted(problems, key=lambda problem: problem["type"] != "unexpected_keyword_argument"):
+        name = ".".join(str(part) for part in problem["loc"])
+        match problem["type"]:
+            case "unexpected_keyword_argument":
+                nearest = _nearest([part for part in problem["loc"] if isinstance(part, str)], kind)
+                lines.append(f"unknown key {name}" + (f", did you mean {nearest}?" if nearest else ""))
+            case "missing":
+                lines.append(f"{name} is missing")
+            case "tuple_type" | "list_type" if isinstance(problem["input"], bool | int | float | str):
+                lines.append(f"{name}: a list is needed, as in [{json.dumps(problem['input'])}]")
+            case _:
+                message = problem["msg"].removeprefix("Value error, ")
+                lines.append(f"{name}: {message}" if name else message)
+    return "; ".join(lines)
+
+
+def _nearest(path: Sequence[str], kind: type) -> str | None:
+    """Returns the key that was probably meant: the same key in a different section, or a similar one in its own."""
+    *own, key = path
+    names = [name.rpartition(".") for name, _ in named_fields(kind)]
+    moved = [section + dot + last for section, dot, last in names if last in (key, RENAMED.get(key))]
+    siblings = [last for section, _, last in names if fnmatch(".".join(own), section.replace(OWN_NAME, "*"))]
+    return next(iter(moved + difflib.get_close_matches(key, siblings, n=1, cutoff=0.5)), None)

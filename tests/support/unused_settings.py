@@ -1,0 +1,136 @@
+"""Settings without effect: where each is refused, and where it is accepted. All is TOML; "-" removes a setting."""
+
+from typing import NamedTuple
+
+MINI = "bundled:roberta-mini"
+PIPELINE = f'model = "{MINI}"\ncorpus = ["a.csv"]\nlength = 256\noutput = "out"'
+BASES = {
+    "prepare": f'output = "rows"\n[recipe]\ntokenizer = "{MINI}"\nrow_length = 64\nsources = [{{files = ["a.csv"]}}]',
+    "extend": f'base = "{MINI}"\noutput = "long"\nrecipe.num_positions = 256',
+    "pretrain": f'run = "run"\nrows = "rows"\nstart.checkpoint = "{MINI}"\n'
+    "recipe = {num_steps = 100, batch_tokens = 640, learning_rate = 1e-4}",
+    "evaluate": f'rows = "rows"\noutput = "out"\nbase = "{MINI}"\nlong_after = "{MINI}"',
+    "release": 'model = "run"\nrows = "rows"\noutput = "release"\ncard.title = "T"',
+    "checkpoints": 'run = "run"',
+    "run": PIPELINE,
+    "compare": f"{PIPELINE}\ncompare.arms = {{a = {{}}, b = {{}}}}",
+    "downstream": 'output = "out"\ntask = {kind = "classification", data.files = ["a.csv"]}\n'
+    f'arms.a.model = "{MINI}"',
+}
+HUB = 'publish = "hf:owner/name"\ncard.license = "mit"'
+FOLDER = 'publish = "folder:x"\ncard.license = "mit"'
+OWN_SOURCE = 'corpus = "-"\nprepare.recipe.sources = [{files = ["a.csv"], language = "de", text_field = "text"}]'
+UNTRAINED = 'start = {checkpoint = "-", architecture = "a", tokenizer = "b"}'
+DECAY, WINDOW = 'recipe.schedule = "constant-then-decay"', "recipe.attention_window = 64"
+TRACKED, TENSORBOARD = 'tracking.tracker = "wandb"', 'tracking.tracker = "tensorboard"'
+DATASET = 'task.data = {files = "-", dataset = "owner/name"}'
+LABELLING, SIMILARITY = 'task.kind = "labelling"', 'task.kind = "similarity"'
+TAGS = 'task = {kind = "labelling", data.tags_field = "tags"}'
+FROZEN, TFIDF, WORDS = "arms.a.frozen = true", 'arms.a.model = "-"', "arms.words = {}"
+CHUNKS = 'arms.a.reads = "chunks"'
+
+
+class Refused(NamedTuple):
+    """A setting, where it is refused in a line that names another one, and where it is accepted (None: nowhere)."""
+
+    command: str
+    setting: str
+    where: str
+    named: str
+    accepted: str | None = ""
+
+
+REFUSED = (
+    Refused("run", 'revision = "main"', 'model = "-"\nextension = false', "model"),
+    Refused("run", 'language = "zh"', OWN_SOURCE, "source"),
+    Refused("run", 'text_field = "label"', OWN_SOURCE, "source"),
+    Refused("run", "pretrain.runtime.stop_when_recovered = true", "extension = false", "extension"),
+    Refused("prepare", "public = true", "", "publish", HUB),
+    Refused("prepare", "public = true", FOLDER, "publish", HUB),
+    Refused("prepare", 'revision = "main"', "", "publish", HUB),
+    Refused("prepare", 'tag = "v1"', FOLDER, "publish", HUB),
+    Refused("prepare", 'card.title = "T"', "", "publish", HUB),
+    Refused("prepare", 'card.license = "mit"', "", "publish", HUB),
+    Refused("prepare", 'card.data = ["novels"]', "", "publish", HUB),
+    Refused("prepare", 'recipe.sources.0.subset = "x"', "", "dataset", None),
+    Refused("prepare", 'recipe.sources.0.split = "x"', "", "dataset", None),
+    Refused("prepare", 'recipe.sources.0.revision = "x"', "", "dataset", None),
+    Refused("prepare", 'recipe.sources.0.delimiter = ";"', 'recipe.sources.0.files = ["a.jsonl"]', "files", None),
+    Refused("prepare", 'recipe.sources.0.text_field = "t"', 'recipe.sources.0.files = ["a.txt"]', "files", ""),
+    Refused("release", "public = true", 'publish = "s3://bucket/name"', "publish", HUB),
+    Refused("extend", "recipe.alpha = 0.3", "", "initialisation", 'recipe.initialisation = "hierarchical"'),
+    Refused("extend", "recipe.smooth_terms = 3", 'recipe.initialisation = "tile"', "initialisation"),
+    Refused("extend", "recipe.amplitude = 1.5", "", "initialisation", 'recipe.initialisation = "stretched"'),
+    Refused("extend", "recipe.keep_first_block = true", 'recipe.initialisation = "random"', "initialisation"),
+    Refused("extend", "recipe.num_global_tokens = 2", "", "attention_window", WINDOW),
+    Refused("extend", "recipe.num_global_tokens = 2", "recipe.attention_window = 256", "attention_window", WINDOW),
+    Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "hierarchical"', "initialisation"),
+    Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "tile"', "new_head", "recipe.new_head = true"),
+    Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "interpolate"', "initialisation"),
+    Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "stretched"', "initialisation"),
+    Refused("extend", "recipe.seed = 1", 'recipe = {num_positions = "-", add_tokens = "a.txt"}', "num_positions"),
+    Refused("pretrain", "recipe.decay_steps = 9", "", "schedule", DECAY),
+    Refused("pretrain", "recipe.decay_steps = 9", 'recipe.schedule = "cosine"', "schedule", DECAY),
+    Refused("pretrain", "recipe.held_out.masking.mask_patterns = 1", "", "held_out", None),
+    Refused("evaluate", "recipe.held_out.masking.mask_patterns = 1", "", "held_out", None),
+    Refused("pretrain", "runtime.peak_flops = 1e12", 'recipe.precision = "no"', "recipe.precision"),
+    Refused("pretrain", 'tracking.project = "p"', "", "tracker", TRACKED),
+    Refused("pretrain", 'tracking.entity = "e"', "", "tracker", TRACKED),
+    Refused("pretrain", 'tracking.name = "n"', "", "tracker", TRACKED),
+    Refused("pretrain", "tracking.num_examples = 1", "", "tracker", TENSORBOARD),
+    Refused("pretrain", 'tracking.project = "p"', TENSORBOARD, "tracker", TRACKED),
+    Refused("pretrain", 'tracking.entity = "e"', TENSORBOARD, "tracker", TRACKED),
+    Refused("pretrain", 'tracking.name = "n"', TENSORBOARD, "tracker", TRACKED),
+    Refused("pretrain", 'start.revision = "main"', UNTRAINED, "checkpoint"),
+    Refused("pretrain", "start.new_head = true", UNTRAINED, "checkpoint"),
+    Refused("pretrain", 'start.tokenizer = "t"', "", "checkpoint", 'start = {checkpoint = "-", architecture = "a"}'),
+    Refused("checkpoints", "step = 1", "", "export", 'action = "export"\noutput = "o"'),
+    Refused("checkpoints", 'output = "o"', 'action = "verify"', "export", 'action = "export"'),
+    Refused("compare", "pretrain.dry_run = true", "", "trials", None),
+    Refused("compare", "tables = {length = 3}", "", "longmlm fills it in", None),
+    Refused("downstream", 'task.data.train_split = "t"', "", "dataset", DATASET),
+    Refused("downstream", 'task.data.dev_split = "t"', "", "dataset", DATASET),
+    Refused("downstream", 'task.data.test_split = "t"', "", "dataset", DATASET),
+    Refused("downstream", 'task.data.subset = "t"', "", "dataset", DATASET),
+    Refused("downstream", 'task.data.revision = "t"', "", "dataset", DATASET),
+    Refused("downstream", 'task.data.dev_files = ["a.csv"]', DATASET, "files"),
+    Refused("downstream", 'task.data.test_files = ["a.csv"]', DATASET, "files"),
+    Refused("downstream", 'task.data.delimiter = ";"', DATASET, "files"),
+    Refused("downstream", 'task.data.delimiter = ";"', 'task.data.files = ["a.jsonl"]', "files"),
+    Refused("downstream", 'task.data.second_text_field = "b"', "", "kind", SIMILARITY),
+    Refused("downstream", 'task.data.spans_field = "s"', "", "kind", LABELLING),
+    Refused("downstream", 'task.data.spans_field = "s"', TAGS, "tags_field", LABELLING),
+    Refused("downstream", 'task.data.span_unit = "words"', "", "kind", LABELLING),
+    Refused("downstream", 'task.data.span_unit = "words"', TAGS, "tags_field", LABELLING),
+    Refused("downstream", 'task.data.label_field = "l"', LABELLING, "kind"),
+    Refused("downstream", 'task.data.tags_field = "t"', "", "kind", LABELLING),
+    Refused("downstream", 'task.data.split_field = "s"', 'task.data.test_files = ["a.csv"]', "test_files"),
+    Refused("downstream", "task.num_folds = 3", 'task.data.split_field = "s"', "split_field"),
+    Refused("downstream", "task.dev_fraction = 0.3", 'task.data.dev_files = ["a.csv"]', "dev_files"),
+    Refused("downstream", "task.test_fraction = 0.3", "task.num_folds = 3", "num_folds"),
+    Refused("downstream", "task.test_fraction = 0.3", 'task.data.split_field = "s"', "split_field"),
+    Refused("downstream", 'arms.a.pooling = "max"', "", "reads", CHUNKS),
+    Refused("downstream", 'arms.a.pooling = "max"', f"{LABELLING}\n{CHUNKS}", "labelling", CHUNKS),
+    Refused("downstream", "arms.words.frozen = true", "", "model", None),
+    Refused("downstream", 'arms.words.revision = "main"', "", "model", None),
+    Refused("downstream", 'arms.words.reads = "last"', "", "model", None),
+    Refused("downstream", "recipe.frozen_learning_rate = [1]", "", "frozen", FROZEN),
+    Refused("downstream", "recipe.frozen_num_epochs = [1]", "", "frozen", FROZEN),
+    Refused("downstream", "recipe.learning_rate = [1]", FROZEN, "frozen"),
+    Refused("downstream", "recipe.num_epochs = [1]", FROZEN, "frozen"),
+    Refused("downstream", "recipe.documents_per_step = 3", TFIDF, "model"),
+    Refused("downstream", "recipe.warmup_fraction = 0.2", TFIDF, "model"),
+    Refused("downstream", "recipe.patience = 3", TFIDF, "model"),
+    Refused("downstream", "recipe.weight_decay = 0.1", TFIDF, "model"),
+    Refused("downstream", "recipe.dropout = 0.1", TFIDF, "model"),
+    Refused("downstream", 'recipe.precision = "no"', TFIDF, "model"),
+    Refused("downstream", "runtime.rows_per_micro_batch = 2", TFIDF, "model"),
+    Refused("downstream", "runtime.rows_per_evaluation_batch = 2", TFIDF, "model"),
+    Refused("downstream", "runtime.num_threads = 1", TFIDF, "model"),
+    Refused("downstream", "runtime.hang_seconds = 60.0", TFIDF, "model"),
+    Refused("downstream", "runtime.activation_checkpointing = true", TFIDF, "model"),
+    Refused("downstream", "runtime.log_every_steps = 5", TFIDF, "model"),
+    Refused("downstream", 'tracking.tracker = "wandb"', TFIDF, "model"),
+    Refused("downstream", "keep_weights = true", TFIDF, "model"),
+    Refused("downstream", 'tracking.project = "p"', "", "tracker", TRACKED),
+)

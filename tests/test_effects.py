@@ -1,0 +1,180 @@
+"""Every setting has an effect, or is refused in one line that names it and the setting that it needs."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import Field, fields
+from functools import reduce
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from longmlm.cli import COMMANDS
+from longmlm.config import parse
+from longmlm.errors import UserError
+from longmlm.inputs import check_inputs
+from longmlm.options import sections
+from longmlm.settings.pipeline import PACKAGE
+from longmlm.settings.tables import Table, default_of, merged, with_arrays
+from longmlm.stages.run import check_runnable
+from tests.support.pages import ROOT
+from tests.support.prepare_settings import written
+from tests.support.unused_settings import BASES, REFUSED, Refused
+
+HEAD = "tests/model/test_loading.py::test_a_new_head_for_a_model_that_has_one_is_refused"
+TASK = "tests/stages/test_release_task.py::test_what_cannot_be_released_is_refused"
+REFUSED_LATER = {  # where only the model shows it, by the test that proves it
+    "ExtendRecipe.new_head": HEAD,
+    "Start.new_head": HEAD,
+    "ReleaseRecipe.num_positions": "tests/model/test_generated.py::test_other_lengths_are_refused",
+    "ReleaseRecipe.onnx": TASK,
+    "ReleaseRecipe.sentence_transformer": TASK,
+    "ReleaseRecipe.allow_unrecovered": TASK,
+}
+# Settings with an effect wherever they are accepted: the code reads them.
+EFFECTIVE = {
+    "Pipeline": "model corpus length output extension launch until",
+    "PlanConfig": "gpu",
+    "Publishing": "publish",
+    "PrepareConfig": "output",
+    "PrepareRecipe": "tokenizer row_length packing held_out_fraction slice_bytes",
+    "Source": "files dataset language",
+    "PrepareRuntime": "num_workers",
+    "PretrainConfig": "run rows",
+    "Start": "checkpoint architecture",
+    "PretrainRecipe": "num_steps batch_tokens learning_rate schedule warmup_steps weight_decay adam_beta1 adam_beta2 "
+    "adam_epsilon max_gradient_norm dropout precision seed",
+    "Masking": "selected_fraction masked_share random_share",
+    "HeldOut": "max_rows mask_seed",
+    "PretrainRuntime": "rows_per_micro_batch rows_per_evaluation_batch num_processes num_threads hang_seconds "
+    "num_loader_workers activation_checkpointing log_every_steps evaluate_every_steps save_every_steps "
+    "checkpoints_kept",
+    "ReleaseConfig": "model rows output evaluation pull_request checkpoints follow",
+    "ReleaseCard": "title license description languages data hardware",
+    "ReleaseRecipe": "weights max_shard_size",
+    "ExtendConfig": "base output revision",
+    "ExtendRecipe": "num_positions add_tokens initialisation mode attention_window",
+    "EvaluateConfig": "rows output base long_before long_after run",
+    "EvaluateRecipe": "precision",
+    "EvaluateRuntime": "rows_per_batch",
+    "ComparedPipeline": "budget",
+    "CompareSettings": "arms search seeds baseline control until keep_weights",
+    "DownstreamConfig": "output baseline num_explained",
+    "LabelledTask": "kind",
+    "LabelledData": "files dataset id_field text_field group_field",
+    "Arm": "model length",
+    "FinetuneRecipe": "seeds",
+    "CheckpointsConfig": "run action",
+}
+
+UNUSED = re.compile(r"no effect|need|\bis for\b|takes|remove|leave|set it or|either")
+READ_OTHERWISE = {"baseline", "search", "public", "project", "entity", "hardware"}  # by a property, a key or a template
+
+
+def settings_of(kind: type) -> Iterator[str]:
+    """Yields every setting below a class as CLASS.NAME, with the class that declares it."""
+    for item in fields(kind):
+        if parts := [*sections(item)]:
+            for part in parts:
+                yield from settings_of(part)
+        else:
+            yield declared(kind, item.name)
+
+
+def declared(kind: type, name: str) -> str:
+    """Returns a setting as CLASS.NAME, with the class that declares it."""
+    owner = next(base for base in reversed(kind.__mro__) if name in getattr(base, "__annotations__", {}))
+    return f"{owner.__name__}.{name}"
+
+
+def field_of(case: Refused) -> tuple[type, Field]:
+    """Returns the class and the field of the setting of a case."""
+    *path, name = case.setting.partition(" = ")[0].split(".")
+    kind = COMMANDS[case.command]
+    for key in path:
+        item = next((item for item in fields(kind) if item.name == key), None)
+        kind = next(sections(item), kind) if item else kind  # an index or a name of the user's
+    return kind, next(item for item in fields(kind) if item.name == name)
+
+
+def test_every_setting_is_effective_or_refused_somewhere() -> None:
+    every = {setting for kind in COMMANDS.values() for setting in settings_of(kind)}
+    assert len(every) > 170
+    effective = {f"{kind}.{name}" for kind, names in EFFECTIVE.items() for name in names.split()}
+    refused = {declared(kind, item.name) for kind, item in map(field_of, REFUSED)} | REFUSED_LATER.keys()
+    assert every - effective - refused == set()
+    assert effective - every == refused - every == effective & refused == set()
+    for path, _, name in (test.partition("::") for test in REFUSED_LATER.values()):
+        assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_the_code_reads_every_setting() -> None:
+    modules = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "settings"]
+    trees = [ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in modules]
+    read = {node.attr for tree in trees for node in tree if isinstance(node, ast.Attribute)}
+    names = {setting.partition(".")[2] for kind in COMMANDS.values() for setting in settings_of(kind)}
+    assert names - read - READ_OTHERWISE == set()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a corpus in several formats."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "a.csv", "text,label,t\nOne text.,x,One.\nAnother text.,y,Two.\n")
+    written(tmp_path, "a.txt", "One text.\n")
+    written(tmp_path, "a.jsonl", '{"text": "One text."}\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", BASES)
+def test_a_setting_without_effect_is_refused_with_the_setting_that_it_needs(folder: Path, command: str) -> None:
+    wrong = []
+    for case in (case for case in REFUSED if case.command == command):
+        message = refusal(folder, case, case.where) or ""
+        if not is_about(case, message) or case.named not in message or "\n" in message:
+            wrong.append((case, message))
+        if case.accepted is not None and is_about(case, refusal(folder, case, case.accepted)):
+            wrong.append((case, "not accepted"))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("command", BASES)
+def test_a_default_that_is_written_out_is_not_refused(folder: Path, command: str) -> None:
+    refused, num_checked = [], 0
+    for case in (case for case in REFUSED if case.command == command):
+        default = default_of(field_of(case)[1])
+        if isinstance(default, str | int | float | list | tuple):
+            name = case.setting.partition(" = ")[0]
+            same = case._replace(setting=tomli_w.dumps({"x": default}).replace("x", name, 1))
+            refused += [(same, message) for message in [refusal(folder, same, case.where)] if is_about(same, message)]
+            num_checked += 1
+    assert refused == []
+    assert num_checked or command in ("checkpoints", "evaluate", "compare")
+
+
+def is_about(case: Refused, message: str | None) -> bool:
+    """Returns whether a message says that the setting of a case is not used."""
+    name = case.setting.partition(" = ")[0].rpartition(".")[2]
+    return message is not None and name in message and UNUSED.search(message) is not None
+
+
+def refusal(folder: Path, case: Refused, where: str) -> str | None:
+    """Returns the message with which the settings, or the inputs that they name, are refused; None if they are not."""
+    tables = reduce(merged, map(tomllib.loads, (BASES[case.command], where, case.setting)))
+    try:
+        config = parse(COMMANDS[case.command], [written(folder, "own.toml", tomli_w.dumps(given(tables)))])
+        if case.command == "run":
+            check_runnable(config)
+        if case.command in ("prepare", "downstream"):
+            check_inputs(config)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def given(tables: Table) -> Table:
+    """Returns the tables without the settings that are removed."""
+    kept = {key: value for key, value in tables.items() if value != "-"}
+    return {key: given(value) if isinstance(value, dict) else value for key, value in with_arrays(kept).items()}
