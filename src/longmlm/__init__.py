@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from longmlm.api import evaluate, export, extend, mask, pack
 
+    __version__: str
+
 __all__ = ["evaluate", "export", "extend", "mask", "pack"]
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from longmlm.artifacts.artifact import version
+
+            return version()
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from longmlm import api
@@ -20,4 +26,4 @@ if not TYPE_CHECKING:
         return getattr(api, name)
 
     def __dir__() -> list[str]:
-        return sorted([*globals(), *__all__])
+        return sorted([*globals(), *__all__, "__version__"])

@@ -18,11 +18,12 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
+from longmlm import arguments
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
@@ -33,9 +34,7 @@ from longmlm.data.corpus import Document, document_of
 from longmlm.data.packing import TokenizedDocument
 from longmlm.data.packing import pack as packed
 from longmlm.data.rows import LooseRows, Row
-from longmlm.data.sentences import check_language
 from longmlm.data.slices import tokenized
-from longmlm.data.vocabulary import cached_vocabulary
 from longmlm.errors import DataError, ModelError
 from longmlm.evaluation.frozen import FrozenRows, RowView, viewer_of
 from longmlm.evaluation.measure import measure
@@ -54,8 +53,8 @@ from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.extend import ExtendRecipe, Initialisation, Stretched
 from longmlm.settings.masking import Masking
-from longmlm.settings.prepare import PackingMode, check_row_length
-from longmlm.settings.release import WeightType
+from longmlm.settings.prepare import PackingMode
+from longmlm.settings.release import ReleaseRecipe, WeightType
 
 ORIGIN = "longmlm_origin"  # the attribute of an extended model that holds its Origin
 
@@ -97,8 +96,10 @@ def extend(
     >>> [one.config.max_position_embeddings for one in (base, model)]  # RoBERTa reserves two
     [130, 386]
     """
-    own = asdict(stretched or Stretched())
-    recipe = ExtendRecipe(num_positions=num_positions, initialisation=initialisation, alpha=alpha, **own)
+    own = asdict(arguments.settings_or_default(Stretched, stretched, "stretched"))
+    recipe = arguments.checked_settings(
+        ExtendRecipe, num_positions=num_positions, initialisation=initialisation, alpha=alpha, **own
+    )
     base, source, origin = _base(model, revision)
     positions = position_table_of(base, source.name)
     check_extendable(origin.provenance, source.name)
@@ -110,7 +111,7 @@ def extend(
     with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table
         replace_positions(long, table)
     provenance = Provenance(extension=extension, added_tokens=origin.provenance.added_tokens)
-    setattr(long, ORIGIN, Origin(provenance, origin.carried.with_length(num_positions)))
+    setattr(long, ORIGIN, Origin(provenance, origin.carried.with_length(extension.num_positions)))
     return long
 
 
@@ -128,21 +129,22 @@ def pack(
     the texts, by whose rules they are split. A row goes on with the next text after a separator; with "doc-sentences",
     each text begins a new row. A text of white space gives nothing.
 
-    Raises DataError for a tokenizer or a language that cannot be used, ValueError for a `row_length` below 3.
+    Raises DataError for texts, a tokenizer or a language that cannot be used, ValueError for a `row_length` below 3.
 
     >>> rows = longmlm.pack(["One sentence. And another.", "A second text."], tokenizer, 16)
     >>> [tokenizer.decode(row.input_ids) for row in rows]
     ['<s>One sentence. And another.</s>A second text.</s>']
     """
-    if isinstance(texts, str):
-        raise DataError("texts is one string: pass a list of texts")
-    check_row_length(row_length)
-    check_language(language)
-    vocabulary, _ = cached_vocabulary(tokenizer)
-    records = (document_of(text, f"text {number}", 0) for number, text in enumerate(texts))
+    given = arguments.checked_texts(texts)
+    vocabulary, _ = arguments.checked_vocabulary(tokenizer)
+    length = arguments.checked_number("row_length", row_length, 3)
+    arguments.checked_choice("packing", packing, get_args(PackingMode))
+    arguments.check_language(language)
+    records = (document_of(text, f"text {number}", 0) for number, text in enumerate(given))
     documents = (record for record in records if isinstance(record, Document))
     sentences = (TokenizedDocument(tokens, 0) for _, tokens in tokenized(vocabulary, [language], documents))
-    return list(packed(sentences, row_length, vocabulary.special, packing, vocabulary.is_within_character))
+    rows = packed(sentences, length, vocabulary.special, packing, vocabulary.is_within_character)
+    return [arguments.PackedRow.of(row, vocabulary) for row in rows]
 
 
 def mask(
@@ -161,7 +163,8 @@ def mask(
     of a row's tokens are selected; of these, 80 % become the mask token, 10 % a random one, and 10 % stay as they are.
     `masking`, a longmlm.settings.masking.Masking, changes that.
 
-    Raises DataError for a tokenizer that cannot be used, IndexError for a row id that does not exist.
+    Raises DataError for rows of another tokenizer, or one that cannot be used, IndexError for a row id that does not
+    exist, ValueError for another argument that is out of range.
 
     >>> batch = longmlm.mask(rows, [0], tokenizer, epoch=1)
     >>> tokenizer.decode(batch["input_ids"][0])
@@ -169,11 +172,12 @@ def mask(
     >>> tokenizer.decode(batch["labels"][batch["labels"] != -100])
     ' second text'
     """
-    vocabulary, maskable = cached_vocabulary(tokenizer)
-    settings = masking or Masking()
-    batch = collate(
-        [mask_row(rows[row_id], maskable, settings, seed, epoch, row_id) for row_id in row_ids], vocabulary.special.pad
-    )
+    vocabulary, maskable = arguments.checked_vocabulary(tokenizer)
+    settings = arguments.settings_or_default(Masking, masking, "masking")
+    of_masks = arguments.checked_number("seed", seed, 0), arguments.checked_number("epoch", epoch, 0)
+    chosen = arguments.chosen_rows(rows, row_ids, vocabulary)
+    masked = [mask_row(row, maskable, settings, *of_masks, row_id) for row_id, row in chosen]
+    batch = collate(masked, vocabulary.special.pad)
     is_token = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.long()
     labels = torch.full_like(batch.input_ids, IGNORED)
     labels.view(-1)[batch.selected] = batch.labels
@@ -198,8 +202,8 @@ def evaluate(
     What the base model reaches with "cut" is the accuracy to recover. A model whose longmlm.json records a window
     attends within it. `recipe`, a longmlm.settings.evaluate.EvaluateRecipe, sets number of rows, masks and precision.
 
-    Raises DataError without rows or for rows longer than the model reads, ModelError for a model without an MLM head,
-    ValueError for fewer than 3 `base_positions`.
+    Raises DataError without rows, for rows of another tokenizer or longer than the model reads, ModelError for a model
+    without an MLM head or too few embeddings for the tokenizer, ValueError for a setting that is out of range.
 
     >>> held_out = longmlm.pack(texts, tokenizer, 3 * 128)
     >>> base_cut = longmlm.evaluate(base, held_out, tokenizer, view="cut").whole
@@ -209,21 +213,22 @@ def evaluate(
     >>> [block.num_selected for block in before.blocks]
     [645, 598, 515]
     """
-    _check_masked_lm(model)
-    settings, held_out = recipe or EvaluateRecipe(), LooseRows(tuple(rows))
+    vocabulary, maskable = arguments.checked_vocabulary(tokenizer, arguments.checked_model(model))
+    arguments.checked_choice("view", view, get_args(RowView))
+    settings = arguments.settings_or_default(EvaluateRecipe, recipe, "recipe")
+    held_out = LooseRows(arguments.checked_rows(rows, vocabulary))
     if not len(held_out):
         raise DataError("there are no rows to evaluate on")
     num_positions, extension = architecture_of(model).num_positions, _origin(model).provenance.extension
-    if base_positions is not None and base_positions < 3:  # noqa: PLR2004
-        raise ValueError("base_positions must be at least 3: two special tokens and one token of text")
-    block = base_positions or (extension.base_positions if extension else num_positions)
+    block = extension.base_positions if extension else num_positions
+    if base_positions is not None:  # two special tokens and one token of text
+        block = arguments.checked_number("base_positions", base_positions, 3)
     shown = held_out.row_length if view == "whole" else min(block, held_out.row_length)
     if shown > num_positions:
         raise DataError(
             f"the model reads {num_positions} tokens, and the rows show it up to {shown}: extend it, or pass "
             f"view='cut' or 'windows' and at most {num_positions} base_positions"
         )
-    vocabulary, maskable = cached_vocabulary(tokenizer)
     frozen = FrozenRows(held_out, settings.held_out, maskable, vocabulary.special)
     objective = MlmObjective(model, resolved_precision(settings.precision))
     viewer = viewer_of(view, block, vocabulary.special)
@@ -245,24 +250,27 @@ def export(
     model_max_length is the number of positions. longmlm.json records the extension, as the extend stage does; it does
     not know of training by your own loop, so that the folder is not extended again.
 
-    Raises FolderError if `folder` exists, ModelError for a model without an MLM head.
+    Raises FolderError if `folder` exists, ModelError for a model without an MLM head or too few embeddings for the
+    tokenizer, ValueError for other weights or sizes.
 
     >>> longmlm.export(model, tokenizer, "long-model")
     >>> AutoTokenizer.from_pretrained("long-model").model_max_length
     384
     """
-    _check_masked_lm(model)
+    arguments.checked_vocabulary(tokenizer, arguments.checked_model(model))
+    stored = arguments.checked_settings(ReleaseRecipe, weights=weights, max_shard_size=max_shard_size)
     origin = _origin(model)
     loaded = LoadedModel(model, copy.deepcopy(tokenizer), provenance=origin.provenance, carried=origin.carried)
-    with new_folder(Path(folder)) as partial_folder, torch.random.fork_rng(devices=()):
-        write_stock(loaded, weights, partial_folder, max_shard_size)
+    with new_folder(arguments.checked_path("folder", folder)) as partial_folder, torch.random.fork_rng(devices=()):
+        write_stock(loaded, stored.weights, partial_folder, stored.max_shard_size)
         if origin.provenance != Provenance():
             artifact.write(partial_folder / Provenance.FILE, origin.provenance)
 
 
-def _base(model: str | Path | PreTrainedModel, revision: str | None) -> tuple[PreTrainedModel, ModelSource, Origin]:
+def _base(model: Any, revision: Any) -> tuple[PreTrainedModel, ModelSource, Origin]:
     """Returns the model, loaded if it is a name, and where it comes from."""
-    if isinstance(model, str | Path):
+    arguments.check_revision(revision)
+    if isinstance(model, str | Path) and str(model):
         with torch.random.fork_rng(devices=()):
             loaded = load_model(str(model), revision)
         for note in (*loaded.notes, *loaded.carried.lines):
@@ -272,15 +280,12 @@ def _base(model: str | Path | PreTrainedModel, revision: str | None) -> tuple[Pr
             ModelSource(name=str(model), revision=loaded.revision),
             Origin(loaded.provenance, loaded.carried),
         )
+    loaded_by_user = arguments.checked_model(model)
     if revision is not None:
         raise ModelError("revision needs the name of a model: pass it to from_pretrained for a model that you load")
-    _check_masked_lm(model)
-    source = ModelSource(name=_name(model), revision=getattr(model.config, "_commit_hash", None))
-    return model, source, _origin(model)
-
-
-def _name(model: PreTrainedModel) -> str:
-    return model.name_or_path or type(model).__name__
+    commit = getattr(loaded_by_user.config, "_commit_hash", None)
+    source = ModelSource(name=arguments.model_name(loaded_by_user), revision=commit)
+    return loaded_by_user, source, _origin(loaded_by_user)
 
 
 def _origin(model: PreTrainedModel) -> Origin:
@@ -288,8 +293,3 @@ def _origin(model: PreTrainedModel) -> Origin:
     if isinstance(origin := getattr(model, ORIGIN, None), Origin):
         return origin
     return Origin(read_provenance(model.name_or_path) if model.name_or_path else Provenance())
-
-
-def _check_masked_lm(model: PreTrainedModel) -> None:
-    if not {kind.__name__ for kind in type(model).__mro__} & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()):
-        raise ModelError(f"{_name(model)} is a {type(model).__name__}: load it with AutoModelForMaskedLM")
