@@ -84,6 +84,12 @@ def test_command_line_lists_the_stages(monkeypatch, capsys) -> None:
     assert all(command in errors for command in ("nonsense", *COMMANDS))
 
 
+@pytest.mark.parametrize(("word", "meant"), [("train", "pretrain"), ("export", "release"), ("evalute", "evaluate")])
+def test_a_command_that_was_probably_meant_is_named(word: str, meant: str, monkeypatch, capsys) -> None:
+    code, _, errors = longmlm(monkeypatch, capsys, word)
+    assert code == 2 and f"unknown command {word}, did you mean {meant}?" in errors
+
+
 def test_version_is_printed(monkeypatch, capsys) -> None:
     assert longmlm(monkeypatch, capsys, "--version") == (0, f"longmlm {version()}\n", "")
 

@@ -7,6 +7,7 @@ Stages import torch and transformers. They are imported after the settings are p
 name are checked, so that --help and errors appear at once.
 """
 
+import difflib
 import os
 import signal
 import sys
@@ -52,6 +53,16 @@ COMMANDS: dict[str, type] = {
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
+}
+SYNONYMS = {  # what other tools call a command
+    **dict.fromkeys(("train", "fit"), "pretrain"),
+    **dict.fromkeys(("pack", "tokenize", "preprocess"), "prepare"),
+    **dict.fromkeys(("eval", "test", "measure"), "evaluate"),
+    **dict.fromkeys(("publish", "export", "push", "upload"), "release"),
+    **dict.fromkeys(("finetune", "fine-tune"), "downstream"),
+    **dict.fromkeys(("list", "ls"), "pipelines"),
+    **dict.fromkeys(("new", "create"), "init"),
+    **dict.fromkeys(("estimate", "cost"), "plan"),
 }
 # Environment variables that are read when torch is imported: the first is set unless one of them is already set.
 CPU_DEFAULTS = (
@@ -104,8 +115,17 @@ def _command(arguments: list[str]) -> str:
         sys.exit(0)
     command = arguments.pop(0)
     if command not in COMMANDS and command not in OTHERS:
-        raise ConfigError(f"unknown command {command}: choose one of {', '.join([*COMMANDS, *OTHERS])}")
+        raise ConfigError(
+            f"unknown command {command}{_meant(command)}: choose one of {', '.join([*COMMANDS, *OTHERS])}"
+        )
     return command
+
+
+def _meant(command: str) -> str:
+    """Returns the command that was probably meant, as a question; empty if there is none."""
+    others = [SYNONYMS[command]] if command in SYNONYMS else []
+    near = [*others, *difflib.get_close_matches(command, [*COMMANDS, *OTHERS], n=1)]
+    return f", did you mean {near[0]}?" if near else ""
 
 
 def _check_no_arguments(arguments: list[str]) -> None:
