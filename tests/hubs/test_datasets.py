@@ -149,6 +149,17 @@ def test_rows_of_a_folder_depend_on_its_content(local: Path, tmp_path: Path) -> 
         prepare_rows(recipe, vocabulary, tmp_path / "rows")
 
 
+def test_texts_of_csv_files_are_never_taken_for_missing_ones(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = hub.repository("datasets/owner/table").commit({"train.csv": b"body,n\nnull,1\nNA,\ncalm,2\n"})
+    source = Source(dataset="owner/table", revision=commit, split="train", text_field="body")
+    for is_offline in (False, True):
+        for module in ("datasets.config", "huggingface_hub.constants"):
+            monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", is_offline)
+        (spans,) = plan_slices([source], 9_000)
+        texts = [record.text for record in read_slice(spans, [source]) if isinstance(record, Document)]
+        assert texts == ["null", "NA", "calm"]
+
+
 def test_folder_without_a_data_set_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=str(tmp_path / "empty")) as caught:

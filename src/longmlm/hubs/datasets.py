@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from longmlm.hubs.huggingface import retry_download
 from longmlm.settings.prepare import Source
 from longmlm.settings.publishing import Target, parse_target
 
+CSV_OPTIONS = {"keep_default_na": False}
+NOT_CACHED = "Couldn't find cache"  # for these options: what `datasets` says where the hub cannot be reached
 SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk and DatasetDict.save_to_disk
 
 
@@ -77,10 +80,8 @@ def _arrow_files(source: Source) -> list[Path]:
 
 
 def _builder(source: Source) -> Any:
-    from datasets import load_dataset_builder
-
     revision = None if is_local(source) else source.revision
-    builder: Any = load_dataset_builder(str(source.dataset), source.subset, revision=revision)
+    builder = _loaded(source, revision)
     if revision and builder.hash != revision:
         raise DataError(
             f"{source.dataset}: commit {revision} cannot be downloaded now, and the local cache holds a different one: "
@@ -88,6 +89,20 @@ def _builder(source: Source) -> Any:
         )
     _check_split(source, list(builder.config.data_files or builder.info.splits or ()))
     return builder
+
+
+def _loaded(source: Source, revision: str | None) -> Any:
+    """Returns the builder of a dataset; that of .csv files keeps texts such as "null" and "NA", which pandas drops."""
+    from datasets import load_dataset_builder
+
+    load = partial(load_dataset_builder, str(source.dataset), source.subset, revision=revision)
+    try:
+        builder: Any = load()
+    except ValueError as error:
+        if not str(error).startswith(NOT_CACHED):
+            raise
+        return load(**CSV_OPTIONS)
+    return load(**CSV_OPTIONS) if builder.name == "csv" else builder
 
 
 def _is_saved(source: Source) -> bool:
