@@ -211,14 +211,6 @@ def test_a_missing_group_is_no_group(tmp_path: Path) -> None:
     assert [document.group for document in corpus.documents] == ["1", None, None, None]
 
 
-def test_the_first_of_two_columns_of_one_name_counts(tmp_path: Path) -> None:
-    (tmp_path / "twice.csv").write_text(
-        "text,label,text\nfirst,a,x\nthird,b,x\nfifth,a,x\nseventh,b,x\n", encoding="utf-8"
-    )
-    corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(f"{tmp_path}/twice.csv",))))
-    assert {document.text for document in corpus.documents} == {"first", "third", "fifth", "seventh"}
-
-
 TAGGED = {"tokens": ["Anna", "Karenina", "in", "Bern", "Rome"], "tags": ["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]}
 TAGGED_SPANS = (LabelledSpan(0, 13, "PER"), LabelledSpan(17, 21, "LOC"), LabelledSpan(22, 26, "LOC"))
 

@@ -72,7 +72,7 @@ def test_records_that_cannot_be_parsed_are_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_bytes(json_bytes(SOUND["classification"]) + b'{"text": \n\n[1]\n{"text": "\xff"}\n')
     corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(str(path),))))
-    assert reasons(corpus) == ["broken JSON", "no field 'text'", "bad UTF-8"]
+    assert reasons(corpus) == ["broken JSON", "a JSON array, not an object", "bad UTF-8"]
     table = tmp_path / "broken.csv"
     table.write_bytes(b"text;label\nx;a\ny;b\nz\nv;\xff\nw;a\nu;b\n")
     corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(str(table),), delimiter=";")))

@@ -11,12 +11,13 @@ from pathlib import Path
 from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import Span, files_of, readable
 from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
-from longmlm.data.texts import Text, pieces_of
+from longmlm.data.texts import BYTE_ORDER_MARK, Text, pieces_of
 from longmlm.errors import DataError
 from longmlm.folders import write_text
 from longmlm.hubs.datasets import arrow_files
 from longmlm.settings.prepare import PrepareRecipe, Source
 
+MARK = BYTE_ORDER_MARK.decode()
 HASHES = 2**64  # how many values text_hash can take
 
 
@@ -81,9 +82,11 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
 
 
 def document_of(text: Text | Unreadable, origin: str, source: int) -> Document | SetAside:
-    """Returns the record as a document, or with the reason why it is not one."""
+    """Returns the record as a document, without a byte order mark, or with the reason why it is not one."""
     if isinstance(text, Unreadable):
         return SetAside(origin=origin, reason=text.reason, source=source)
+    if (text if isinstance(text, str) else text[:1]).startswith(MARK):
+        text = text[:].lstrip(MARK)
     if not any(piece.strip() for piece in pieces_of(text)):
         return SetAside(origin=origin, reason="empty", source=source)
     return Document(text, origin, source)

@@ -18,13 +18,17 @@ import re
 from collections.abc import Iterator
 
 from longmlm.data.files import Lines
-from longmlm.data.texts import BYTE_ORDER_MARK
+from longmlm.data.texts import BYTE_ORDER_MARK, Unreadable
 
-FIELD_CHARACTERS = 1 << 25
-LOOK_AHEAD_BYTES = 1 << 25
+# Without limits, a quote that is never closed would hold the rest of a file in memory, at up to 8 bytes a character.
+FIELD_CHARACTERS = 1 << 27
+LOOK_AHEAD_BYTES = 1 << 27
+BROKEN = "broken CSV"
+TOO_LONG = f"broken CSV, or a field of more than {FIELD_CHARACTERS:,} characters"
+BACKSLASHES = "broken CSV: a quote inside a field is escaped with a backslash, not doubled"
 ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an empty field, or quotes in a field
 
-Fields = list[str] | None
+Cells = list[str] | Unreadable  # of a record, or why it is broken
 
 
 class DelimitedReader:
@@ -49,8 +53,8 @@ class DelimitedReader:
         is_first = self._lines.offset == len(line)
         return _decoded(line.removeprefix(BYTE_ORDER_MARK) if is_first else line)
 
-    def records(self, end: int) -> Iterator[tuple[int, Fields]]:
-        """Yields the offset and the fields of each record that begins before `end`; a broken one has None for fields.
+    def records(self, end: int) -> Iterator[tuple[int, Cells]]:
+        """Yields the offset and the fields of each record that begins before `end`, or why it is broken.
 
         Blank lines are not records.
         """
@@ -58,18 +62,20 @@ class DelimitedReader:
             begin, fields = self._lines.offset, self._next_record()
             if not self._taken:
                 return
-            if fields is None and any(b'"' in line for line in self._taken):
+            if isinstance(fields, Unreadable) and any(b'"' in line for line in self._taken):
                 self._skip_broken()
             if fields != []:
-                self._num_fields = self._num_fields or len(fields or ())
+                self._num_fields = self._num_fields or (0 if isinstance(fields, Unreadable) else len(fields))
                 yield begin, fields
 
-    def _next_record(self) -> Fields:
+    def _next_record(self) -> Cells:
         self._taken.clear()
         try:
             return next(self._reader, [])
-        except csv.Error:
-            return None
+        except csv.Error as error:
+            if "field limit" in str(error):
+                return Unreadable(TOO_LONG)
+            return Unreadable(BACKSLASHES if any(b'\\"' in line for line in self._taken) else BROKEN)
 
     def _skip_broken(self) -> None:
         """Moves from the end of a broken record to the next line that begins a record, or to the end of the file."""
@@ -81,7 +87,11 @@ class DelimitedReader:
                 return
             num_delimiters = _decoded(self._taken[0]).count(self._delimiter)
             self._lines.push_back(self._taken)
-            if num_delimiters + 1 >= self._num_fields if fields is None else len(fields) == self._num_fields:
+            num_fields = num_delimiters + 1 if isinstance(fields, Unreadable) else len(fields)
+            begins = (
+                num_fields >= self._num_fields if isinstance(fields, Unreadable) else num_fields == self._num_fields
+            )
+            if begins:
                 if self._lines.offset >= decided_until:
                     decided_until, opens = self._next_quote()
                 if opens:

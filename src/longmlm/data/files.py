@@ -120,6 +120,14 @@ def count_bytes(path: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """The length of a file in bytes or records, and the bytes of text in each of these units."""
+
+    length: int
+    unit_bytes: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """The records of a file that begin at start <= offset < end, counted in bytes or records.
 

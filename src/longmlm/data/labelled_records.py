@@ -9,8 +9,9 @@ from typing import Any, Literal, assert_never
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
+from longmlm.data.json_lines import Fields
 from longmlm.data.label_values import parse_group, parse_labels, parse_score, parse_spans, parse_tags
-from longmlm.data.records import Fields, fields_of
+from longmlm.data.records import fields_of
 from longmlm.data.texts import Unreadable
 from longmlm.errors import DataError
 from longmlm.hubs.datasets import arrow_files
@@ -127,7 +128,7 @@ def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> t
             raise ValueError(f"its {data.split_field!r} is neither train, dev nor test")
     group = _field(fields, data.group_field) if data.group_field else None
     document = LabelledDocument(
-        id="" if name is None else str(name),
+        id="" if name is None or isinstance(name, Unreadable) else str(name),
         text=text,
         split=split,
         group=parse_group(group),
@@ -149,6 +150,8 @@ def _document(fields: Fields, task: LabelledTask, split: GivenSplit | None) -> t
 def _field(fields: Fields, name: str) -> Any:
     if name not in fields:
         raise ValueError(f"no field {name!r}")
+    if isinstance(fields[name], Unreadable):
+        raise ValueError(fields[name].reason)
     return fields[name]
 
 

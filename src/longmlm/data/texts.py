@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
-
-import orjson
 
 LONG_BYTES = 4_000_000
 PIECE_BYTES = 1 << 20
@@ -16,12 +13,6 @@ CACHED_PIECES = 4
 BAD_ENCODING = "bad UTF-8"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UNBROKEN = re.compile(rb"(?![\x80-\xbf])")  # after the last byte of a character
-# Matches an unclosed string too, without a closing quote: otherwise the search would restart at each escaped quote.
-STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
-# A cut must not fall inside an escape. The longest, a surrogate pair, takes 12 bytes, so after 12 bytes without a
-# backslash none is open; a cut is also possible just before an escape that is not a surrogate.
-UNESCAPED = re.compile(rb"[^\\]{12}(?![\x80-\xbf])|(?<!\\)(?=\\u[0-9a-cA-CeEfF])")
-LONG = "\x00long"
 
 
 class LongText:
@@ -63,7 +54,7 @@ def text_of(raw: bytes) -> Text:
     """Returns the text that the bytes encode; raises UnicodeDecodeError if they are not UTF-8."""
     if len(raw) <= LONG_BYTES:
         return raw.decode()
-    return LongText(list(_pieces(raw, 0, len(raw), UNBROKEN)), lambda piece: str(piece, "utf-8"))
+    return LongText(list(encoded_pieces(raw, 0, len(raw), UNBROKEN)), lambda piece: str(piece, "utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,44 +64,18 @@ class Unreadable:
     reason: str
 
 
+Record = tuple[int, Text | Unreadable]  # of a file: its offset or number, and its text
+
+
 def text_or_reason(raw: bytes) -> Text | Unreadable:
-    """Returns the text that the bytes encode, without a byte order mark, or that they are not UTF-8."""
+    """Returns the text that the bytes encode, or that they are not UTF-8."""
     try:
-        return text_of(raw.removeprefix(BYTE_ORDER_MARK))
+        return text_of(raw)
     except UnicodeDecodeError:
         return Unreadable(BAD_ENCODING)
 
 
-def json_of(line: bytes) -> Any:
-    """Returns the value of a JSON line, in which a long string is a LongText; raises ValueError if it is broken.
-
-    Members with a long name are left out.
-    """
-    if len(line) <= LONG_BYTES:
-        return orjson.loads(line)
-    text_of(line)
-    strings = (match.span() for match in STRING.finditer(line) if match[1])
-    spans = [(begin, end) for begin, end in strings if end - begin > PIECE_BYTES]
-    ends = [0, *(end for _, end in spans)]
-    begins = [*(begin for begin, _ in spans), len(line)]
-    between = [line[end:begin] for end, begin in zip(ends, begins, strict=True)]
-    markers = [orjson.dumps({LONG: number}) for number in range(len(spans))]
-    value = orjson.loads(b"".join(part for pair in zip(between, [*markers, b""], strict=True) for part in pair))
-    texts = [LongText(list(_pieces(line, begin + 1, end - 1, UNESCAPED)), _unescaped) for begin, end in spans]
-    if not isinstance(value, dict):
-        return value
-    return {name: texts[item[LONG]] if _is_long(item) else item for name, item in value.items()}
-
-
-def _is_long(item: Any) -> bool:
-    return isinstance(item, dict) and LONG in item
-
-
-def _unescaped(piece: memoryview) -> str:
-    return orjson.loads(b'"%b"' % piece)
-
-
-def _pieces(raw: bytes, begin: int, end: int, border: re.Pattern[bytes]) -> Iterator[memoryview]:
+def encoded_pieces(raw: bytes, begin: int, end: int, border: re.Pattern[bytes]) -> Iterator[memoryview]:
     """Yields raw[begin:end] in pieces of about PIECE_BYTES, each of which ends where `border` matches."""
     view = memoryview(raw)
     while begin < end:

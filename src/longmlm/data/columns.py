@@ -1,0 +1,189 @@
+"""Columns of Parquet and Arrow files: the text of each record, or all of its fields."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from longmlm.data.files import CHUNK_BYTES, Extent, Span
+from longmlm.data.json_lines import Fields
+from longmlm.data.texts import BAD_ENCODING, Record, Unreadable, text_or_reason
+from longmlm.errors import DataError
+
+BATCH_BYTES = 8_000_000
+BATCH_RECORDS = 1_000
+
+ClassNames = list[str] | dict[str, Any]  # names by number, or those of the fields of a record
+
+
+def extent_of_table(path: Path, field: str) -> Extent:
+    """Returns the number of records; raises DataError if there is no column of text."""
+    if path.suffix == ".parquet":
+        return _parquet_extent(path, field)
+    table = _arrow_table(path, field)
+    return Extent(len(table), max(1, table.column(field).nbytes) / max(1, len(table)))
+
+
+def texts_of_table(span: Span, field: str) -> Iterator[Record]:
+    """Returns the number and the text of every record of a span."""
+    path = Path(span.path)
+    if path.suffix == ".parquet":
+        return _parquet_records(span, field)
+    return _texts(_arrow_table(path, field).slice(span.start, span.end - span.start).column(field).chunks, span.start)
+
+
+def fields_of_table(path: Path, field: str, number_field: str | None) -> Iterator[tuple[int, Fields]]:
+    """Yields the number and all fields of every record; raises DataError if `field` is not a column of text or words.
+
+    The number of a class becomes its name, where a dataset has names, but not in `number_field`.
+    """
+    if path.suffix == ".parquet":
+        with pq.ParquetFile(path) as file:
+            _check_text_column(path, field, file.schema_arrow, has_words=True)
+            yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow, number_field)
+    else:
+        table = _arrow_table(path, field, has_words=True)
+        yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema, number_field)
+
+
+def _parquet_extent(path: Path, field: str) -> Extent:
+    with pq.ParquetFile(path) as file:
+        _check_text_column(path, field, file.schema_arrow)
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    num_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
+    num_records = sum(group.num_rows for group in groups)
+    return Extent(num_records, max(1, num_bytes) / max(1, num_records))
+
+
+def _parquet_records(span: Span, field: str) -> Iterator[Record]:
+    path = Path(span.path)
+    batch_records = max(1, min(BATCH_RECORDS, int(BATCH_BYTES / _parquet_extent(path, field).unit_bytes)))
+    with pq.ParquetFile(path, buffer_size=CHUNK_BYTES) as file:
+        begin = 0
+        for number in range(file.metadata.num_row_groups):
+            following = begin + file.metadata.row_group(number).num_rows
+            if begin < span.end and span.start < following:
+                for batch in file.iter_batches(batch_records, row_groups=[number], columns=[field]):
+                    first, last = (min(max(0, edge - begin), len(batch)) for edge in (span.start, span.end))
+                    yield from _texts([batch.column(field)[first:last]], begin + first)
+                    begin += len(batch)
+                    if begin >= span.end:
+                        return
+            begin = following
+
+
+def _arrow_table(path: Path, field: str, has_words: bool = False) -> pa.Table:
+    table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+    _check_text_column(path, field, table.schema, has_words)
+    return table
+
+
+def _table_fields(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, number_field: str | None
+) -> Iterator[tuple[int, Fields]]:
+    names_of, number = _class_names(schema), 0
+    names_of.pop(str(number_field), None)
+    for batch in batches:
+        columns = [_cells(column, names_of.get(name)) for name, column in zip(schema.names, batch.columns, strict=True)]
+        for values in zip(*columns, strict=True):
+            yield number, by_name(schema.names, values)
+            number += 1
+
+
+def _cells(column: pa.Array, names: ClassNames | None) -> list[Any]:
+    """Returns the values of a column; one that cannot be read becomes the reason."""
+    try:
+        return [_named(value, names) for value in column.to_pylist()]
+    except (ValueError, OverflowError, IndexError):
+        return [_cell(value, names) for value in column]
+
+
+def _cell(scalar: pa.Scalar, names: ClassNames | None) -> Any:
+    try:
+        return _named(scalar.as_py(), names)
+    except UnicodeDecodeError:
+        return Unreadable(BAD_ENCODING)
+    except IndexError:
+        return Unreadable("a class without a name")
+    except (ValueError, OverflowError) as error:
+        return Unreadable(str(error))
+
+
+def by_name(names: Sequence[str], values: Sequence[Any]) -> Fields:
+    """Returns the values of a record; a name that several columns have stands for none of them."""
+    fields = dict(zip(names, values, strict=True))
+    for name in names if len(fields) < len(names) else ():
+        if names.count(name) > 1:
+            fields[name] = Unreadable(f"several columns are named {name!r}")
+    return fields
+
+
+def _class_names(schema: pa.Schema) -> dict[str, ClassNames]:
+    """Returns the names of classes by column, from the description that `datasets` stores in a file."""
+    described = orjson.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = (described.get("info") or {}).get("features") or {}
+    found = {name: _names_in(feature) for name, feature in features.items()}
+    return {name: names for name, names in found.items() if names}
+
+
+def _names_in(feature: Any) -> ClassNames:
+    """Returns the names of a class, or of the classes in the fields of a record; of a list, those of its items."""
+    if isinstance(feature, list):
+        return _names_in(feature[0]) if feature else {}
+    if not isinstance(feature, dict):
+        return {}
+    if feature.get("_type") == "ClassLabel":
+        return feature.get("names") or {}
+    if "feature" in feature and isinstance(feature.get("_type"), str):
+        return _names_in(feature["feature"])
+    found = {name: _names_in(inner) for name, inner in feature.items() if isinstance(inner, dict | list)}
+    return {name: names for name, names in found.items() if names}
+
+
+def _named(value: Any, names: ClassNames | None) -> Any:
+    """Returns a value with names in place of the numbers of classes; None in place of -1, a missing one."""
+    if names is None:
+        return value
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    if isinstance(names, list):
+        return names[value] if value is not None and value >= 0 else None
+    if not isinstance(value, dict):
+        return value
+    return value | {name: _named(value[name], inner) for name, inner in names.items() if name in value}
+
+
+def _texts(arrays: Iterable[pa.Array], start: int) -> Iterator[Record]:
+    """Yields the values of a column of text; the first one is record `start`."""
+    for array in arrays:
+        for value in array.cast(pa.large_string()).cast(pa.large_binary()):
+            raw = value.as_buffer() if value.is_valid else None
+            yield start, Unreadable("null") if raw is None else text_or_reason(raw.to_pybytes())
+            start += 1
+
+
+def _check_text_column(path: Path, field: str, schema: pa.Schema, has_words: bool = False) -> None:
+    """Raises DataError if there is no column of text or, with `has_words`, of lists of words."""
+    check_column(path, field, schema.names)
+    kind = schema.field(field).type
+    if has_words and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        kind = kind.value_type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise DataError(
+            f"{path}: column {field!r} holds {kind}, not text: set text_field to a column of text, or convert this one"
+        )
+
+
+def check_column(path: Path, field: str, names: list[str]) -> None:
+    """Raises DataError unless exactly one column has this name."""
+    if names.count(field) > 1:
+        raise DataError(
+            f"{path} has {names.count(field)} columns named {field!r}: rename all but the one with the text"
+        )
+    if field not in names:
+        raise DataError(f"{path} has no column {field!r}: set text_field to one of {', '.join(names) or '(none)'}")
