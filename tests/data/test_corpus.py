@@ -1,35 +1,21 @@
 """Documents of every kind of file, records that are set aside, and the split of a document."""
 
 import gzip
-import json
 import os
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice, split_of, text_hash
 from longmlm.data.files import Span, count_bytes, files_of, lines_of
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
+from tests.support.corpora import WHOLE, compressed, json_lines, records_of, texts_of
 
-WHOLE = 1 << 40
 TEXTS = ["The lake was calm.", "湖水像一面镜子。", "Ærlig talt — 😀", "line one\nline two"]
-
-
-def records_of(*files: Path | str, text_field: str = "text") -> list[Document | SetAside]:
-    sources = [Source(files=tuple(map(str, files)), text_field=text_field)]
-    return [record for spans in plan_slices(sources, WHOLE) for record in read_slice(spans, sources)]
-
-
-def texts_of(*files: Path | str) -> list[str]:
-    records = records_of(*files)
-    assert all(isinstance(record, Document) for record in records)
-    return [record.text for record in records if isinstance(record, Document)]
 
 
 def is_held_out(text: str, fraction: float) -> bool:
@@ -38,20 +24,6 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 def aside(origin: str, reason: str) -> SetAside:
     return SetAside(origin=origin, reason=reason, source=0)
-
-
-def json_lines(texts: list[str], end: str = "\n") -> bytes:
-    return "".join(json.dumps({"id": 1, "text": text}, ensure_ascii=False) + end for text in texts).encode()
-
-
-def compressed(content: bytes, ending: str) -> bytes:
-    match ending:
-        case ".gz":
-            return gzip.compress(content)
-        case ".zst":
-            return zstandard.ZstdCompressor().compress(content)
-        case _:
-            return content
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
@@ -70,16 +42,6 @@ def test_a_txt_file_is_one_document(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"novel.txt{ending}"
     path.write_bytes(compressed("\n\n".join(TEXTS).encode(), ending))
     assert records_of(path) == [Document("\n\n".join(TEXTS), f"{path}:0", 0)]
-
-
-def test_files_compressed_in_several_parts_are_read_to_their_end(tmp_path: Path) -> None:
-    whole, parts = json_lines(TEXTS * 50), [json_lines([text]) for text in TEXTS * 50]
-    skippable = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
-    (tmp_path / "parts.jsonl.gz").write_bytes(b"".join(map(gzip.compress, parts)))
-    (tmp_path / "parts.jsonl.zst").write_bytes(skippable + b"".join(compressed(part, ".zst") for part in parts))
-    for name in ("parts.jsonl.gz", "parts.jsonl.zst"):
-        assert texts_of(tmp_path / name) == TEXTS * 50
-        assert count_bytes(tmp_path / name) == len(whole)
 
 
 def test_lines_are_read_from_any_offset(tmp_path: Path) -> None:
@@ -239,32 +201,6 @@ def test_a_file_of_another_kind_is_an_error_that_names_it(tmp_path: Path, name: 
     with pytest.raises(DataError, match=r"\.jsonl") as raised:
         records_of(tmp_path / name)
     assert name in str(raised.value)
-
-
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-@pytest.mark.parametrize("share", [0.02, 0.5, 0.999])
-def test_a_compressed_file_that_is_cut_short_is_an_error_that_names_it(
-    tmp_path: Path, ending: str, share: float
-) -> None:
-    noise = [os.urandom(40).hex() for _ in range(3_000)]
-    whole = compressed(json_lines(noise), ending)
-    path = tmp_path / f"cut.jsonl{ending}"
-    path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(DataError, match="is damaged") as raised:
-        records_of(path)
-    assert str(path) in str(raised.value)
-
-
-def test_a_compressed_file_with_damaged_content_is_an_error_that_names_it(tmp_path: Path) -> None:
-    whole = gzip.compress(json_lines(TEXTS * 9))
-    invalid_block = whole[:10] + b"\x07" + whole[11:]
-    with pytest.raises(zlib.error):
-        gzip.decompress(invalid_block)
-    contents = {"block.jsonl.gz": invalid_block, "no.jsonl.gz": json_lines(TEXTS), "no.jsonl.zst": json_lines(TEXTS)}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=f"{name} is damaged"):
-            records_of(tmp_path / name)
 
 
 def test_about_the_share_asked_for_is_held_out() -> None:

@@ -11,7 +11,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
+from backports import zstd
 
 from longmlm.data import delimited, texts
 from longmlm.data.corpus import Document, plan_slices, read_slice
@@ -84,7 +84,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "utf8.jsonl": lambda: json_bytes("\n", ensure_ascii=False),
     "ascii.jsonl": lambda: MARK.encode() + json_bytes("\r\n", ensure_ascii=True),
     "a.jsonl.gz": lambda: gzip.compress(json_bytes("\n", ensure_ascii=False)),
-    "a.jsonl.zst": lambda: zstandard.compress(json_bytes("\n", ensure_ascii=False)),
+    "a.jsonl.zst": lambda: zstd.compress(json_bytes("\n", ensure_ascii=False)),
     "minimal.csv": lambda: csv_bytes("\r\n", csv.QUOTE_MINIMAL),
     "quoted.csv": lambda: MARK.encode() + csv_bytes("\n", csv.QUOTE_ALL),
     "a.csv.gz": lambda: gzip.compress(csv_bytes("\n", csv.QUOTE_NONNUMERIC)),

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+from backports import zstd
 
 from longmlm.errors import DataError
 
 CHUNK_BYTES = 1 << 20
 COMPRESSED = (".gz", ".zst")
+ANY_WINDOW = {zstd.DecompressionParameter.window_log_max.value: 31}  # zstd --long=31; by default a decoder stops at 27
 KINDS = (".txt", ".jsonl", ".csv", ".parquet")
 
 
@@ -86,7 +88,7 @@ def readable(path: Path | str) -> Iterator[None]:
     """Raises DataError when the block cannot read the file, because it was removed, for example, or is damaged."""
     try:
         yield
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+    except (OSError, EOFError, zlib.error, zstd.ZstdError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             problem = f"cannot be read ({error.strerror}): restore it and run the same command again"
         else:
@@ -105,7 +107,7 @@ def open_bytes(path: Path) -> io.BufferedIOBase:
         case ".gz":
             return cast(io.BufferedIOBase, gzip.open(path))
         case ".zst":
-            raw: Any = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # unlike zstandard, detects a cut file
+            raw: Any = zstd.open(path, options=ANY_WINDOW)
             return io.BufferedReader(raw, CHUNK_BYTES)
         case _:
             return path.open("rb")
@@ -164,19 +166,13 @@ class Lines:
         while self._waiting and self.offset < start:
             self.read()
         if self.offset < start:
-            self._skip_bytes(start - 1 - self.offset)
+            self._stream.seek(start - 1 - self.offset, os.SEEK_CUR)
+            self.offset = start - 1
             self.read()  # from the byte before `start`: nothing else, if it ends a line
 
     def close(self) -> None:
         """Closes the stream."""
         self._stream.close()
-
-    def _skip_bytes(self, num_bytes: int) -> None:
-        self.offset += num_bytes
-        if self._stream.seekable():
-            self._stream.seek(num_bytes, os.SEEK_CUR)
-        while num_bytes and not self._stream.seekable() and (chunk := self._stream.read(min(num_bytes, CHUNK_BYTES))):
-            num_bytes -= len(chunk)
 
 
 FileState = tuple[str, int, int, int]
