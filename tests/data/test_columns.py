@@ -1,0 +1,110 @@
+"""Columns of Parquet, Arrow and CSV files: each type is read or refused, and a name must be that of one column."""
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+
+from longmlm.data.corpus import Document, plan_slices, read_slice
+from longmlm.data.labelled_records import LabelledRecord, labelled_records
+from longmlm.errors import DataError
+from longmlm.settings.downstream import LabelledData, LabelledTask
+from longmlm.settings.prepare import Source
+
+TEXTS = ["The lake was calm.", "湖水像一面镜子。"]
+TEXT_TYPES = [
+    pa.string(),
+    pa.large_string(),
+    pa.string_view(),
+    pa.dictionary(pa.int8(), pa.string()),
+    pa.dictionary(pa.int32(), pa.large_string()),
+]
+OTHER_COLUMNS = {
+    "binary": pa.array([b"text"]),
+    "fixed": pa.array([b"text"], pa.binary(4)),
+    "list": pa.array([["text"]]),
+    "int64": pa.array([1]),
+    "double": pa.array([1.5]),
+    "bool": pa.array([True]),
+    "null": pa.nulls(1),
+    "struct": pa.array([{"text": "text"}]),
+    "map": pa.array([[("text", "text")]], pa.map_(pa.string(), pa.string())),
+    "timestamp": pa.array([0], pa.timestamp("ms")),
+    "arrow.json": pa.array(['"text"'], pa.json_()),
+}
+
+
+def written(folder: Path, kind: str, table: pa.Table) -> dict[str, object]:
+    """Returns the settings of a source with the table."""
+    match kind:
+        case "parquet":
+            pq.write_table(table, folder / "table.parquet")
+        case "csv":
+            lines = [table.schema.names, *zip(*(column.to_pylist() for column in table.columns), strict=True)]
+            (folder / "table.csv").write_text("".join(",".join(line) + "\n" for line in lines), encoding="utf-8")
+        case _:
+            Dataset(table).save_to_disk(folder / "saved")
+            return {"dataset": str(folder / "saved")}
+    return {"files": (f"{folder}/table.{kind}",)}
+
+
+def texts_of(settings: dict, text_field: str = "text") -> list[str]:
+    sources = [Source(**settings, split="train" if "dataset" in settings else None, text_field=text_field)]
+    records = [record for spans in plan_slices(sources, 1) for record in read_slice(spans, sources)]
+    return [record.text for record in records if isinstance(record, Document)]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("type_", TEXT_TYPES, ids=str)
+def test_every_type_of_text_is_read(tmp_path: Path, kind: str, type_: pa.DataType) -> None:
+    table = pa.table({"text": pa.array(TEXTS).cast(type_), "label": ["a", "b"]})
+    settings = written(tmp_path, kind, table)
+    assert texts_of(settings) == TEXTS
+    task = LabelledTask(kind="classification", data=LabelledData(**settings))
+    assert [item.document.text for item in labelled_records(task) if isinstance(item, LabelledRecord)] == TEXTS
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("name", OTHER_COLUMNS)
+def test_every_other_type_is_refused_by_name(tmp_path: Path, kind: str, name: str) -> None:
+    if kind == "arrow" and name in ("map", "arrow.json"):
+        pytest.skip("datasets has no such type")
+    settings = written(tmp_path, kind, pa.table({"text": OTHER_COLUMNS[name], "label": ["a"]}))
+    with pytest.raises(DataError, match=f"column 'text' holds .*{name}.*: set text_field"):
+        texts_of(settings)
+    task = LabelledTask(kind="classification", data=LabelledData(**settings))
+    if name == "list":  # of words, which the task may need
+        [item] = labelled_records(task)
+        assert not isinstance(item, LabelledRecord)
+    else:
+        with pytest.raises(DataError, match=f"column 'text' holds .*{name}"):
+            list(labelled_records(task))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_name_that_two_columns_have_is_refused_for_texts_and_set_aside_for_other_fields(
+    tmp_path: Path, kind: str
+) -> None:
+    columns, names = [pa.array(TEXTS), pa.array(["a", "b"]), pa.array(["c", "d"])], ["text", "label", "text"]
+    settings = written(tmp_path, kind, pa.Table.from_arrays(columns, names))
+    task = LabelledTask(kind="classification", data=LabelledData(**settings))
+    for read in (lambda: texts_of(settings), lambda: list(labelled_records(task))):
+        with pytest.raises(DataError, match=r"table\.\w+ has 2 columns named 'text': rename"):
+            read()
+    assert texts_of(settings, "label") == ["a", "b"]
+    written(tmp_path, kind, pa.Table.from_arrays(columns, ["text", "label", "label"]))
+    assert texts_of(settings) == TEXTS
+    assert [item.reason for item in labelled_records(task)] == ["several columns are named 'label'"] * 2
+
+
+def test_a_name_with_a_dot_is_that_of_a_column_and_not_of_a_field_inside_one(tmp_path: Path) -> None:
+    nested = pa.array([{"text": "inner", "n": 1}] * 2)
+    settings = written(tmp_path, "parquet", pa.table({"meta": nested, "meta.text": TEXTS, "text.x": TEXTS[::-1]}))
+    assert texts_of(settings, "meta.text") == TEXTS
+    assert texts_of(settings, "text.x") == TEXTS[::-1]
+    written(tmp_path, "parquet", pa.table({"meta": nested, "body": TEXTS}))
+    with pytest.raises(DataError, match=re.escape("has no column 'meta.text': set text_field to one of meta, body")):
+        texts_of(settings, "meta.text")
