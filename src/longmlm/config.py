@@ -30,7 +30,7 @@ from longmlm.settings.pipeline import (
 )
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
-from longmlm.settings.tables import Table, merged
+from longmlm.settings.tables import Table, merged, with_home
 from longmlm.validation import json_of, problem, validated
 
 Config = TypeVar("Config")
@@ -187,6 +187,7 @@ def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
 
     A setting without effect is an error unless `allows_unused`.
     """
+    content = with_home(content)
     is_pipeline_command = issubclass(kind, ResolvedPipeline)
     if not (_is_pipeline(kind, content) or is_pipeline_command):
         return validated(kind, bundled_resolved(content), [], allows_unused)

@@ -187,9 +187,34 @@ def test_a_path_that_reads_like_a_glob_names_its_file(tmp_path: Path) -> None:
     assert texts_of(path) == ["Calm."]
 
 
-@pytest.mark.parametrize("name", ["absent.txt", "no-match-*.jsonl", "folder"])
+@pytest.mark.parametrize(
+    ("files", "remedy"),
+    [
+        (["a.jsonl", "b.jsonl", "README.md"], "write {folder}/*.jsonl"),
+        (["a.v2.jsonl.gz", "deep/er/b.txt", "c.parquet.gz"], "write {folder}/**/*.jsonl.gz and {folder}/**/*.txt"),
+        (["state.json", "data-00000-of-00001.arrow"], "set dataset and split"),
+        (["a.pdf"], "it has no .txt, .jsonl, .csv, .parquet file"),
+        ([], "it has no .txt, .jsonl, .csv, .parquet file"),
+    ],
+)
+def test_a_folder_is_refused_with_what_to_write(tmp_path: Path, files: list[str], remedy: str) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text('{"text": "Calm."}\n', encoding="utf-8")
+    for pattern in (str(folder), f"{folder}/", f"{tmp_path}/t*"):
+        with pytest.raises(DataError) as raised:
+            files_of([pattern])
+        assert str(raised.value).startswith(f"{folder} is a folder: ")
+        assert remedy.format(folder=folder) in str(raised.value)
+    if remedy.startswith("write"):
+        globs = remedy.format(folder=folder).removeprefix("write ").split(" and ")
+        assert {path.name for path in files_of(globs)} == {Path(name).name for name in files[:2]}
+
+
+@pytest.mark.parametrize("name", ["absent.txt", "no-match-*.jsonl"])
 def test_a_path_that_names_nothing_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
-    (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match="no such file") as raised:
         records_of(tmp_path / name)
     assert name in str(raised.value)

@@ -15,7 +15,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from longmlm.artifacts.downstream import LabelledSpan
-from longmlm.data.labelled import read_labelled
+from longmlm.data.labelled import place_in_words, read_labelled
 from longmlm.errors import DataError
 from longmlm.settings.downstream import LabelledData, LabelledTask
 from tests.support.labelled import Records, json_bytes, labelled, read, reasons
@@ -156,6 +156,8 @@ def test_splits_of_a_dataset_have_the_names_of_its_classes(tmp_path: Path) -> No
     assert [document.labels for document in corpus.documents] == [("pos",), ("neg",), ("pos",), ("neg",), ("pos",)]
     assert [document.split for document in corpus.documents] == ["train"] * 4 + ["test"]
     assert reasons(corpus) == ["no label"]
+    assert corpus.set_aside[0].origin == f"{tmp_path}/saved, held:1"
+    assert place_in_words(corpus.set_aside[0].origin) == f"record 1 of {tmp_path}/saved, held"
 
 
 def test_several_classes_of_a_parquet_file_have_names(tmp_path: Path) -> None:

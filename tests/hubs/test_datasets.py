@@ -12,7 +12,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from longmlm.artifacts.rows import SourceRecord
-from longmlm.data.corpus import Document, plan_slices, read_slice
+from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
 from longmlm.data.engine import pin_sources, prepare_rows
 from longmlm.data.labelled import pinned, read_labelled
 from longmlm.data.vocabulary import load_vocabulary
@@ -147,6 +147,27 @@ def test_rows_of_a_folder_depend_on_its_content(local: Path, tmp_path: Path) -> 
     changed.write_bytes(changed.read_bytes() + b"\n")
     with pytest.raises(DataError, match=re.escape(str(tmp_path / "rows"))):
         prepare_rows(recipe, vocabulary, tmp_path / "rows")
+
+
+def test_what_is_set_aside_of_a_dataset_names_the_dataset_and_the_record(hub: Hub) -> None:
+    texts = [[*TEXTS[:3], "", *TEXTS[4:40]], [*TEXTS[:9], None, *TEXTS[10:]]]
+    names = [f"train-0000{part}-of-00002.parquet" for part in range(2)]
+    commit = hub.repository("datasets/owner/gaps").commit(
+        {"README.md": b"", **{name: parquet(part) for name, part in zip(names, texts, strict=True)}}
+    )
+    source = Source(dataset="owner/gaps", revision=commit, split="train", text_field="body")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets.config.MAX_SHARD_SIZE", 1_000)  # several files in the cache
+        slices = plan_slices([source], 3_000)
+    assert len({span.path for spans in slices for span in spans}) > 1
+    records = [record for spans in slices for record in read_slice(spans, [source])]
+    assert [record.origin for record in records] == [f"owner/gaps, train:{number}" for number in range(len(records))]
+    assert [record.origin for record in records if isinstance(record, SetAside)] == [
+        "owner/gaps, train:3",
+        "owner/gaps, train:49",
+    ]
+    with pytest.raises(DataError, match=r"^owner/gaps, train has no column 'text': set text_field to one of n, body$"):
+        plan_slices([dataclasses.replace(source, text_field="text")], 3_000)
 
 
 def test_texts_of_csv_files_are_never_taken_for_missing_ones(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

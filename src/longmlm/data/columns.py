@@ -12,6 +12,7 @@ from longmlm.data.files import CHUNK_BYTES, Extent, Span
 from longmlm.data.json_lines import Fields
 from longmlm.data.texts import BAD_ENCODING, Record, Unreadable, text_or_reason
 from longmlm.errors import DataError
+from longmlm.settings.prepare import Source
 
 BATCH_BYTES = 8_000_000
 BATCH_RECORDS = 1_000
@@ -19,39 +20,40 @@ BATCH_RECORDS = 1_000
 ClassNames = list[str] | dict[str, Any]  # names by number, or those of the fields of a record
 
 
-def extent_of_table(path: Path, field: str) -> Extent:
+def extent_of_table(path: Path, source: Source) -> Extent:
     """Returns the number of records; raises DataError if there is no column of text."""
     if path.suffix == ".parquet":
-        return _parquet_extent(path, field)
-    table = _arrow_table(path, field)
-    return Extent(len(table), max(1, table.column(field).nbytes) / max(1, len(table)))
+        return _parquet_extent(path, source.text_field)
+    table = _arrow_table(path, source)
+    return Extent(len(table), max(1, table.column(source.text_field).nbytes) / max(1, len(table)))
 
 
-def texts_of_table(span: Span, field: str) -> Iterator[Record]:
+def texts_of_table(span: Span, source: Source) -> Iterator[Record]:
     """Returns the number and the text of every record of a span."""
     path = Path(span.path)
     if path.suffix == ".parquet":
-        return _parquet_records(span, field)
-    return _texts(_arrow_table(path, field).slice(span.start, span.end - span.start).column(field).chunks, span.start)
+        return _parquet_records(span, source.text_field)
+    column = _arrow_table(path, source).column(source.text_field)
+    return _texts(column.slice(span.start, span.end - span.start).chunks, span.start)
 
 
-def fields_of_table(path: Path, field: str, number_field: str | None) -> Iterator[tuple[int, Fields]]:
-    """Yields the number and all fields of every record; raises DataError if `field` is not a column of text or words.
+def fields_of_table(path: Path, source: Source, number_field: str | None) -> Iterator[tuple[int, Fields]]:
+    """Yields the number and all fields of every record; raises DataError without a column of text or words.
 
     The number of a class becomes its name, where a dataset has names, but not in `number_field`.
     """
     if path.suffix == ".parquet":
         with pq.ParquetFile(path) as file:
-            _check_text_column(path, field, file.schema_arrow, has_words=True)
+            _check_text_column(str(path), source.text_field, file.schema_arrow, has_words=True)
             yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow, number_field)
     else:
-        table = _arrow_table(path, field, has_words=True)
+        table = _arrow_table(path, source, has_words=True)
         yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema, number_field)
 
 
 def _parquet_extent(path: Path, field: str) -> Extent:
     with pq.ParquetFile(path) as file:
-        _check_text_column(path, field, file.schema_arrow)
+        _check_text_column(str(path), field, file.schema_arrow)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         columns = [group.column(index) for group in groups for index in range(group.num_columns)]
     num_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
@@ -76,9 +78,9 @@ def _parquet_records(span: Span, field: str) -> Iterator[Record]:
             begin = following
 
 
-def _arrow_table(path: Path, field: str, has_words: bool = False) -> pa.Table:
+def _arrow_table(path: Path, source: Source, has_words: bool = False) -> pa.Table:
     table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-    _check_text_column(path, field, table.schema, has_words)
+    _check_text_column(source.name_of(path), source.text_field, table.schema, has_words)
     return table
 
 
@@ -166,24 +168,24 @@ def _texts(arrays: Iterable[pa.Array], start: int) -> Iterator[Record]:
             start += 1
 
 
-def _check_text_column(path: Path, field: str, schema: pa.Schema, has_words: bool = False) -> None:
+def _check_text_column(name: str, field: str, schema: pa.Schema, has_words: bool = False) -> None:
     """Raises DataError if there is no column of text or, with `has_words`, of lists of words."""
-    check_column(path, field, schema.names)
+    check_column(name, field, schema.names)
     kind = schema.field(field).type
     if has_words and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         kind = kind.value_type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise DataError(
-            f"{path}: column {field!r} holds {kind}, not text: set text_field to a column of text, or convert this one"
+            f"{name}: column {field!r} holds {kind}, not text: set text_field to a column of text, or convert this one"
         )
 
 
-def check_column(path: Path, field: str, names: list[str]) -> None:
+def check_column(name: str, field: str, names: list[str]) -> None:
     """Raises DataError unless exactly one column has this name."""
     if names.count(field) > 1:
         raise DataError(
-            f"{path} has {names.count(field)} columns named {field!r}: rename all but the one with the text"
+            f"{name} has {names.count(field)} columns named {field!r}: rename all but the one with the text"
         )
     if field not in names:
-        raise DataError(f"{path} has no column {field!r}: set text_field to one of {', '.join(names) or '(none)'}")
+        raise DataError(f"{name} has no column {field!r}: set text_field to one of {', '.join(names) or '(none)'}")

@@ -23,7 +23,10 @@ HASHES = 2**64  # how many values text_hash can take
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text of the corpus: `origin` is its path and byte or record, `source` the number of its source."""
+    """A text of the corpus: `origin` is its file and byte or record, or its dataset and record.
+
+    `source` is the number of its source.
+    """
 
     text: Text
     origin: str
@@ -53,6 +56,7 @@ def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
     spans: list[Span] = []
     room = slice_bytes
     for number, source in enumerate(sources):
+        first = 0
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             with readable(path):
                 extent, start = extent_of(path, source), 0
@@ -62,11 +66,12 @@ def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
                     if borders:
                         end = next((border for border in borders if border >= end), extent.length)
                     size = round((end - start) * extent.unit_bytes)
-                    spans.append(Span(str(path), start, end, number, size))
+                    spans.append(Span(str(path), start, end, number, size, first))
                     start, room = end, room - size
                     if room <= 0:
                         slices.append(tuple(spans))
                         spans, room = [], slice_bytes
+            first += extent.length if source.dataset else 0
     return [*slices, tuple(spans)] if spans else slices
 
 
@@ -76,9 +81,11 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
     Raises DataError if a file is damaged, or can no longer be read.
     """
     for span in spans:
+        source = sources[span.source]
+        name = source.name_of(Path(span.path))
         with readable(span.path):
-            for offset, text in records_of(span, sources[span.source]):
-                yield document_of(text, f"{span.path}:{offset}", span.source)
+            for offset, text in records_of(span, source):
+                yield document_of(text, f"{name}:{span.first + offset}", span.source)
 
 
 def document_of(text: Text | Unreadable, origin: str, source: int) -> Document | SetAside:

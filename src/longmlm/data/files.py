@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,8 +22,10 @@ import pyarrow as pa
 from backports import zstd
 
 from longmlm.errors import DataError
+from longmlm.hubs.datasets import SAVED
 
 CHUNK_BYTES = 1 << 20
+MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy
 COMPRESSED = (".gz", ".zst")
 ANY_WINDOW = {zstd.DecompressionParameter.window_log_max.value: 31}  # zstd --long=31; by default a decoder stops at 27
 KINDS = (".txt", ".jsonl", ".csv", ".parquet")
@@ -31,13 +34,14 @@ KINDS = (".txt", ".jsonl", ".csv", ".parquet")
 def files_of(patterns: Sequence[str]) -> list[Path]:
     """Returns the files that the paths and globs name, each file once whatever its links, sorted within a glob.
 
-    Raises DataError for a path or glob without a file, a file of an unknown kind, and a name that is not UTF-8.
+    Raises DataError for a folder, a path or glob without a file, an unknown kind of file, or a name that is not UTF-8.
     """
     files: dict[tuple[int, int], Path] = {}
     for pattern in patterns:
         names = [pattern] if Path(pattern).is_file() else _matches(pattern)
         paths = sorted(path for path in map(Path, names) if path.is_file())
         if not paths:
+            _refuse_folder(pattern)
             raise DataError(f"{_printable(pattern)}: no such file; relative paths start from the current folder")
         for path in paths:
             _check_name(path)
@@ -64,14 +68,34 @@ def _matches(pattern: str) -> Iterator[str]:
         folders += sorted(glob.glob(str(Path(glob.escape(folder), "*"))))
 
 
+def _refuse_folder(pattern: str) -> None:
+    """Raises DataError if the pattern names folders only; the remedy names the kinds of files in the first one."""
+    folder = next((path for path in map(Path, (pattern, *_matches(pattern))) if path.is_dir()), None)
+    if folder is None:
+        return
+    entries = islice(folder.rglob("*"), MAX_ENTRIES)
+    files = [path.relative_to(folder) for path in entries if _is_corpus_file(path)]
+    below = "**/" if any(len(path.parts) > 1 for path in files) else ""
+    globs = sorted({f"{folder}/{below}*{''.join(path.suffixes[-1 - (path.suffix in COMPRESSED) :])}" for path in files})
+    remedy = f"write {' and '.join(globs)}" if globs else f"it has no {', '.join(KINDS)} file"
+    if any((folder / name).is_file() for name in SAVED):
+        remedy = "it holds a dataset: set dataset and split instead, under [[prepare.recipe.sources]]"
+    raise DataError(_printable(f"{folder} is a folder: {remedy}"))
+
+
 def _identity(path: Path) -> tuple[int, int]:
     with readable(path):
         status = path.stat()
     return status.st_dev, status.st_ino
 
 
+def _is_corpus_file(path: Path) -> bool:
+    is_kind = kind_of(path) in KINDS and not (kind_of(path) == ".parquet" and path.suffix in COMPRESSED)
+    return is_kind and path.is_file()
+
+
 def _check_name(path: Path) -> None:
-    if kind_of(path) not in KINDS or (kind_of(path) == ".parquet" and path.suffix in COMPRESSED):
+    if not _is_corpus_file(path):
         raise DataError(
             f"{_printable(path)}: sources are .txt, .jsonl and .csv files, plain, .gz or .zst, and .parquet files"
         )
@@ -133,7 +157,8 @@ class Extent:
 class Span:
     """The records of a file that begin at start <= offset < end, counted in bytes or records.
 
-    `source` is the number of the file's source, `size` the number of bytes of text.
+    `source` is the number of the file's source, `size` the number of bytes of text. `first` is the number of the file's
+    first record in a dataset of several files.
     """
 
     path: str
@@ -141,6 +166,7 @@ class Span:
     end: int
     source: int
     size: int
+    first: int = 0
 
 
 class Lines:

@@ -116,7 +116,7 @@ def reasons_in_words(aside: Sequence[SetAside]) -> str:
 def place_in_words(origin: str) -> str:
     """Returns where a record is, such as "line 12 of few.jsonl"; without lines, its number, counted from 0."""
     path, _, offset = origin.rpartition(":")
-    if kind_of(Path(path)) in (".parquet", ".arrow"):
+    if kind_of(Path(path)) == ".parquet" or not Path(path).is_file():  # it is a dataset
         return f"record {offset} of {path}"
     with open_bytes(Path(path)) as file:
         number = 1 + file.read(int(offset)).count(b"\n")

@@ -81,12 +81,15 @@ def labelled_fields(
     """Yields origin, fields, number of the source and given split of every record."""
     number_field = data.label_field if kind == "similarity" else None
     for number, (source, split) in enumerate(_sources(data)):
+        first = 0
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             if kind_of(path) == ".txt":
                 raise DataError(f"{path}: labelled documents are records of .jsonl, .csv or .parquet files")
             with readable(path):
+                offset, name = -1, source.name_of(path)
                 for offset, fields in fields_of(path, source, number_field):
-                    yield f"{path}:{offset}", fields, number, split
+                    yield f"{name}:{first + offset}", fields, number, split
+            first += offset + 1 if source.dataset else 0
 
 
 def _records(task: LabelledTask) -> Iterator[LabelledRecord | SetAside]:

@@ -22,7 +22,7 @@ def extent_of(path: Path, source: Source) -> Extent:
     """Returns the length of a file; raises DataError if it has no column of text."""
     match kind_of(path):
         case ".parquet" | ".arrow":
-            return extent_of_table(path, source.text_field)
+            return extent_of_table(path, source)
         case ".txt":
             return Extent(1, float(max(1, count_bytes(path))))
         case ".csv":
@@ -40,7 +40,7 @@ def records_of(span: Span, source: Source) -> Iterator[Record]:
     path = Path(span.path)
     match kind_of(path):
         case ".parquet" | ".arrow":
-            return texts_of_table(span, source.text_field)
+            return texts_of_table(span, source)
         case ".csv":
             return _csv_records(path, span, source)
         case ".jsonl":
@@ -57,7 +57,7 @@ def fields_of(path: Path, source: Source, number_field: str | None = None) -> It
     """
     match kind_of(path):
         case ".parquet" | ".arrow":
-            yield from fields_of_table(path, source.text_field, number_field)
+            yield from fields_of_table(path, source, number_field)
         case ".csv":
             names = _header(path, source)
             for begin, fields in _csv_fields(_whole(path), source, len(names)):
@@ -123,7 +123,7 @@ def _header(path: Path, source: Source) -> list[str]:
             f"{path} has one column, {names[0]!r}: if its fields are separated by {others[0]!r}, set the source's "
             f"delimiter to that"
         )
-    check_column(path, source.text_field, names)
+    check_column(str(path), source.text_field, names)
     return names
 
 

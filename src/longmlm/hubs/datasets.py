@@ -13,8 +13,8 @@ from longmlm.settings.prepare import Source
 from longmlm.settings.publishing import Target, parse_target
 
 CSV_OPTIONS = {"keep_default_na": False}
-NOT_CACHED = "Couldn't find cache"  # for these options: what `datasets` says where the hub cannot be reached
 SAVED = ("state.json", "dataset_dict.json")  # written by Dataset.save_to_disk and DatasetDict.save_to_disk
+NOT_CACHED = "Couldn't find cache"  # for these options: what `datasets` says where the hub cannot be reached
 
 
 def is_local(source: Source) -> bool:

@@ -1,6 +1,7 @@
 """Settings of the prepare stage: the corpus, and how it is packed into rows."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from longmlm.settings.publishing import Publishing
@@ -40,6 +41,11 @@ class Source:
         check_delimiter(self.delimiter)
         if self.delimiter is not None and self.dataset:
             raise ValueError("delimiter needs `files`, but the source has a `dataset`")
+
+    def name_of(self, path: Path) -> str:
+        """Returns what messages call a file of the source: its path, or for the cache of a dataset the split."""
+        parts = (self.dataset, self.subset, self.split)
+        return ", ".join(part for part in parts if part) if self.dataset else str(path)
 
 
 def check_delimiter(delimiter: str | None) -> None:

@@ -1,10 +1,28 @@
 """Settings as nested tables, as read from TOML files and not yet validated; and their defaults."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field
+from pathlib import Path
 from typing import Any
 
 Table = dict[str, Any]
+HOME_OF_PATH = re.compile(r"^(folder:)?~(?=/)")
+HOME_OF_WORD = re.compile(r"(?<!\S)()~(?=/)")
+
+
+def with_home(value: Any, key: str = "") -> Any:
+    """Returns a value with the home folder in place of ~ in ~/PATH and folder:~/PATH, and in the words of `launch`."""
+    match value:
+        case str():
+            pattern = HOME_OF_WORD if key == "launch" else HOME_OF_PATH
+            return pattern.sub(lambda match: (match[1] or "") + str(Path.home()), value)
+        case dict():
+            return {name: with_home(item, name) for name, item in value.items()}
+        case list() | tuple():
+            return [with_home(item, key) for item in value]
+        case _:
+            return value
 
 
 def merged(below: Any, above: Any) -> Any:
