@@ -16,6 +16,7 @@ from longmlm.settings.prepare import Source
 
 BATCH_BYTES = 8_000_000
 BATCH_RECORDS = 1_000
+MAX_NAME = 40  # characters of a column's name in a message
 
 ClassNames = list[str] | dict[str, Any]  # names by number, or those of the fields of a record
 
@@ -181,11 +182,12 @@ def _check_text_column(name: str, field: str, schema: pa.Schema, has_words: bool
         )
 
 
-def check_column(name: str, field: str, names: list[str]) -> None:
+def check_column(name: str, field: str, names: list[str], other_remedy: str = "") -> None:
     """Raises DataError unless exactly one column has this name."""
     if names.count(field) > 1:
         raise DataError(
             f"{name} has {names.count(field)} columns named {field!r}: rename all but the one with the text"
         )
     if field not in names:
-        raise DataError(f"{name} has no column {field!r}: set text_field to one of {', '.join(names) or '(none)'}")
+        known = ", ".join(other if len(other) <= MAX_NAME else f"{other[:MAX_NAME]}…" for other in names) or "(none)"
+        raise DataError(f"{name} has no column {field!r}: set text_field to one of {known}{other_remedy}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import Span, files_of, readable
+from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
 from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
 from longmlm.data.texts import BYTE_ORDER_MARK, Text, pieces_of
 from longmlm.errors import DataError
@@ -85,7 +86,9 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
         name = source.name_of(Path(span.path))
         with readable(span.path):
             for offset, text in records_of(span, source):
-                yield document_of(text, f"{name}:{span.first + offset}", span.source)
+                is_readable = isinstance(text, Unreadable) or not is_utf16(text)
+                record = text if is_readable else Unreadable(UTF16)
+                yield document_of(record, f"{name}:{span.first + offset}", span.source)
 
 
 def document_of(text: Text | Unreadable, origin: str, source: int) -> Document | SetAside:
@@ -113,7 +116,9 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
             return
     if not num_documents:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
-        raise DataError(f"the sources hold no document ({counted or 'no records'}): check text_field and the encoding")
+        [(commonest, _)] = reasons.most_common(1) or [("no records", 0)]
+        remedy = remedy_of(commonest, recipe.sources[0].language)
+        raise DataError(f"the sources hold no document ({counted or commonest}): {remedy}")
     if num_documents == 1:
         raise DataError("the sources hold only one document: training and held-out rows need two")
     if lowest == highest:

@@ -26,6 +26,7 @@ LOOK_AHEAD_BYTES = 1 << 27
 BROKEN = "broken CSV"
 TOO_LONG = f"broken CSV, or a field of more than {FIELD_CHARACTERS:,} characters"
 BACKSLASHES = "broken CSV: a quote inside a field is escaped with a backslash, not doubled"
+PROBLEMS = (BROKEN, TOO_LONG, BACKSLASHES)
 ODD_QUOTES = re.compile(r'(?<!")"(?:"")*(?!")')  # an even number of them is an empty field, or quotes in a field
 
 Cells = list[str] | Unreadable  # of a record, or why it is broken

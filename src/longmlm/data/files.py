@@ -29,6 +29,15 @@ MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy
 COMPRESSED = (".gz", ".zst")
 ANY_WINDOW = {zstd.DecompressionParameter.window_log_max.value: 31}  # zstd --long=31; by default a decoder stops at 27
 KINDS = (".txt", ".jsonl", ".csv", ".parquet")
+REMEDIES = {
+    ".json .ndjson": "name it .jsonl if it has one object per line; `jq -c '.[]' OLD > NEW.jsonl` cuts an array",
+    ".tsv .tab": "give it the ending .csv, and set the source's delimiter to a tab",
+    ".md .text": "give it the ending .txt",
+    ".bz2 .xz .lzma .lz4 .z .br .7z .zip .tar .tgz .rar": "unpack it, or compress it with gzip or zstd",
+    ".pdf .doc .docx .odt .rtf .epub .html .htm .xml .xlsx .xls .tex": "save its text as .txt, .jsonl or .csv",
+    ".arrow .feather": "name the folder of a saved dataset in `dataset`, or save the table as .parquet",
+    ".txt .jsonl .csv .parquet .gz .zst": "name endings in small letters, and leave Parquet files uncompressed",
+}
 
 
 def files_of(patterns: Sequence[str]) -> list[Path]:
@@ -96,8 +105,11 @@ def _is_corpus_file(path: Path) -> bool:
 
 def _check_name(path: Path) -> None:
     if not _is_corpus_file(path):
+        suffix = path.suffix.lower()
+        remedy = next((remedy for suffixes, remedy in REMEDIES.items() if suffix in suffixes.split()), None)
         raise DataError(
             f"{_printable(path)}: sources are .txt, .jsonl and .csv files, plain, .gz or .zst, and .parquet files"
+            + (f": {remedy}" if remedy else "")
         )
     if _printable(path) != str(path):
         raise DataError(f"{_printable(path)}: the file's name is not UTF-8: rename it")

@@ -22,6 +22,10 @@ Range = tuple[int, int]
 Fields = dict[str, Any]  # of a record: values as in JSON, or Unreadable; strings only in .csv files
 
 BROKEN = "broken JSON"
+PYTHON = "a dictionary in Python's notation, not JSON"
+ARRAY = "a JSON array, not an object"
+NO_OBJECT = "not a JSON object"
+PROBLEMS = (BROKEN, PYTHON, ARRAY, NO_OBJECT)
 CUT_SURROGATE = "half a surrogate pair"
 # Matches an unclosed string too, without a closing quote: otherwise a search would restart at each escaped quote.
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
@@ -60,13 +64,10 @@ def _not_an_object(line: bytes) -> str:
     """Returns why a line holds no object that can be read."""
     if isinstance(text_or_reason(line), Unreadable):
         return BAD_ENCODING
-    match line[: texts.PIECE_BYTES].lstrip()[:1]:
-        case b"{":
-            return BROKEN
-        case b"[":
-            return "a JSON array, not an object"
-        case _:
-            return "not a JSON object"
+    beginning = line[: texts.PIECE_BYTES].lstrip()
+    if beginning.startswith(b"{'"):
+        return PYTHON
+    return {b"{": BROKEN, b"[": ARRAY}.get(beginning[:1], NO_OBJECT)
 
 
 def _members(line: bytes) -> Iterator[tuple[Range, Range]]:

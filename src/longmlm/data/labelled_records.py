@@ -9,6 +9,7 @@ from typing import Any, Literal, assert_never
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
+from longmlm.data.foreign_content import UTF16, is_utf16
 from longmlm.data.json_lines import Fields
 from longmlm.data.label_values import parse_group, parse_labels, parse_score, parse_spans, parse_tags
 from longmlm.data.records import fields_of
@@ -164,6 +165,8 @@ def _text(fields: Fields, name: str) -> str:
         raise ValueError(f"field {name!r} is not text")
     if not text or text.isspace():
         raise ValueError(f"field {name!r} is empty")
+    if is_utf16(text):
+        raise ValueError(UTF16)
     return text
 
 

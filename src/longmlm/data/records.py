@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from longmlm.data.columns import by_name, check_column, extent_of_table, fields_of_table, texts_of_table
 from longmlm.data.delimited import BROKEN, Cells, DelimitedReader
 from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, kind_of, lines_of, open_bytes
+from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, remedy_of
 from longmlm.data.json_lines import Fields, object_of
-from longmlm.data.texts import BYTE_ORDER_MARK, LongText, Record, Text, Unreadable, text_or_reason
+from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, LongText, Record, Text, Unreadable, text_or_reason
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
@@ -27,6 +28,8 @@ def extent_of(path: Path, source: Source) -> Extent:
             return Extent(1, float(max(1, count_bytes(path))))
         case ".csv":
             _header(path, source)
+        case _:
+            check_content(path)
     return Extent(count_bytes(path))
 
 
@@ -67,6 +70,7 @@ def fields_of(path: Path, source: Source, number_field: str | None = None) -> It
                     fields if is_broken else by_name(names, [_in_memory(_text_of_cell(cell)) for cell in fields]),
                 )
         case _:
+            check_content(path)
             for begin, value in _json_values(_whole(path), object_of):
                 is_readable = isinstance(value, dict)
                 yield begin, {name: _in_memory(item) for name, item in value.items()} if is_readable else value
@@ -86,7 +90,9 @@ def _text_of_cell(cell: str) -> Text | Unreadable:
 
 def _file_record(path: Path) -> Iterator[Record]:
     with open_bytes(path) as stream:
-        yield 0, text_or_reason(stream.read().removeprefix(BYTE_ORDER_MARK))
+        raw = stream.read()
+    content = foreign_content(raw[:HEAD_BYTES])
+    yield 0, Unreadable(content) if content else text_or_reason(raw.removeprefix(BYTE_ORDER_MARK))
 
 
 def _json_values(span: Span, value_of: Callable[[bytes], Value]) -> Iterator[tuple[int, Value]]:
@@ -109,22 +115,37 @@ def _json_text(line: bytes, field: str) -> Text | Unreadable:
 
 
 def _header(path: Path, source: Source) -> list[str]:
+    check_content(path)
     delimiter = source.delimiter or ","
-    with open_bytes(path) as stream:
-        _, names = next(DelimitedReader(Lines(stream), delimiter).records(CHUNK_BYTES), (0, []))
+    names = _first_record(path, delimiter)
+    has_field = isinstance(names, list) and source.text_field in names
+    if not has_field and (other := _other_delimiter(path, source.text_field, names, delimiter)):
+        raise DataError(f"{path} seems to have fields separated by {other!r}: set the source's delimiter to that")
     if isinstance(names, Unreadable):
         raise DataError(
             f"{path}: its first record is not a header, a line of names: it breaks the rules of quoting, or its lines "
             "end in CR alone"
         )
-    others = [other for other in DELIMITERS if other != delimiter and names and other in names[0]]
-    if len(names) == 1 and others and source.text_field not in names:
-        raise DataError(
-            f"{path} has one column, {names[0]!r}: if its fields are separated by {others[0]!r}, set the source's "
-            f"delimiter to that"
-        )
-    check_column(str(path), source.text_field, names)
+    if any(isinstance(_text_of_cell(name), Unreadable) for name in names):
+        raise DataError(f"{path} has a header that is not UTF-8: {remedy_of(BAD_ENCODING, source.language)}")
+    check_column(str(path), source.text_field, names, "; or add a header, a line of names, if it has none")
     return names
+
+
+def _other_delimiter(path: Path, field: str, names: Cells, delimiter: str) -> str | None:
+    """Returns the delimiter with which the header names the field, or that which is in the only name."""
+    others = [other for other in DELIMITERS if other != delimiter]
+    for other in others:
+        record = _first_record(path, other)
+        if isinstance(record, list) and field in record:
+            return other
+    only = names[0] if isinstance(names, list) and len(names) == 1 else ""
+    return next((other for other in others if other in only), None)
+
+
+def _first_record(path: Path, delimiter: str) -> Cells:
+    with open_bytes(path) as stream:
+        return next(DelimitedReader(Lines(stream), delimiter).records(CHUNK_BYTES), (0, []))[1]
 
 
 def _csv_borders(path: Path, length: int, delimiter: str) -> Iterator[int]:

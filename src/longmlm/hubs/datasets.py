@@ -8,6 +8,7 @@ from typing import Any
 
 from longmlm.errors import DataError
 from longmlm.hubs import huggingface
+from longmlm.hubs.errors import causes, redact
 from longmlm.hubs.huggingface import retry_download
 from longmlm.settings.prepare import Source
 from longmlm.settings.publishing import Target, parse_target
@@ -66,6 +67,7 @@ def arrow_files(source: Source) -> list[Path]:
 
 def _arrow_files(source: Source) -> list[Path]:
     from datasets import DatasetDict, load_from_disk
+    from datasets.exceptions import DatasetGenerationError
 
     if _is_saved(source):
         saved: Any = load_from_disk(str(source.dataset))
@@ -74,7 +76,16 @@ def _arrow_files(source: Source) -> list[Path]:
         table = splits[str(source.split)]
     else:
         builder = _builder(source)
-        builder.download_and_prepare()
+        try:
+            builder.download_and_prepare()
+        except DatasetGenerationError as error:
+            if not is_local(source):
+                raise
+            reason = redact(str([*causes(error)][-1]))
+            raise DataError(
+                f"{source.dataset}: its files cannot be converted ({reason}): correct them, or name them in `files`, "
+                "where only the records that cannot be read are set aside"
+            ) from error
         table = builder.as_dataset(source.split)
     return [Path(file["filename"]) for file in table.cache_files]
 

@@ -188,7 +188,8 @@ def translate(error: Exception) -> TransferError:
                 return TransferError(unreachable, said)
     if isinstance(error, errors.LocalEntryNotFoundError):
         return TransferError(unreachable, "the cache does not hold all its files")
-    return TransferError(Cause.UNUSABLE, said)
+    root = redact(str([*causes(error)][-1]), get_token())
+    return TransferError(Cause.UNUSABLE, said if root in said else f"{said}: {root}")
 
 
 def _limit(request: httpx2.Request) -> None:

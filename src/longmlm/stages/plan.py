@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
 from longmlm.data.corpus import plan_slices
 from longmlm.data.engine import check_splits
+from longmlm.data.foreign_content import markup_note
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
 from longmlm.errors import ConfigError, DataError
 from longmlm.folders import free_bytes
@@ -60,6 +61,8 @@ def plan(config: PlanConfig) -> None:
         free_disk_bytes=free_bytes(Path(config.output)),
     )
     print(plan_report(facts, config))
+    if note := markup_note(config.prepare.recipe.sources):
+        print(note)
 
 
 def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:

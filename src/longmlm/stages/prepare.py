@@ -8,6 +8,7 @@ from pathlib import Path
 from longmlm.config import present
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
+from longmlm.data.foreign_content import markup_note
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import decode, load_vocabulary
 from longmlm.hubs.publish import check_can_publish, publish
@@ -29,7 +30,8 @@ def prepare(config: PrepareConfig) -> None:
         row = open_rows(output, "train", verified=existed)[0]
         example = Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
         write_page(packing_page(manifest, example, made_with("prepare", present(asdict(config)))), page)
-    print(f"{packing_report(manifest.report)}\npage: {page}\nrows: {output}")
+    notes = [note for note in (markup_note(config.recipe.sources),) if note]
+    print("\n".join([packing_report(manifest.report), *notes, f"page: {page}", f"rows: {output}"]))
     if config.publish:
         publish_rows(config)
 
