@@ -75,6 +75,22 @@ def test_stages_after_one_whose_result_is_made_again_check_their_own(
     assert started == ["prepare", "pretrain", "evaluate", "release"]
 
 
+def test_a_stage_beyond_until_does_not_keep_the_record_of_an_earlier_input(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rows", "release"):
+        (folder / name).rmdir()
+    (folder / "long" / MANIFEST).touch()
+    monkeypatch.setattr(run, "run_stage", lambda *_: None)
+    monkeypatch.setattr(run, "is_trained", lambda _: True)
+    monkeypatch.setattr(run, "summary", lambda _: "")
+    run.run_pipeline(settings("--until", "prepare"))
+    (folder / "rows").mkdir()
+    (folder / "rows" / MANIFEST).touch()
+    assert run.is_made(settings(), "prepare")
+    assert not run.is_made(settings(), "pretrain")
+
+
 @pytest.mark.parametrize("until", ["prepare", "pretrain", "evaluate"])
 def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(
     folder: Path, monkeypatch: pytest.MonkeyPatch, until: str

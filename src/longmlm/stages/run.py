@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
@@ -38,7 +39,7 @@ from longmlm.runtime.launch_command import launch_command, search_path
 from longmlm.runtime.signals import stopped_by
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline, StageName
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
@@ -127,7 +128,7 @@ def check_results(config: ResolvedPipeline) -> None:
 def check_inputs(config: ResolvedPipeline) -> None:
     """Raises DataError when finished rows, or added tokens, were made from other text than the files hold now."""
     changed = []
-    if is_done(config, "prepare"):
+    if "prepare" in config.stages and is_done(config, "prepare"):
         before = read_rows_manifest(result_of(config.prepare)).plan
         recipe, fingerprint = config.prepare.recipe, str(before.tokenizer_fingerprint)
         if plan_rows(recipe, fingerprint, result_of(config.prepare))[0].plan != before:
@@ -160,8 +161,12 @@ def check_base_model(config: ResolvedPipeline) -> None:
 
 
 def forget_stages_after(config: ResolvedPipeline, name: str) -> None:
-    """Removes the records of later stages: each then compares its own result with the one that is made again."""
-    for later in [*config.stages][[*config.stages].index(name) + 1 :]:
+    """Removes the records of later stages, also those after `until`: the result that they were made from is replaced.
+
+    Each then compares its own result with the one that is made again.
+    """
+    names = get_args(StageName)
+    for later in names[names.index(name) + 1 :]:
         (Path(config.output) / DONE / f"{later}.toml").unlink(missing_ok=True)
 
 

@@ -1,0 +1,300 @@
+"""Every value that a setting lists goes through the command of the setting, which does what the value says."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import tomli_w
+import torch
+from safetensors.torch import load_file
+
+from longmlm import cli
+from longmlm.artifacts import artifact
+from longmlm.artifacts.downstream import DownstreamTrial
+from longmlm.artifacts.evaluation import read_evaluation
+from longmlm.artifacts.provenance import read_provenance
+from longmlm.artifacts.rows import read_rows_manifest
+from longmlm.config import STAGES
+from longmlm.options import sections
+from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline, StageName
+from longmlm.settings.plan import PlanConfig
+from longmlm.settings.tables import merged
+from longmlm.stages import run
+from longmlm.stages.finetune import finetune
+from longmlm.training import loop
+from longmlm.training.run_folder import newest_verified, read_state
+from longmlm.trials import downstream_running
+from tests.support.comparing import FakeRuns, compared
+from tests.support.documents import labelled_file, pairs_file, separable_file
+from tests.support.tiny import LONG_POSITIONS, World, prove_in_this_process, tiny_folder, with_fresh_process_state
+
+Command = Callable[..., None]
+STAGE_NAMES = get_args(StageName)
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TESTED: set[str] = set()
+
+
+def listed_values(kind: Any) -> tuple[str, ...]:
+    """Returns the values of a Literal, also inside an optional type."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(value for part in get_args(kind) for value in listed_values(part))
+
+
+def settings_with_values(kind: type, prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields each setting that lists its values, with them: those of a stage or pipeline only under their command."""
+    inherited = {item.name for item in fields(ResolvedPipeline)} if kind in (PlanConfig, ComparedPipeline) else set()
+    for item in (item for item in fields(kind) if item.name not in inherited):
+        if values := listed_values(item.type):
+            yield prefix + item.name, values
+        for part in sections(item):
+            if part not in STAGES:
+                yield from settings_with_values(part, f"{prefix}{item.name}.")
+
+
+VALUES = dict(pair for command, kind in cli.COMMANDS.items() for pair in settings_with_values(kind, f"{command}: "))
+
+
+def every_value_of(setting: str) -> pytest.MarkDecorator:
+    """Returns the decorator that calls a test with each value of a setting."""
+    TESTED.add(setting)
+    return pytest.mark.parametrize("value", VALUES[setting])
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Runs a command as a user does, but in this process, in a folder of its own; the stages of `run` too."""
+    monkeypatch.chdir(tmp_path)
+
+    def execute(*arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", ["longmlm", *map(str, arguments)])
+        with_fresh_process_state()
+        try:
+            cli.main()
+        finally:
+            with_fresh_process_state()
+
+    def run_stage(config: ResolvedPipeline, name: str, _label: str) -> None:
+        execute(name, Path(config.output) / run.PIPELINE)
+
+    monkeypatch.setattr(run, "run_stage", run_stage)
+    prove_in_this_process(monkeypatch)
+    return execute
+
+
+@pytest.fixture
+def mine(world: World, tmp_path: Path) -> Path:
+    """A pipeline of the tiny model."""
+    tables = {
+        "model": str(world.base),
+        "corpus": [str(world.rows.parent / "text.jsonl")],
+        "length": LONG_POSITIONS,
+        "output": "out",
+        "prepare": {"recipe": {"held_out_fraction": 0.25}},
+        "pretrain": {"recipe": {"num_steps": 2, "batch_tokens": 160, "precision": "no", "held_out": {"max_rows": 16}}},
+        "evaluate": {"recipe": {"precision": "no", "held_out": {"max_rows": 16}}},
+        "release": {"recipe": {"allow_unrecovered": True}, "card": {"license": "mit"}},
+    }
+    return written(tmp_path / "mine.toml", tables)
+
+
+def written(path: Path, tables: dict[str, Any]) -> Path:
+    path.write_text(tomli_w.dumps(tables), encoding="utf-8")
+    return path
+
+
+def test_every_setting_that_lists_its_values_is_tested() -> None:
+    assert VALUES.keys() == TESTED
+
+
+@every_value_of("run: until")
+def test_a_pipeline_runs_until(command: Command, mine: Path, value: str, monkeypatch) -> None:
+    started = []
+    monkeypatch.setattr(run, "run_stage", lambda _config, name, _label: started.append(name))
+    monkeypatch.setattr(run, "is_trained", lambda _: True)
+    monkeypatch.setattr(run, "summary", lambda _: "")
+    command("run", mine, "--until", value)
+    assert started == [*STAGE_NAMES[: STAGE_NAMES.index(value) + 1]]
+
+
+@pytest.mark.slow
+def test_a_pipeline_runs_until_each_stage_and_again(command: Command, mine: Path, capsys) -> None:
+    for last in (*STAGE_NAMES, *STAGE_NAMES):
+        capsys.readouterr()
+        command("run", mine, "--until", last)
+        lines = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+        assert list(dict.fromkeys(lines)) == [f"{name}:" for name in STAGE_NAMES[: STAGE_NAMES.index(last) + 1]]
+        assert (Path("out/done") / f"{last}.toml").is_file()
+
+
+@every_value_of("compare: compare.until")
+def test_trials_run_until(command: Command, mine: Path, value: str, monkeypatch) -> None:
+    runs = FakeRuns(monkeypatch)
+    arms = written(Path("arms.toml"), {"compare": {"until": value, "arms": {"a": {}}}})
+    compared(str(mine), str(arms))
+    assert {pipeline.until for pipeline in runs.started} == {value}
+
+
+@every_value_of("prepare: recipe.packing")
+@pytest.mark.slow
+def test_rows_are_packed(command: Command, mine: Path, value: str) -> None:
+    command("prepare", mine, "--recipe.packing", value)
+    assert read_rows_manifest(Path("out/rows")).plan.packing == value
+
+
+@every_value_of("extend: recipe.initialisation")
+def test_positions_are_initialised(command: Command, mine: Path, value: str) -> None:
+    command("extend", mine, "--recipe.initialisation", value)
+    assert read_provenance("out/long").extension.initialisation == value
+
+
+@every_value_of("extend: recipe.mode")
+def test_positions_have_a_mode(command: Command, mine: Path, value: str) -> None:
+    command("extend", mine, "--recipe.mode", value)
+    assert read_provenance("out/long").extension.mode == value
+
+
+def pretrain(command: Command, world: World, *options: str) -> Path:
+    """Trains the long model for two steps and returns the last checkpoint."""
+    recipe = ("--recipe.num-steps=2", "--recipe.batch-tokens=160", "--recipe.learning-rate=1e-3")
+    recipe += ("--recipe.held-out.max-rows=16", "--start.checkpoint", str(world.long))
+    command("pretrain", "--run", "run", "--rows", world.rows, *recipe, *options)
+    return newest_verified(Path("run")).folder
+
+
+@every_value_of("pretrain: recipe.schedule")
+@pytest.mark.slow
+def test_rates_follow_the_schedule(command: Command, world: World, value: str, monkeypatch) -> None:
+    rates, update = [], loop.one_update
+
+    def recorded(*arguments: object) -> object:
+        rates.append((made := update(*arguments)).learning_rate)
+        return made
+
+    monkeypatch.setattr(loop, "one_update", recorded)
+    decay = ["--recipe.decay-steps=1"] if value == "constant-then-decay" else []
+    saved = pretrain(command, world, "--recipe.precision=no", "--recipe.schedule", value, *decay)
+    assert (read_state(saved).recipe.schedule, len(rates)) == (value, 2)
+
+
+@every_value_of("pretrain: recipe.precision")
+@pytest.mark.slow
+def test_training_computes_in(command: Command, world: World, value: str) -> None:
+    saved = read_state(pretrain(command, world, "--recipe.precision", value))
+    assert saved.state.step == 2
+    assert saved.precision in ({"no", "bf16"} if value == "auto" else {value})
+
+
+@every_value_of("pretrain: tracking.tracker")
+@pytest.mark.slow
+def test_a_run_is_tracked(command: Command, world: World, value: str, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    pretrain(command, world, "--recipe.precision=no", "--tracking.tracker", value)
+    assert "failed" not in capsys.readouterr().out
+    assert Path("run", value).is_dir()
+
+
+@every_value_of("evaluate: recipe.precision")
+@pytest.mark.slow
+def test_an_evaluation_computes_in(command: Command, world: World, value: str) -> None:
+    models = ("--base", world.base, "--long-after", world.trained)
+    options = ("--recipe.precision", value, "--recipe.held-out.max-rows", 16)
+    command("evaluate", "--rows", world.rows, "--output", "evaluation", *models, *options)
+    precision = read_evaluation(Path("evaluation/evaluation.json")).precision
+    assert precision in ({"no", "bf16"} if value == "auto" else {value})
+
+
+def release(command: Command, world: World, evaluation: Path, *options: str) -> Path:
+    paths = ("--model", world.trained, "--rows", world.rows, "--evaluation", evaluation, "--output", "released")
+    command("release", *paths, "--card.title", "tiny", "--card.license", "mit", *options)
+    return Path("released")
+
+
+@every_value_of("release: recipe.weights")
+@pytest.mark.slow
+def test_weights_are_stored_as(command: Command, world: World, evaluation: Path, value: str) -> None:
+    weights = load_file(release(command, world, evaluation, "--recipe.weights", value) / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {TYPES[value]}
+
+
+@every_value_of("release: recipe.sentence_transformer")
+@pytest.mark.slow
+def test_sentences_are_pooled(command: Command, world: World, evaluation: Path, value: str) -> None:
+    folder = release(command, world, evaluation, "--recipe.sentence-transformer", value)
+    assert f'"pooling_mode_{value}' in (folder / "1_Pooling" / "config.json").read_text(encoding="utf-8")
+
+
+@every_value_of("checkpoints: action")
+def test_checkpoints_are(command: Command, run_folder: Path, value: str, capsys) -> None:
+    command("checkpoints", "--run", run_folder, "--action", value, *(["--output", "e"] if value == "export" else []))
+    assert "step-00000001" in capsys.readouterr().out
+
+
+@pytest.fixture
+def task(command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DownstreamTrial]:
+    """Runs a trial of a task in this process, with the documents of its kind, and returns its result."""
+
+    def run_module(_module: str, arguments: list[str], _log: Path, _label: str) -> str:
+        with_fresh_process_state()
+        finetune(Path(arguments[0]))
+        return ""
+
+    def trial(kind: str, settings: dict[str, Any] | None = None) -> DownstreamTrial:
+        files = {"classification": separable_file, "labelling": labelled_file, "similarity": pairs_file}
+        model = tiny_folder(Path("model"), "bert", 0, num_positions=160)
+        tables = {
+            "output": "out",
+            "task": {"kind": kind, "data": {"files": [str(files[kind](Path("documents.jsonl"), 40))]}},
+            "arms": {"arm": {"model": str(model), "length": 140}},
+            "recipe": {"learning_rate": [1e-3], "num_epochs": [1], "precision": "no"},
+            "runtime": {"num_threads": 1, "rows_per_micro_batch": 4},
+            "num_explained": 0,
+        }
+        command("downstream", written(Path("task.toml"), merged(tables, settings or {})))
+        [file] = Path("out/downstream/trials").rglob(DownstreamTrial.FILE)
+        return artifact.read(DownstreamTrial, file)
+
+    monkeypatch.setattr(downstream_running, "run_module", run_module)
+    return trial
+
+
+@every_value_of("downstream: task.kind")
+@pytest.mark.slow
+def test_a_task_is_of_a_kind(task: Callable[..., DownstreamTrial], value: str) -> None:
+    assert task(value).predictions
+
+
+@every_value_of("downstream: task.data.span_unit")
+@pytest.mark.slow
+def test_spans_count(task: Callable[..., DownstreamTrial], value: str) -> None:
+    assert task("labelling", {"task": {"data": {"span_unit": value}}}).predictions
+
+
+@every_value_of("downstream: arms.reads")
+@pytest.mark.slow
+def test_documents_are_read(task: Callable[..., DownstreamTrial], value: str) -> None:
+    assert task("classification", {"arms": {"arm": {"reads": value}}}).predictions
+
+
+@every_value_of("downstream: arms.pooling")
+@pytest.mark.slow
+def test_chunks_are_pooled(task: Callable[..., DownstreamTrial], value: str) -> None:
+    assert task("classification", {"arms": {"arm": {"reads": "chunks", "length": 8, "pooling": value}}}).predictions
+
+
+@every_value_of("downstream: recipe.precision")
+@pytest.mark.slow
+def test_fine_tuning_computes_in(task: Callable[..., DownstreamTrial], value: str) -> None:
+    assert task("classification", {"recipe": {"precision": value}}).predictions
+
+
+@every_value_of("downstream: tracking.tracker")
+@pytest.mark.slow
+def test_trials_are_tracked(task: Callable[..., DownstreamTrial], value: str, monkeypatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    task("classification", {"tracking": {"tracker": value}})
+    assert any(Path("out").rglob(value))
