@@ -58,7 +58,10 @@ class Publishing:
     """Where the result of a stage is published, if it is."""
 
     publish: str | None = None
-    """Target: hf:OWNER/NAME, ms:OWNER/NAME (ModelScope), folder:PATH or an fsspec URL, such as s3://bucket/name."""
+    """Target: hf:OWNER/NAME, ms:OWNER/NAME (ModelScope), folder:PATH or an fsspec URL, such as s3://bucket/name.
+
+    A password or key in a URL is used, and no file is written with it.
+    """
     public: bool = False
     """Create the repository as a public one; otherwise it is private, and an existing public one is refused."""
     revision: str | None = None
