@@ -16,6 +16,7 @@ from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import FolderError
 from longmlm.reports.evaluation import accuracy_table, check_output, explanation, gains_table, write_evaluation
 from longmlm.settings.held_out import HeldOut
+from longmlm.temporary import mark
 
 MADE_BY = "# the command\nbase = 'b'\n"
 PICTURES = {"blocks.png", "recovery.png"}
@@ -194,7 +195,7 @@ def test_earlier_result_stays_when_writing_is_interrupted(
 def test_earlier_result_comes_back_after_a_kill_in_mid_swap(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(written, tmp_path / "out.earlier.partial")
+    mark(Path(shutil.copytree(written, tmp_path / "out.earlier.partial")))  # as longmlm moves it aside
     check_output(tmp_path / "out")
     monkeypatch.setattr("longmlm.artifacts.artifact.write", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
