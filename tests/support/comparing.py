@@ -63,7 +63,9 @@ class FakeRuns:
         """The folders of the trials that were trained."""
         return [pipeline.output.partition("/trials/")[2] for pipeline in self.started]
 
-    def run_child(self, command: Sequence[str], _environment: Mapping[str, str], log: Path) -> tuple[int, str]:
+    def run_child(
+        self, command: Sequence[str], _environment: Mapping[str, str], log: Path, answer: str = ""
+    ) -> tuple[int, str]:
         pipeline = parse(ResolvedPipeline, command[5:])
         try:
             run.check_results(pipeline)

@@ -66,7 +66,9 @@ class FakeFinetunes:
         (folder / "made_by.toml").write_text(made_by, encoding="utf-8")
         artifact.write(folder / DownstreamComparison.FILE, comparison)
 
-    def run_child(self, command: Sequence[str], _environment: Mapping[str, str], log: Path) -> tuple[int, str]:
+    def run_child(
+        self, command: Sequence[str], _environment: Mapping[str, str], log: Path, answer: str = ""
+    ) -> tuple[int, str]:
         assert command[1:4] == ["-P", "-m", "longmlm.stages.finetune"]
         folder = Path(command[4])
         trial = read(DownstreamTrialConfig, [folder / TRIAL])
