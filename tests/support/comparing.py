@@ -64,7 +64,7 @@ class FakeRuns:
         return [pipeline.output.partition("/trials/")[2] for pipeline in self.started]
 
     def run_child(
-        self, command: Sequence[str], _environment: Mapping[str, str], log: Path, answer: str = ""
+        self, command: Sequence[str], _environment: Mapping[str, str], log: Path, **_answer: str
     ) -> tuple[int, str]:
         pipeline = parse(ResolvedPipeline, command[5:])
         try:

@@ -67,7 +67,7 @@ class FakeFinetunes:
         artifact.write(folder / DownstreamComparison.FILE, comparison)
 
     def run_child(
-        self, command: Sequence[str], _environment: Mapping[str, str], log: Path, answer: str = ""
+        self, command: Sequence[str], _environment: Mapping[str, str], log: Path, **_answer: str
     ) -> tuple[int, str]:
         assert command[1:4] == ["-P", "-m", "longmlm.stages.finetune"]
         folder = Path(command[4])
