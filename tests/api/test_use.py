@@ -73,7 +73,7 @@ def test_a_trainer_trains_on_masked_rows(
 
     arguments = TrainingArguments(
         output_dir=str(tmp_path / "trainer"),
-        num_train_epochs=8,
+        num_train_epochs=12,
         per_device_train_batch_size=8,
         learning_rate=1e-2,
         report_to="none",

@@ -202,7 +202,7 @@ def test_a_corpus_of_one_text_is_refused(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "no records"), ("broken\n{}\n", r"1 x broken JSON, 1 x no field 'text'.*text_field")],
+    [("", "no records"), ("broken\n{}\n", r"1 x no field 'text', 1 x not a JSON object.*one object per line")],
 )
 def test_a_corpus_without_a_document_is_refused_and_leaves_nothing(
     recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, content: str, message: str

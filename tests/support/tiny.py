@@ -1,11 +1,12 @@
 """Tiny models, tokenizers and packed rows from the demo text."""
 
 import functools
+import io
 import json
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,7 +160,8 @@ def prove_in_this_process(patch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess:
         folder, reference, text, codes = command[-4:]
         result = reload.compare(folder, Path(reference), Path(text).read_text(encoding="utf-8"))
-        reload.run_codes(folder, json.loads(codes))
+        with redirect_stdout(io.StringIO()):
+            reload.run_codes(folder, json.loads(codes))
         return subprocess.CompletedProcess(command, 0, json.dumps({**result, "knows_longmlm": False}), "")
 
     patch.setattr(export, "subprocess", SimpleNamespace(run=run))

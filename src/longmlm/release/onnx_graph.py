@@ -82,7 +82,7 @@ def _write(model: Logits | Embeddings, num_positions: int, path: Path, int8_path
     try:
         with warnings.catch_warnings(action="ignore"), quiet_transformers():
             _program(model, num_positions).save(path, external_data=False)
-            quantize_dynamic(str(path), str(int8_path), weight_type=QuantType.QInt8, per_channel=True)
+            quantize_dynamic(str(path), str(int8_path), weight_type=QuantType.QUInt8, per_channel=True)
     except Exception as error:  # the exporter raises types of its own
         raise ReleaseError(
             f"{path.name} cannot be written for this model: {str(error).strip().splitlines()[0]}"

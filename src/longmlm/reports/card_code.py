@@ -51,12 +51,8 @@ class LoadingCode:
     @property
     def runnable(self) -> str:
         """The code that loads the model from the folder in the variable FOLDER."""
-        return (
-            self._rendered("storage", Markup("FOLDER"), Markup())
-            .strip()
-            .removeprefix(FENCES[0])
-            .removesuffix(FENCES[1].strip())
-        )
+        block = str(self._rendered("storage", Markup("FOLDER"), Markup())).strip()
+        return block.removeprefix(FENCES[0]).removesuffix(FENCES[1].strip())
 
     def _rendered(self, hub: Hub, name: Markup, revision: Markup) -> Markup:
         option = OPTIONS.get(self.task, Markup())
