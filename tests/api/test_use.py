@@ -1,6 +1,7 @@
 """The functions work in a program of the user's: they leave it as it was, and a Trainer trains with them."""
 
 import logging
+import math
 import os
 import warnings
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_a_trainer_trains_on_masked_rows(
 
     arguments = TrainingArguments(
         output_dir=str(tmp_path / "trainer"),
-        num_train_epochs=12,
+        num_train_epochs=8,
         per_device_train_batch_size=8,
         learning_rate=1e-2,
         report_to="none",
@@ -84,5 +85,6 @@ def test_a_trainer_trains_on_masked_rows(
     trainer = Trainer(model=long, args=arguments, train_dataset=range(len(rows)), data_collator=masked)
     trainer.train()
     after = longmlm.evaluate(long, rows, tokenizer)
-    assert after.whole.accuracy > before.whole.accuracy + 5 and after.whole.loss < before.whole.loss
+    error = math.hypot(after.whole.standard_error, before.whole.standard_error)
+    assert after.whole.accuracy > before.whole.accuracy + 3 * error and after.whole.loss < before.whole.loss - 2
     assert {epoch for epoch, _ in seen} == set(range(8)) and len(set(seen)) == 8 * len(rows)
