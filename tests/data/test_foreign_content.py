@@ -16,8 +16,8 @@ import pytest
 from backports import zstd
 
 from longmlm.data.corpus import check_splits, plan_slices
-from longmlm.data.foreign_content import markup_note
 from longmlm.data.labelled_records import labelled_records
+from longmlm.data.notes import markup_note
 from longmlm.errors import DataError
 from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import PrepareRecipe, Source

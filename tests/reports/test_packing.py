@@ -99,6 +99,6 @@ def test_what_an_older_manifest_lacks_is_left_out(full_page: str) -> None:
 
 @pytest.mark.parametrize("more", [{}, FULL])
 def test_text_and_table_are_the_same_with_and_without_the_lists(more: dict) -> None:
-    report = manifest(**more).report
-    assert [line[0] for line in packing_table(report).lines][-2:] == ["cut sentences", "fill rate"]
-    assert packing_report(report).splitlines()[-2:] == ["records set aside: 7 x no <text>", "1,000 tokens/s in 2.0 s"]
+    packed = manifest(**more)
+    assert [line[0] for line in packing_table(packed.report).lines][-2:] == ["cut sentences", "fill rate"]
+    assert packing_report(packed).splitlines()[-2:] == ["records set aside: 7 x no <text>", "1,000 tokens/s in 2.0 s"]

@@ -12,9 +12,11 @@ from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
 from longmlm.settings.pipeline import PACKAGE
 from longmlm.settings.plan import PlanConfig
+from longmlm.settings.prepare import PrepareConfig
 from longmlm.stages import plan as stage
 from longmlm.stages.plan import plan
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
+from longmlm.stages.prepare import prepare
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_folder
 
 
 @pytest.fixture
@@ -45,6 +47,25 @@ def test_every_line_is_exact_or_an_estimate_and_nothing_is_written(planned, tmp_
     assert set(kinds.values()) == {"estimate"}
     assert "1,000 tokens/s on this CPU" in lines["time"][1] and lines["time"][1].endswith("measured now")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tmp_path, capsys):
+    assert not {"warning:", "note: 1"} & planned().keys()
+    base, thai = tiny_folder(tmp_path / "bert", "bert", 0), "ทะเลสาบสงบ ชาวประมงแก่พายเรือออกไป "
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(f"{thai * 9}{number % 7}.", encoding="utf-8")
+    (tmp_path / "page.txt").write_text("<!DOCTYPE html><p>The lake was calm.</p>", encoding="utf-8")
+    (tmp_path / "thai.toml").write_text(
+        f'model = "{base}"\ncorpus = ["{tmp_path}/*.txt"]\nlength = {LONG_POSITIONS}\noutput = "{tmp_path}/thai"\n'
+        "prepare.recipe.held_out_fraction = 0.3\n"
+    )
+    for kind, command, about in ((PlanConfig, plan, "about "), (PrepareConfig, prepare, "")):
+        capsys.readouterr()
+        command(parse(kind, [str(tmp_path / "thai.toml")]))
+        said = capsys.readouterr().out
+        assert re.search(rf"^warning: {about}\d\d\.\d% of .*, most often .*ชาวประมง", said, re.MULTILINE)
+        assert "1 of 41 .txt files" in said
+    assert re.search(r"^unknown tokens: \d\d\.\d\d% of ", said, re.MULTILINE)
 
 
 def test_rows_that_exist_make_counts_and_epochs_exact(planned, world):

@@ -13,6 +13,7 @@ from longmlm.settings.prepare import PackingMode
 RECIPE_VERSION = 2
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
+FORMAT_WITHOUT_UNKNOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,8 @@ class RowsPlan:
 class SplitReport:
     """What one split is made of. The optional fields are missing in manifests of early versions.
 
-    `copies` counts documents with the text of an earlier one. `tokens_per_source` has an entry for each source.
+    `copies` counts documents with the text of an earlier one. `tokens_per_source` and `unknown_per_source`, the [UNK]
+    among them, have an entry for each source.
     `document_lengths[k]` counts documents of 2^k to 2^(k+1) - 1 tokens; `fills[k]` counts rows of which a share above
     k/20, up to (k+1)/20, is filled.
     """
@@ -89,6 +91,7 @@ class SplitReport:
     fill_rate: float
     copies: int | None = None
     tokens_per_source: tuple[int, ...] | None = None
+    unknown_per_source: tuple[int, ...] | None = None
     document_lengths: tuple[int, ...] | None = None
     fills: tuple[int, ...] | None = None
 
@@ -100,6 +103,17 @@ class Contents:
     train: SplitReport
     held_out: SplitReport
     set_aside: dict[str, int]
+
+    @property
+    def unknown_shares(self) -> tuple[float, ...] | None:
+        """The share of unknown tokens in each source; None for rows of earlier versions, which did not count them."""
+        tokens, unknown = (
+            [getattr(self.of(split), name) for split in SPLITS] for name in ("tokens_per_source", "unknown_per_source")
+        )
+        if None in tokens + unknown:
+            return None
+        totals = zip(zip(*unknown, strict=True), zip(*tokens, strict=True), strict=True)
+        return tuple(sum(unknown) / max(1, sum(tokens)) for unknown, tokens in totals)
 
     def of(self, split: Split) -> SplitReport:
         """Returns the report of one split."""
@@ -120,7 +134,7 @@ class RowsManifest(Artifact):
 
     FILE: ClassVar[str] = "manifest.json"
 
-    format: int = 3
+    format: int = 4
     kind: Literal["rows"] = "rows"
     plan: RowsPlan
     report: PackingReport
@@ -134,7 +148,9 @@ class RowsManifest(Artifact):
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:
-        """Returns content of format 1, which has the vocabulary's fingerprint, or of format 2."""
+        """Returns content of format 1 with the vocabulary's fingerprint, of 2, or of 3 without unknown tokens."""
+        if content["format"] == FORMAT_WITHOUT_UNKNOWN:
+            return content
         plan, fingerprint = content["plan"], content["plan"]["tokenizer_fingerprint"]
         hashes = {"tokenizer_fingerprint": fingerprint}
         if content["format"] == 1:
@@ -196,6 +212,7 @@ class WorkPlan(Artifact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceReport(Artifact):
-    """What one slice gave, written last: a slice that has a report is finished."""
+    """What one slice gave, written last: a slice that has a report is finished; one of an earlier format is not."""
 
+    format: int = 2
     contents: Contents

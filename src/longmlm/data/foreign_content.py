@@ -2,16 +2,14 @@
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from longmlm.data.delimited import BACKSLASHES
 from longmlm.data.delimited import PROBLEMS as CSV_PROBLEMS
-from longmlm.data.files import files_of, kind_of, open_bytes, readable
+from longmlm.data.files import kind_of, open_bytes, readable
 from longmlm.data.json_lines import PROBLEMS as JSON_PROBLEMS
 from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, Text
-from longmlm.errors import DataError, counted
-from longmlm.settings.prepare import Source
+from longmlm.errors import DataError
 
 HEAD_BYTES = 1 << 16  # of a file that are looked at
 HEAD_CHARACTERS = 4_000  # that are looked at for UTF-16, an even number
@@ -40,7 +38,7 @@ ITEMS = "write one object per line, as `jq -c '.[]' OLD > NEW.jsonl` does"
 
 def check_content(path: Path) -> None:
     """Raises DataError if the beginning of a .jsonl or .csv file shows that it holds something else."""
-    head = _head(path, HEAD_BYTES)
+    head = head_of(path, HEAD_BYTES)
     problem = foreign_content(head) or (MARKUP.match(head) and "HTML or XML: save its text as .txt or .jsonl")
     if kind_of(path) == ".jsonl":
         problem = problem or _other_json(head.lstrip())
@@ -70,19 +68,8 @@ def is_utf16(text: Text) -> bool:
     return many > 0.4 * len(head) and few < 0.01 * len(head)
 
 
-def markup_note(sources: Sequence[Source]) -> str | None:
-    """Returns a note about texts that begin as HTML or XML does, whose tags become tokens; None without any."""
-    paths = [path for source in sources for path in files_of(source.files) if kind_of(path) == ".txt"]
-    tagged = [path for path in paths if MARKUP.match(_head(path, HEAD_CHARACTERS))]
-    if not tagged:
-        return None
-    return (
-        f"note: {len(tagged):,} of {counted(len(paths), '.txt file')} begin as HTML or XML, such as {tagged[0]}: their "
-        "tags become tokens; extract the text first unless the model is to read them"
-    )
-
-
-def _head(path: Path, num_bytes: int) -> bytes:
+def head_of(path: Path, num_bytes: int) -> bytes:
+    """Returns the first bytes of a file, without a byte order mark."""
     with readable(path), open_bytes(path) as stream:
         return stream.read(num_bytes).removeprefix(BYTE_ORDER_MARK)
 

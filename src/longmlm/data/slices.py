@@ -85,6 +85,7 @@ class Counts:
 
     row_length: int
     num_sources: int
+    unknown: int | None = None  # the id of [UNK]
     documents: int = 0
     sentences: int = 0
     tokens: int = 0
@@ -92,6 +93,7 @@ class Counts:
     separators: int = 0
     cut_sentences: int = 0
     tokens_per_source: Counter[int] = field(default_factory=Counter)
+    unknown_per_source: Counter[int] = field(default_factory=Counter)
     document_lengths: Counter[int] = field(default_factory=Counter)
     fills: Counter[int] = field(default_factory=Counter)
 
@@ -115,13 +117,17 @@ class Counts:
             self.rows += 1
             self.separators += len(row.document_starts) - 1
             self.fills[(NUM_FILLS * len(row) - 1) // self.row_length] += 1
+            if self.unknown is not None:
+                positions = np.flatnonzero(row.input_ids == self.unknown)
+                documents = np.searchsorted(row.document_starts, positions, side="right") - 1
+                self.unknown_per_source.update(row.document_sources[documents].tolist())
             yield row
 
     def add(self, report: SplitReport) -> None:
         """Adds the counts of a slice."""
         for name in TOTALS:
             setattr(self, name, getattr(self, name) + getattr(report, name))
-        for name in ("tokens_per_source", "document_lengths", "fills"):
+        for name in ("tokens_per_source", "unknown_per_source", "document_lengths", "fills"):
             getattr(self, name).update(dict(enumerate(getattr(report, name))))
 
     def report(self, copies: int | None = None) -> SplitReport:
@@ -136,6 +142,7 @@ class Counts:
             fill_rate=(self.tokens + self.separators + 2 * self.rows) / max(1, self.rows * self.row_length),
             copies=copies,
             tokens_per_source=_by_index(self.tokens_per_source, self.num_sources),
+            unknown_per_source=_by_index(self.unknown_per_source, self.num_sources),
             document_lengths=_by_index(self.document_lengths, max(self.document_lengths, default=-1) + 1),
             fills=_by_index(self.fills, NUM_FILLS),
         )
@@ -152,7 +159,8 @@ def pack_slice(job: SliceJob, number: int) -> None:
     """
     if job.is_finished(number):
         return
-    counts = {split: Counts(job.recipe.row_length, len(job.recipe.sources)) for split in SPLITS}
+    recipe, unknown = job.recipe, job.vocabulary.special.unk
+    counts = {split: Counts(recipe.row_length, len(recipe.sources), unknown) for split in SPLITS}
     open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
     hashes: list[int] = []
     set_aside: Counter[str] = Counter()

@@ -15,6 +15,7 @@ COUNTS = ("documents", "sentences", "tokens", "rows", "separators", "cut_sentenc
 MAX_FILES = 3  # that are named
 HEAD_CHARACTERS, TAIL_CHARACTERS = 600, 300
 SENTENCES = "Whole sentences fill a row until the next would not fit; only a sentence longer than a row is cut."
+SOURCES = "Tokens of the text, without special tokens; unknown ones stand for words that the tokenizer does not have."
 FILL = "The fill rate counts separators and both special tokens."
 PACKING: dict[PackingMode, str] = {
     "full-sentences": "A row may hold several documents, with a separator where two meet.",
@@ -41,13 +42,18 @@ def packing_table(report: PackingReport) -> Table:
     return Table(["", *SPLITS], lines)
 
 
-def packing_report(report: PackingReport) -> str:
+def packing_report(manifest: RowsManifest) -> str:
     """Returns the packing report as text."""
-    return (
-        f"{text_table(packing_table(report))}\n"
-        f"records set aside: {set_aside_text(report.set_aside) or 'none'}\n"
-        f"{report.tokens_per_second:,.0f} tokens/s in {report.elapsed_seconds:.1f} s"
-    )
+    report = manifest.report
+    lines = [
+        text_table(packing_table(report)),
+        f"records set aside: {set_aside_text(report.set_aside) or 'none'}",
+        f"{report.tokens_per_second:,.0f} tokens/s in {report.elapsed_seconds:.1f} s",
+    ]
+    if (shares := report.unknown_shares) is not None:
+        named = zip(shares, map(name_of, manifest.plan.sources), strict=True)
+        lines.insert(1, f"unknown tokens: {', '.join(f'{share:.2%} of {name}' for share, name in named)}")
+    return "\n".join(lines)
 
 
 def set_aside_text(counts: Mapping[str, int]) -> str:
@@ -78,7 +84,7 @@ def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
     text = f"{SENTENCES} {PACKING[plan.packing]} {FILL}"
     sections = [Section("What the rows are made of", text, packing_table(report)), *_charts(report, plan.row_length)]
     if table := sources_table(manifest):
-        sections.append(Section("Where the tokens come from", "Tokens of the text, without special tokens.", table))
+        sections.append(Section("Where the tokens come from", SOURCES, table))
     if report.set_aside:
         aside = Table(["reason", "records"], [[reason, f"{count:,}"] for reason, count in report.set_aside.items()])
         sections.append(Section("Records set aside", "The folder set_aside lists each of them.", aside))
@@ -138,13 +144,14 @@ def sources_table(manifest: RowsManifest) -> Table | None:
     """Returns how many tokens each source contributed to each split; None for a manifest without these counts."""
     if (counts := _histograms(manifest.report, "tokens_per_source")) is None:
         return None
-    total = max(1, sum(map(sum, counts.values())))
+    total, unknown = max(1, sum(map(sum, counts.values()))), manifest.report.unknown_shares
     lines = []
     for number, source in enumerate(manifest.plan.sources):
         tokens = [counts[split][number] for split in SPLITS]
-        share = f"{sum(tokens) / total:.1%}"
-        lines.append([name_of(source), source.language, *(f"{count:,}" for count in tokens), share])
-    return Table(["source", "language", *(name for name, _ in NAMES.values()), "share"], lines)
+        cells = [name_of(source), source.language, *(f"{count:,}" for count in tokens), f"{sum(tokens) / total:.1%}"]
+        lines.append([*cells, f"{unknown[number]:.2%}"] if unknown else cells)
+    heads = ["source", "language", *(name for name, _ in NAMES.values()), "share", *["unknown"] * bool(unknown)]
+    return Table(heads, lines)
 
 
 def name_of(source: SourceRecord) -> str:

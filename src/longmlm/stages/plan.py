@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
 from longmlm.data.corpus import plan_slices
 from longmlm.data.engine import check_splits
-from longmlm.data.foreign_content import markup_note
+from longmlm.data.notes import markup_note, unknown_notes
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
+from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import ConfigError, DataError
 from longmlm.folders import free_bytes
 from longmlm.model.architecture import architecture_of
@@ -61,7 +62,7 @@ def plan(config: PlanConfig) -> None:
         free_disk_bytes=free_bytes(Path(config.output)),
     )
     print(plan_report(facts, config))
-    if note := markup_note(config.prepare.recipe.sources):
+    for note in planned_notes(config):
         print(note)
 
 
@@ -85,6 +86,17 @@ def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:
             f"{recipe.row_length}: remove it or name another output"
         )
     return corpus, rows_size(manifest)
+
+
+def planned_notes(config: PlanConfig) -> list[str]:
+    """Returns notes on the corpus; without unknown tokens if the tokenizer is one that extend is still to make."""
+    recipe, rows = config.prepare.recipe, Path(config.pretrain.rows)
+    notes = [markup_note(recipe.sources)]
+    if config.extend is None or config.extend.output != recipe.tokenizer or Path(recipe.tokenizer).exists():
+        has_rows = (rows / RowsManifest.FILE).is_file()
+        shares = read_rows_manifest(rows).report.unknown_shares if has_rows else None
+        notes += unknown_notes(recipe.sources, load_vocabulary(recipe.tokenizer), shares)
+    return [note for note in notes if note]
 
 
 def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:

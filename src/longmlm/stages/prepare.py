@@ -8,7 +8,7 @@ from pathlib import Path
 from longmlm.config import present
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
-from longmlm.data.foreign_content import markup_note
+from longmlm.data.notes import markup_note, unknown_notes
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import decode, load_vocabulary
 from longmlm.hubs.publish import check_can_publish, publish
@@ -30,8 +30,9 @@ def prepare(config: PrepareConfig) -> None:
         row = open_rows(output, "train", verified=existed)[0]
         example = Example(len(row), len(row.document_starts), decode(vocabulary, row.input_ids))
         write_page(packing_page(manifest, example, made_with("prepare", present(asdict(config)))), page)
-    notes = [note for note in (markup_note(config.recipe.sources),) if note]
-    print("\n".join([packing_report(manifest.report), *notes, f"page: {page}", f"rows: {output}"]))
+    sources, shares = config.recipe.sources, manifest.report.unknown_shares
+    notes = [markup_note(sources), *(unknown_notes(sources, vocabulary, shares) if shares else ())]
+    print("\n".join([packing_report(manifest), *filter(None, notes), f"page: {page}", f"rows: {output}"]))
     if config.publish:
         publish_rows(config)
 

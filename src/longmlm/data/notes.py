@@ -1,0 +1,92 @@
+"""Notes on a corpus that can be read but not used as it is: texts that begin with markup, and unknown tokens."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longmlm.data.encoding import encode_batch
+from longmlm.data.files import Span, files_of, kind_of, readable
+from longmlm.data.foreign_content import HEAD_CHARACTERS, MARKUP, head_of
+from longmlm.data.records import records_of
+from longmlm.data.texts import Unreadable
+from longmlm.data.vocabulary import Vocabulary
+from longmlm.errors import counted
+from longmlm.hubs.datasets import arrow_files, is_local
+from longmlm.settings.prepare import Source
+
+# Of eight corpora, the BERT tokenizer of their language leaves 0.00 to 0.43 % unknown, and 3.4 % of novels whose
+# quotation marks it lacks; that of another script 55 % and more.
+MAX_UNKNOWN_SHARE = 0.01
+SAMPLED_FILES, SAMPLED_CHARACTERS = 10, 200_000
+NAMED_WORDS, NAMED_CHARACTERS = 5, 20
+WHOLE_FILE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The share of unknown tokens, and the commonest words or characters that they stand for."""
+
+    share: float
+    words: tuple[str, ...] = ()
+
+
+def markup_note(sources: Sequence[Source]) -> str | None:
+    """Returns what to do about texts that begin as HTML or XML does, whose tags become tokens; None without any."""
+    paths = [path for source in sources for path in files_of(source.files) if kind_of(path) == ".txt"]
+    tagged = [path for path in paths if MARKUP.match(head_of(path, HEAD_CHARACTERS))]
+    if not tagged:
+        return None
+    return (
+        f"note: {len(tagged):,} of {counted(len(paths), '.txt file')} begin as HTML or XML, such as {tagged[0]}: their "
+        "tags become tokens; extract the text first unless the model is to read them"
+    )
+
+
+def unknown_notes(sources: Sequence[Source], vocabulary: Vocabulary, shares: Sequence[float] | None) -> Iterator[str]:
+    """Yields what to do about each source of which many tokens are unknown: as `shares`, or a sample, shows.
+
+    Datasets on the hub are not sampled.
+    """
+    for number, source in enumerate(sources):
+        if shares is not None and shares[number] <= MAX_UNKNOWN_SHARE:
+            continue
+        sampled = None if source.dataset and not is_local(source) else _sampled(vocabulary, source)
+        share = shares[number] if shares else sampled.share if sampled else 0.0
+        if share > MAX_UNKNOWN_SHARE:
+            name = source.name_of(Path(", ".join(source.files)))
+            words = f", most often {' '.join(sampled.words)}" if sampled and sampled.words else ""
+            yield (
+                f"warning: {'' if shares else 'about '}{share:.1%} of the tokens of {name} are unknown to "
+                f"{vocabulary.name}{words}: the model cannot read them; replace these characters in the text, add them "
+                "with add_tokens under [extend.recipe], or take a model for this language"
+            )
+
+
+def _sampled(vocabulary: Vocabulary, source: Source) -> Unknown:
+    """Returns what is unknown in texts from the beginning of ten files of the source, spread over all of them."""
+    texts = list(_sample(source))
+    encodings = encode_batch(vocabulary.tokenizer, texts)
+    words = Counter(
+        text[begin:end][:NAMED_CHARACTERS]
+        for text, encoding in zip(texts, encodings, strict=True)
+        for token_id, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True)
+        if token_id == vocabulary.special.unk
+    )
+    num_tokens = sum(len(encoding.ids) for encoding in encodings)
+    named = tuple(word for word, _ in words.most_common(NAMED_WORDS))
+    return Unknown(words.total() / max(1, num_tokens), named)
+
+
+def _sample(source: Source) -> Iterator[str]:
+    paths = arrow_files(source) if source.dataset else files_of(source.files)
+    paths = paths[:: -(-len(paths) // SAMPLED_FILES)]
+    for path in paths:
+        room = SAMPLED_CHARACTERS // len(paths)
+        with readable(path):
+            for _, text in records_of(Span(str(path), 0, WHOLE_FILE, 0, 0), source):
+                if not isinstance(text, Unreadable):
+                    yield text[:room]
+                    room -= len(text)
+                if room <= 0:
+                    break
