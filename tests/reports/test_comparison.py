@@ -99,6 +99,15 @@ def test_the_finding_states_both_numbers_where_they_disagree(comparison: Compari
     assert "after training 38.00 %, plain 66.00 %, −28.00 ± 0.00 points (standard error" in text
 
 
+def test_the_finding_says_how_far_an_arm_is_from_base_cut_and_within_what_error(comparison: Comparison) -> None:
+    high, low = trial("better", 1, 2, 8, 10), trial("plain", 1, 2, 5, 7)
+    sides = [replace(one, curve=tuple(replace(line, base_cut_error=0.75) for line in one.curve)) for one in (high, low)]
+    text = finding(replace(comparison, trials=tuple(sides)))
+    assert "recovered after 0.50 M tokens (10.00 ± 1.25 points above base_cut), plain has not recovered (2.00 " in text
+    assert "(2.00 ± 1.25 points below base_cut, within the error); " in text
+    assert "base_cut" not in finding(replace(comparison, trials=(high, low)))
+
+
 def test_the_finding_names_what_decided(comparison: Comparison) -> None:
     together = (trial("plain", 1, 2, 8, 8), trial("better", 1, 5, 8, 9))
     assert finding(replace(comparison, trials=together)).startswith("better ranks first by accuracy after training: ")

@@ -14,7 +14,7 @@ from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measure
 from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, OffsetGain, read_evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import FolderError
-from longmlm.reports.evaluation import accuracy_table, check_output, explanation, gains_table, write_evaluation
+from longmlm.reports.evaluation import accuracy_table, check_output, explanation, finding, gains_table, write_evaluation
 from longmlm.settings.held_out import HeldOut
 from longmlm.temporary import mark
 
@@ -32,11 +32,11 @@ EXAMPLES = (
 )
 
 
-def measured(accuracy: float, num_blocks: int = 3) -> Measured:
+def measured(accuracy: float, num_blocks: int = 3, error: float = 0.5) -> Measured:
     """Returns the accuracy of 3 blocks, those beyond `num_blocks` without selected tokens."""
     parts = [Accuracy(accuracy - 0.5 * number, 0.25, 3.0, 100) for number in range(num_blocks)]
     parts += [NOTHING] * (3 - num_blocks)
-    return Measured(Accuracy(accuracy, 0.5, 3.0, 100 * num_blocks), tuple(parts), tuple(parts))
+    return Measured(Accuracy(accuracy, error, 3.0, 100 * num_blocks), tuple(parts), tuple(parts))
 
 
 def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
@@ -113,6 +113,26 @@ def test_views_that_were_not_measured_are_left_out() -> None:
     assert "long_after:" not in explanation(before)
 
 
+@pytest.mark.parametrize(
+    ("after", "error", "verdict", "points"),
+    [
+        (31.5, 0.25, "Recovered", "1.50 ± 0.35 points above"),
+        (30.5, 0.5, "Recovered, within the error", "0.50 ± 0.71 points above"),
+        (29.7, 1.0, "Not recovered, within the error", "0.30 ± 1.41 points below"),
+        (20.0, 1.0, "Not recovered", "10.00 ± 1.41 points below"),
+    ],
+)
+def test_the_finding_states_the_difference_with_its_error(after, error, verdict, points) -> None:
+    sides = {"base_cut": measured(30.0, error=error), "long_after": measured(after, error=error)}
+    found = replace(FULL, measured={**FULL.measured, **sides})
+    start, colon, reason = finding(found).partition(": ")
+    assert (start, colon) == (verdict, ": ")
+    assert f"{points} the base model's 30.00 % on their first 16" in reason
+    text = finding(replace(found, base_positions=found.row_length))
+    assert (", within the error: " in text) == (", within the error" in verdict)
+    assert f"{points} the 30.00 % before training" in text
+
+
 def test_page_reports_everything_that_was_measured(written: Path) -> None:
     text = words(written)
     assert "from 16 to 40 positions" in text
@@ -133,7 +153,7 @@ def test_page_reports_everything_that_was_measured(written: Path) -> None:
 def test_page_of_a_model_that_did_not_recover_states_the_missing_points(tmp_path: Path) -> None:
     lost = replace(FULL, measured=FULL.measured | {"long_after": measured(28.75)})
     write_evaluation(lost, tmp_path / "lost", MADE_BY)
-    assert re.search(r"✗ Not recovered:.*1\.25 points", words(tmp_path / "lost"))
+    assert re.search(r"✗ Not recovered.*: .*1\.25 ± \S+ points below", words(tmp_path / "lost"))
     write_evaluation(replace(FULL, measured=UNTRAINED), tmp_path / "untrained", MADE_BY)
     text = words(tmp_path / "untrained")
     assert "Not trained yet" in text

@@ -237,6 +237,34 @@ def test_checkpoint_below_its_base_model_is_marked(provenance: Provenance, rows:
         assert (NOT_RECOVERED in text) == is_below
 
 
+@pytest.mark.parametrize(
+    ("base_cut", "exported", "expected"),
+    [
+        (
+            40.0,
+            None,
+            r"\*\*Not recovered: .*; its accuracy is \d+\.\d\d ± \S+ points below that of the base model\.\*\*",
+        ),
+        (1.0, None, r"^Recovered: .* is \d+\.\d\d ± \S+ points above that of the base model on rows cut"),
+        (1.0, 0.9, r"\*\*Not recovered, within the error: .*; its accuracy is 0\.10 ± \S+ points below"),
+        (1.0, 1.2, r"^Recovered, within the error: .* is 0\.20 ± \S+ points above"),
+    ],
+)
+def test_the_card_states_the_difference_with_its_error(
+    base_cut: float,
+    exported: float | None,
+    expected: str,
+    provenance: Provenance,
+    measured: Evaluation,
+    rows: RowsManifest,
+) -> None:
+    base = measured.measured["base_cut"]
+    base = replace(base, whole=replace(base.whole, accuracy=base_cut))
+    changed = replace(measured, measured={**measured.measured, "base_cut": base})
+    provenance = provenance if exported is None else provenance.exported(exported)
+    assert re.search(expected, render(provenance, changed, rows), re.MULTILINE)
+
+
 @pytest.mark.parametrize("has_onnx", [False, True])
 def test_address_changes_the_code_and_nothing_else(
     provenance: Provenance, measured: Evaluation, rows: RowsManifest, has_onnx: bool

@@ -9,6 +9,7 @@ from longmlm.artifacts.artifact import Json
 BINS_PER_BLOCK = 8
 MIN_BIN_POSITIONS = 16
 MIN_ROWS = 2  # without which an error is unknown
+ERRORS_OF_CHANCE = 2  # a difference of fewer standard errors may be chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,56 @@ class Difference:
 
     points: float
     standard_error: float
+
+    @property
+    def is_within_error(self) -> bool:
+        """Whether the difference is smaller than two standard errors."""
+        return abs(self.points) < ERRORS_OF_CHANCE * self.standard_error
+
+    def compared_with(self, other: str) -> str:
+        """Returns the difference in words: "0.30 ± 1.60 points below OTHER"."""
+        side = "below" if self.points < 0 else "above"
+        return f"{abs(self.points):.2f} ± {self.standard_error:.2f} points {side} {other}"
+
+
+def within_error(difference: Difference | None) -> str:
+    """Returns ", within the error" for a difference of which this is true, else an empty text."""
+    return ", within the error" if difference and difference.is_within_error else ""
+
+
+def accuracy_difference(first: Accuracy, second: Accuracy) -> Difference | None:
+    """Returns first - second, whose errors are added as if they were independent; None where one has no accuracy."""
+    if first.accuracy is None or second.accuracy is None:
+        return None
+    error = math.hypot(first.standard_error or 0.0, second.standard_error or 0.0)
+    return Difference(first.accuracy - second.accuracy, error)
+
+
+def row_difference(first: Measured, second: Measured) -> Difference | None:
+    """Returns first - second on whole rows, which may be accuracies on different tokens of the same rows.
+
+    The standard error is that of a difference of two ratios of totals over rows (Cochran 1977, 6.12). For a single row,
+    and where the counts of each row are not known, it is that of `accuracy_difference`.
+    """
+    gain = accuracy_difference(first.whole, second.whole)
+    if gain is None or len(first.selected) != len(second.selected):
+        return gain
+    num_rows = sum(any(selected) for selected in zip(first.selected, second.selected, strict=True))
+    if num_rows < MIN_ROWS:
+        return gain
+    residuals = [one - other for one, other in zip(_residuals(first), _residuals(second), strict=True)]
+    squares = sum(residual**2 for residual in residuals)
+    return Difference(gain.points, 100 * math.sqrt(squares * num_rows / (num_rows - 1)))
+
+
+def _residuals(measured: Measured) -> list[float]:
+    """Returns what each row adds to the share of correct predictions beyond its expected part."""
+    total = sum(measured.selected)
+    share = sum(measured.correct) / total
+    return [
+        (correct - share * selected) / total
+        for selected, correct in zip(measured.selected, measured.correct, strict=True)
+    ]
 
 
 def paired_difference(first: Sequence[Measured], second: Sequence[Measured]) -> Difference | None:

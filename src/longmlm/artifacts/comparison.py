@@ -38,6 +38,18 @@ class Arm:
         """Mean number of tokens trained on over the seeds."""
         return statistics.fmean(trial.curve[-1].tokens for trial in self.trials)
 
+    @property
+    def recovery(self) -> Difference | None:
+        """Mean accuracy after training minus base_cut; its error is that of one seed, since all have the same rows.
+
+        None where base_cut or its error is not known.
+        """
+        gains = [gain for trial in self.trials if (gain := trial.curve[-1].recovery)]
+        if len(gains) < len(self.trials):
+            return None
+        points, errors = [gain.points for gain in gains], [gain.standard_error for gain in gains]
+        return Difference(statistics.fmean(points), statistics.fmean(errors))
+
     def tokens_to_recovery(self, control: Sequence[Trial] = ()) -> float | None:
         """Returns the mean over the seeds; None unless every seed recovered."""
         tokens = [trial.tokens_to_recovery(control) for trial in self.trials]

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self, get_args
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured, paired_difference, upgraded_example
+from longmlm.artifacts.accuracy import (
+    Accuracy,
+    Difference,
+    FilledMask,
+    Measured,
+    paired_difference,
+    row_difference,
+    upgraded_example,
+)
 from longmlm.artifacts.artifact import Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError, ReleaseError
@@ -83,6 +91,13 @@ class Evaluation(Artifact):
         """Whether long_after >= base_cut; None before training."""
         after, base = self.accuracy("long_after"), self.accuracy("base_cut")
         return None if after is None or base is None else after >= base
+
+    @property
+    def recovery(self) -> Difference | None:
+        """long_after - base_cut with its standard error; None before training."""
+        if "long_after" not in self.measured or "base_cut" not in self.measured:
+            return None
+        return row_difference(self.measured["long_after"], self.measured["base_cut"])
 
     @property
     def context_gain(self) -> float | None:

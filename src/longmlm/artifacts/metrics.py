@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from longmlm.artifacts.accuracy import FilledMask, Measured, upgraded_example
+from longmlm.artifacts.accuracy import (
+    Accuracy,
+    Difference,
+    FilledMask,
+    Measured,
+    accuracy_difference,
+    upgraded_example,
+)
 from longmlm.artifacts.artifact import Artifact, Json, dump, load
 from longmlm.temporary import replaced_file
 
@@ -43,16 +50,26 @@ class TrainingMetrics(Artifact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationMetrics(Artifact):
-    """Held-out accuracy at a step, of whole rows and per block; `base_cut` is the accuracy to recover."""
+    """Held-out accuracy at a step, of whole rows and per block.
+
+    `base_cut` is the accuracy to recover, with its standard error, which is None in the metrics of early versions.
+    """
 
     kind: Literal["evaluation"] = "evaluation"
     step: int
     tokens: int
     held_out: Measured
     base_cut: float | None = None
+    base_cut_error: float | None = None
     recovered_at_step: int | None = None
     recovered_at_tokens: int | None = None
     examples: tuple[FilledMask, ...] = ()
+
+    @property
+    def recovery(self) -> Difference | None:
+        """The accuracy minus base_cut with its standard error; None where base_cut or its error is not known."""
+        base = Accuracy(self.base_cut, self.base_cut_error, None, 0)
+        return None if base.standard_error is None else accuracy_difference(self.held_out.whole, base)
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:

@@ -28,8 +28,8 @@ class TrainState:
     `cursor` and `tokens` count the rows consumed by all ranks, and their tokens. `skipped_steps` counts the updates
     that fp16 skipped, `skipped_in_a_row` those since the last update that was applied. `accuracy` is from the latest
     evaluation, at `evaluated_at_step`; `best_accuracy` is the highest after an update, the first of equal ones.
-    `base_cut` is None if there is no base model. `micro_batch` is that of the latest update; None if the user set its
-    size.
+    `base_cut` is None if there is no base model; in early versions it has no standard error. `micro_batch` is that of
+    the latest update; None if the user set its size.
     """
 
     step: int = 0
@@ -39,6 +39,7 @@ class TrainState:
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
     base_cut: float | None = None
+    base_cut_error: float | None = None
     accuracy: float | None = None
     evaluated_at_step: int | None = None
     recovered_at_step: int | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
-from longmlm.artifacts.accuracy import FilledMask, Measured
+from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
@@ -45,7 +45,7 @@ class RunEvaluation:
         """The number of held-out rows that are measured."""
         return len(self.frozen.row_ids)
 
-    def baseline(self, between_rows: Callable[[], None]) -> float | None:
+    def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:
         """Returns base_cut; None, after printing the reason, when the base model is not available.
 
         Raises TrainingError then, if the run is to stop once the accuracy is recovered.
@@ -66,7 +66,7 @@ class RunEvaluation:
         heartbeat()
         view = partial(cut, base_positions=self.base_positions, special=self.frozen.special)
         base = MlmObjective(model, self.objective.precision)
-        return self._measure(base, view, between_rows, "base model").whole.accuracy
+        return self._measure(base, view, between_rows, "base model").whole
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
         """Returns the accuracy now, of whole rows and per block, and `num_examples` predictions.

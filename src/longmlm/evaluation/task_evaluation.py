@@ -41,7 +41,7 @@ class TaskEvaluation:
         """The number of development documents."""
         return len(self.examples)
 
-    def baseline(self, between_rows: Callable[[], None]) -> float | None:  # noqa: ARG002 - as the protocol has it
+    def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:  # noqa: ARG002 - as the protocol has it
         """Returns None: there is nothing to recover."""
         return None
 

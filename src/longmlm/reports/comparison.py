@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Measured, paired_difference
+from longmlm.artifacts.accuracy import Measured, paired_difference, within_error
 from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.trials import accuracy_of, values_in_words
@@ -83,7 +83,7 @@ def finding(comparison: Comparison) -> str:
     by_what = f"by {'tokens to recovery' if by_recovery else 'accuracy after training'}"
     parts = [f"{label} ranks first {f'because a trial of {name} failed' if by_failure else by_what}: "]
     if tokens is not None:
-        parts.append(f"{_recovery(tokens)}, {name} {_recovery(recovered)}; ")
+        parts.append(f"{_recovery(best)}, {name} {_recovery(rival)}; ")
     if 0 < len(pairs := best.pairs_with(rival)) < max(len(best.trials), len(rival.trials)):
         mine, its = zip(*pairs, strict=True)
         best, rival = replace(best, trials=mine), replace(rival, trials=its)
@@ -101,10 +101,14 @@ def finding(comparison: Comparison) -> str:
     return "".join([*parts, missing])
 
 
-def _recovery(tokens: float | None) -> str:
+def _recovery(arm: Arm) -> str:
+    """Returns whether an arm has recovered, and how far from base_cut it is after training."""
+    tokens, gain = arm.tokens_to_recovery(), arm.recovery
+    now = f" ({gain.compared_with('base_cut')}{within_error(gain)})" if gain else ""
     if tokens is None:
-        return "has not recovered"
-    return f"recovered after {_tokens(tokens)} M tokens" if tokens else "was at or above base_cut before training"
+        return f"has not recovered{now}"
+    when = f"recovered after {_tokens(tokens)} M tokens" if tokens else "was at or above base_cut before training"
+    return f"{when}{now}"
 
 
 def arms_table(comparison: Comparison) -> Table:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy
+from longmlm.artifacts.accuracy import Accuracy, within_error
 from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, ViewName
 from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
@@ -180,26 +180,29 @@ def _head(evaluation: Evaluation) -> Head:
         f"{base}: {f'{evaluation.row_length:,} tokens' if _is_at_own_length(evaluation) else lengths}",
         f"Masked-token accuracy on {evaluation.num_rows:,} held-out rows of {evaluation.row_length:,} tokens, each "
         "under one mask, which is the same for every model.",
-        _finding(evaluation),
+        finding(evaluation),
         evaluation.is_recovered,
         tiles,
     )
 
 
-def _finding(evaluation: Evaluation) -> str:
-    after, base = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut")
-    if after is None or base is None:
+def finding(evaluation: Evaluation) -> str:
+    """Returns in one sentence whether the accuracy is recovered, by how much and within what standard error."""
+    after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut"), evaluation.recovery
+    if after is None or base is None or gain is None:
         return "Not trained yet: this is the accuracy right after extension."
     if _is_at_own_length(evaluation):
         verdict = "Better than the base model" if after > base else "Not better than the base model"
-        return f"{verdict}: {after:.2f} % of the masked tokens are predicted correctly, {base:.2f} % before training."
+        numbers = f"{after:.2f} % of the masked tokens are predicted correctly"
+        compared = gain.compared_with(f"the {base:.2f} % before training")
+        return f"{verdict}{within_error(gain)}: {numbers}, {compared}."
+    verdict = "Recovered" if evaluation.is_recovered else "Not recovered"
     numbers = (
         f"the long model predicts {after:.2f} % of the masked tokens correctly on whole rows of "
-        f"{evaluation.row_length:,} tokens, the base model {base:.2f} % on their first {evaluation.base_positions:,}"
+        f"{evaluation.row_length:,} tokens"
     )
-    if evaluation.is_recovered:
-        return f"Recovered: {numbers}."
-    return f"Not recovered: {numbers}; {base - after:.2f} points are missing."
+    compared = gain.compared_with(f"the base model's {base:.2f} % on their first {evaluation.base_positions:,}")
+    return f"{verdict}{within_error(gain)}: {numbers}, {compared}."
 
 
 def _series(evaluation: Evaluation, parts: Literal["blocks", "positions"], x: Sequence[float]) -> list[Series]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from markupsafe import Markup
 
+from longmlm.artifacts.accuracy import within_error
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.rows import RowsManifest
@@ -89,6 +90,10 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     accuracy = trained.exported_accuracy
     if accuracy is None:
         accuracy = evaluation.accuracy("long_after") if evaluation else trained.accuracy
+    base_cut = evaluation.accuracy("base_cut") if evaluation else training.base_cut
+    recovery = evaluation.recovery if evaluation else None
+    if recovery and trained.exported_accuracy is not None and base_cut is not None:
+        recovery = replace(recovery, points=trained.exported_accuracy - base_cut)
     text = render(
         "model_card.md",
         metadata=_metadata(card, facts, accuracy),
@@ -97,7 +102,9 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         facts=facts,
         codes={code.template: code.on_card(Address(facts.name)) for code in facts.codes},
         accuracy=accuracy,
-        base_cut=evaluation.accuracy("base_cut") if evaluation else training.base_cut,
+        base_cut=base_cut,
+        recovery=recovery,
+        within_error=within_error(recovery),
         explanation=evaluation and explanation(evaluation),
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
         blocks_picture=BLOCKS_PICTURE,

@@ -26,6 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.accuracy import within_error
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.errors import ArtifactError, TrainingError
@@ -64,7 +65,9 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     """
     if resumed_from is None:
         _prepare_folder(task, run, None)
-        return evaluate(task, run, TrainState(base_cut=task.evaluation.baseline(heartbeat)), Stop())
+        base = task.evaluation.baseline(heartbeat)
+        new = TrainState(base_cut=base.accuracy, base_cut_error=base.standard_error) if base else TrainState()
+        return evaluate(task, run, new, Stop())
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
     _prepare_folder(task, run, state)
@@ -176,6 +179,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
             tokens=state.tokens,
             held_out=held_out,
             base_cut=state.base_cut,
+            base_cut_error=state.base_cut_error,
             recovered_at_step=state.recovered_at_step,
             recovered_at_tokens=state.recovered_at_tokens,
             examples=examples,
@@ -202,8 +206,9 @@ def write_summary(run: Run, state: TrainState) -> str:
     reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
     if state.base_cut is None:
         return reached
+    base, gain = f"the base model's {state.base_cut:.2f} %", MetricsFile(run.folder).evaluations()[-1].recovery
     when = "not yet recovered" if state.recovered_at_step is None else f"recovered at step {state.recovered_at_step}"
-    return f"{reached}; the base model's {state.base_cut:.2f} %: {when}"
+    return f"{reached}{f', {gain.compared_with(base)}' if gain else f'; {base}'}: {when}{within_error(gain)}"
 
 
 def _summarised_state(path: Path) -> TrainState | None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longmlm.artifacts.accuracy import FilledMask, Measured
+from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.run import TrainState
 
 
@@ -87,7 +87,7 @@ class Evaluation(Protocol):
     def num_rows(self) -> int:
         """Rows that are measured."""
 
-    def baseline(self, between_rows: Callable[[], None]) -> float | None:
+    def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:
         """Returns the accuracy to recover; None where there is no base model to compare with."""
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
