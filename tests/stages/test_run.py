@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from longmlm import staleness
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance
 from longmlm.artifacts.run import RunSummary, TrainState
@@ -43,9 +44,9 @@ def test_a_run_is_not_taken_for_one_of_the_model_or_rows_that_replace_its_own(
     for name in (removed, "release"):
         (folder / name).rmdir()
     with pytest.raises(FolderError, match=r"out/run was made with other settings: recipe\..*remove out/run to make it"):
-        run.check_results(settings(option))
+        staleness.check_results(settings(option))
     (folder / "run").rmdir()
-    run.check_results(settings(option))
+    staleness.check_results(settings(option))
 
 
 def test_an_output_that_is_a_file_is_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +69,8 @@ def test_stages_after_one_whose_result_is_made_again_check_their_own(
         started.append(name)
 
     monkeypatch.setattr(run, "run_stage", run_stage)
-    monkeypatch.setattr(run, "is_trained", lambda _: True)
-    monkeypatch.setattr(run, "is_extended", lambda _: True)
+    monkeypatch.setattr(staleness, "is_trained", lambda _: True)
+    monkeypatch.setattr(staleness, "is_extended", lambda _: True)
     monkeypatch.setattr(run, "summary", lambda _: "")
     run.run_pipeline(settings())
     assert started == ["prepare", "pretrain", "evaluate", "release"]
@@ -82,13 +83,13 @@ def test_a_stage_beyond_until_does_not_keep_the_record_of_an_earlier_input(
         (folder / name).rmdir()
     (folder / "long" / MANIFEST).touch()
     monkeypatch.setattr(run, "run_stage", lambda *_: None)
-    monkeypatch.setattr(run, "is_trained", lambda _: True)
+    monkeypatch.setattr(staleness, "is_trained", lambda _: True)
     monkeypatch.setattr(run, "summary", lambda _: "")
     run.run_pipeline(settings("--until", "prepare"))
     (folder / "rows").mkdir()
     (folder / "rows" / MANIFEST).touch()
-    assert run.is_made(settings(), "prepare")
-    assert not run.is_made(settings(), "pretrain")
+    assert staleness.is_made(settings(), "prepare")
+    assert not staleness.is_made(settings(), "pretrain")
 
 
 @pytest.mark.parametrize("until", ["prepare", "pretrain", "evaluate"])
@@ -96,9 +97,9 @@ def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(
     folder: Path, monkeypatch: pytest.MonkeyPatch, until: str
 ) -> None:
     with pytest.raises(FolderError, match=r"extend has to run again, but out/release has its earlier result"):
-        run.check_results(settings("--until", until))
-    monkeypatch.setattr(run, "is_made", lambda *_: True)
-    run.check_results(settings("--until", until))
+        staleness.check_results(settings("--until", until))
+    monkeypatch.setattr(staleness, "is_made", lambda *_: True)
+    staleness.check_results(settings("--until", until))
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
@@ -115,11 +116,11 @@ def test_terms_are_those_of_the_long_model(folder: Path, is_recorded: bool) -> N
     artifact.write(folder / "long" / Provenance.FILE, Provenance(added_tokens=added))
     recipe = replace(config.extend.recipe, num_positions=None)
     config = replace(config, extend=replace(config.extend, recipe=recipe)) if not is_recorded else config
-    assert run.is_done(config, "extend")
-    run.check_inputs(config)
+    assert staleness.is_done(config, "extend")
+    staleness.check_inputs(config)
     terms.write_text("myocarditis\nsarcoidosis\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"out/long was made from other text than terms.txt holds now"):
-        run.check_inputs(config)
+        staleness.check_inputs(config)
 
 
 def test_a_long_model_without_the_terms_is_not_taken_for_one_with_them(folder: Path) -> None:
@@ -128,8 +129,8 @@ def test_a_long_model_without_the_terms_is_not_taken_for_one_with_them(folder: P
     config = settings("--extend.recipe.initialisation", "hierarchical")
     about = Provenance(extension=tiny_extension("base"))
     artifact.write(folder / "long" / Provenance.FILE, about)
-    assert run.is_done(config, "extend")
-    assert not run.is_done(settings("--extend.recipe.add-tokens", "terms.txt"), "extend")
+    assert staleness.is_done(config, "extend")
+    assert not staleness.is_done(settings("--extend.recipe.add-tokens", "terms.txt"), "extend")
 
 
 def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder: Path) -> None:
@@ -138,10 +139,10 @@ def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder
     stretched = tiny_extension("base", initialisation="stretched", smooth_terms=6)
     artifact.write(folder / "long" / Provenance.FILE, Provenance(extension=stretched))
     options = ("--extend.recipe.initialisation=stretched", "--extend.recipe.smooth-terms=6")
-    assert run.is_done(settings(*options), "extend")
+    assert staleness.is_done(settings(*options), "extend")
     for other in ("smooth-terms=5", "amplitude=1.5", "keep-first-block"):
-        assert not run.is_done(settings(*options, f"--extend.recipe.{other}"), "extend")
-    assert not run.is_done(settings(), "extend")
+        assert not staleness.is_done(settings(*options, f"--extend.recipe.{other}"), "extend")
+    assert not staleness.is_done(settings(), "extend")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_a_run_is_trained_once_its_last_step_is_evaluated(tmp_path: Path) -> Non
         state = TrainState(step=step, accuracy=40.0, evaluated_at_step=evaluated_at)
         summary = RunSummary(state=state, train_tokens_per_second=1.0, num_processes=1, peak_memory_bytes=1)
         artifact.write(tmp_path / RunSummary.FILE, summary)
-        assert run.is_trained(stage) == (step == evaluated_at == 8)
+        assert staleness.is_trained(stage) == (step == evaluated_at == 8)
 
 
 def test_a_base_model_in_a_folder_without_a_licence_is_refused_before_any_stage(folder: Path) -> None:
@@ -212,23 +213,23 @@ def test_results_of_a_base_model_that_has_changed_are_refused(folder: Path) -> N
         (base / "model.safetensors").write_text(weights, encoding="utf-8")
         if weights == "second":
             with pytest.raises(DataError, match=r"out was made from other weights than base holds now: name another"):
-                run.check_base_model(config)
+                staleness.check_base_model(config)
             for made in ("long", "run"):
                 (folder / made).rmdir()
-        run.check_base_model(config)
-        run.check_base_model(config)
+        staleness.check_base_model(config)
+        staleness.check_base_model(config)
 
 
 def test_a_finished_pipeline_that_publishes_its_rows_can_be_run_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "is_trained", lambda _: True)
+    monkeypatch.setattr(staleness, "is_trained", lambda _: True)
     config = settings("--prepare.publish", "hf:me/rows", "--prepare.card.license", "mit")
     (folder / "rows" / MANIFEST).touch()
     (folder / "done" / "prepare.toml").write_text(to_toml(config.prepare), encoding="utf-8")
-    assert not run.is_done(config, "prepare")
+    assert not staleness.is_done(config, "prepare")
     (folder / "long" / MANIFEST).touch()
-    run.check_results(config)
+    staleness.check_results(config)
 
 
 def test_the_time_left_is_printed_off_a_terminal_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import tomli_w
 import torch
 from safetensors.torch import load_file
 
-from longmlm import cli
+from longmlm import cli, staleness
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.evaluation import read_evaluation
@@ -115,7 +115,7 @@ def test_every_setting_that_lists_its_values_is_tested() -> None:
 def test_a_pipeline_runs_until(command: Command, mine: Path, value: str, monkeypatch) -> None:
     started = []
     monkeypatch.setattr(run, "run_stage", lambda _config, name, _label: started.append(name))
-    monkeypatch.setattr(run, "is_trained", lambda _: True)
+    monkeypatch.setattr(staleness, "is_trained", lambda _: True)
     monkeypatch.setattr(run, "summary", lambda _: "")
     command("run", mine, "--until", value)
     assert started == [*STAGE_NAMES[: STAGE_NAMES.index(value) + 1]]

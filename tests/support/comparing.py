@@ -16,8 +16,8 @@ from longmlm.errors import FolderError
 from longmlm.folders import MANIFEST
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.stages import run
 from longmlm.stages.compare import compare
+from longmlm.staleness import check_results
 from longmlm.trials import running
 
 START_SECONDS, STEP_SECONDS, PACKING_SECONDS = 10.0, 0.5, 500.0
@@ -68,7 +68,7 @@ class FakeRuns:
     ) -> tuple[int, str]:
         pipeline = parse(ResolvedPipeline, command[5:])
         try:
-            run.check_results(pipeline)
+            check_results(pipeline)
         except FolderError as error:
             return self.fail(log, f"error: {error}")
         rows = Path(pipeline.prepare.output) / MANIFEST
