@@ -1,5 +1,6 @@
 """What is checked before a stage starts: only what it still needs, with the errors that the stage itself raises."""
 
+import json
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -8,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from longmlm import cli, inputs
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.config import parse, resolved_pipeline
-from longmlm.errors import DataError, ModelError, ModelNotFoundError, TrainingError
+from longmlm.errors import ConfigError, DataError, ModelError, ModelNotFoundError, TrainingError
 from longmlm.folders import write_json
 from longmlm.inputs import check_inputs
 from longmlm.model.loading import load_model
 from longmlm.processes import LAUNCHER_VARIABLES
 from longmlm.settings.plan import PlanConfig
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
+from longmlm.settings.tables import merged
 from longmlm.training.run_folder import checkpoint_folder
 from tests.support.rows import FILES, manifest_of
+from tests.support.tiny import tiny_extension
 
 BUNDLED = Path(cli.__file__).parent / "bundled"
 MINI, DEMO = str(BUNDLED / "roberta-mini"), BUNDLED / "text" / "demo.jsonl"
@@ -105,6 +110,30 @@ def test_a_folder_without_config_or_weights_has_the_same_error_in_the_check_and_
         assert missing in str(late.value)
         (tmp_path / "gone" / missing).write_text("{}")
     check_inputs(pretrain)
+
+
+def test_training_starts_from_a_checkpoint_of_the_same_model_and_length_only(tmp_path: Path) -> None:
+    def config(start: Path | str):
+        return merged(tables, {"pretrain": {"start": {"checkpoint": str(start)}}})
+
+    tables = {"model": MINI, "corpus": [str(DEMO)], "length": 1024, "output": str(tmp_path / "out")}
+    extension = tiny_extension(MINI, 1024)
+    folders = {
+        "run/checkpoints/step-00000002": Provenance(extension=extension),
+        "shorter": Provenance(extension=replace(extension, num_positions=512)),
+        "of-another": Provenance(extension=replace(extension, base=ModelSource(name=str(tmp_path)))),
+        "plain": Provenance(),
+    }
+    for name, about in folders.items():
+        shutil.copytree(MINI, tmp_path / name)
+        architecture = tmp_path / name / "config.json"
+        write_json(architecture, json.loads(architecture.read_text()) | {"max_position_embeddings": 1026})
+        artifact.write(tmp_path / name / Provenance.FILE, about)
+    for name in ("run", "run/checkpoints/step-00000002"):
+        check_inputs(resolved_pipeline(config(tmp_path / name)))
+    for name in ("shorter", "of-another", "plain", MINI, "owner/name"):
+        with pytest.raises(ConfigError, match=r"pretrain\.start\.checkpoint is .* model = .*roberta-mini"):
+            check_inputs(resolved_pipeline(config(name if "/" in name else tmp_path / name)))
 
 
 def test_a_pipeline_is_planned_without_the_weights_that_it_needs_to_run(tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ def test_derived_values_follow_what_the_user_sets(mine: str) -> None:
 
 
 def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -> None:
-    text = "length = 512\n[pretrain.recipe]\nwarmup_steps = 7\nnum_steps = 40\n[release]\noutput = 'elsewhere'\n"
+    text = "corpus = []\nlength = 512\n[pretrain.recipe]\nwarmup_steps = 7\nnum_steps = 40\n"
+    text += "[release]\noutput = 'elsewhere'\n"
     text += "[[prepare.recipe.sources]]\ndataset = 'a/b'\nsplit = 'train'\n"
     pipeline = resolved(mine, written(tmp_path, "overlay.toml", text), "--pretrain.recipe.num-steps", "60")
     assert (pipeline.pretrain.recipe.num_steps, pipeline.pretrain.recipe.warmup_steps) == (60, 7)

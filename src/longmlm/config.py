@@ -17,6 +17,7 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 from longmlm.escaping import single_line
 from longmlm.options import given_options, sections
+from longmlm.settings.agreement import disagreements
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.effects import base_keys_without_effect
@@ -202,6 +203,8 @@ def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
     if kind is CheckpointsConfig:
         return validated(kind, {"run": pipeline.pretrain.run, **checkpoints}, [])
     if is_pipeline_command:
+        if contradictions := "; ".join(disagreements(pipeline)):
+            raise ConfigError(contradictions)
         return pipeline
     config = getattr(pipeline, STAGES[kind])
     if config is None:

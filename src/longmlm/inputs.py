@@ -16,7 +16,7 @@ from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
-from longmlm.errors import DataError, FolderError
+from longmlm.errors import ConfigError, DataError, FolderError
 from longmlm.folders import check_absent
 from longmlm.hubs.datasets import SAVED, rows_on_hub
 from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
@@ -27,10 +27,11 @@ from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.reports.evaluation import check_output
+from longmlm.settings.agreement import is_same_path
 from longmlm.settings.downstream import DownstreamConfig, LabelledData
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline, bundled_resolved
 from longmlm.settings.plan import PlanConfig
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig, Start
@@ -83,6 +84,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 num_positions = _check_extend(stage, needs_all)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
+                _check_start(config)
                 num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
             case EvaluateConfig():
                 _check_models([stage.base], made, needs_weights=needs_all)
@@ -91,6 +93,23 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                     check_onnx_installed()
     if num_positions is not None:
         check_length(config.prepare.recipe.row_length, num_positions)
+
+
+def _check_start(config: ResolvedPipeline) -> None:
+    """Raises ConfigError if training starts from a checkpoint that was not made from the pipeline's model."""
+    name, extend = config.pretrain.start.checkpoint, config.extend
+    if name is None or config.model is None or is_same_path(name, extend.output if extend else config.model):
+        return
+    folder = next(reversed(list_checkpoints(Path(name))), Path(name))
+    about = read_provenance(folder)
+    source, num_positions = about.source, about.extension.num_positions if about.extension else None
+    is_known = source is not None and (source.revision is not None or Path(source.name).is_dir())
+    is_other = source is None or (is_known and not is_same_path(source.name, bundled_resolved(config.model)))
+    if is_other or (config.extension and num_positions != config.length):
+        raise ConfigError(
+            f"pretrain.start.checkpoint is {name}, which was not made from model = {config.model} with length = "
+            f"{config.length}: remove it, or set model = {name!r} and extension = false to train that model"
+        )
 
 
 def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:

@@ -70,7 +70,7 @@ def test_plan_and_prepare_name_text_that_the_tokenizer_does_not_know(planned, tm
 
 def test_rows_that_exist_make_counts_and_epochs_exact(planned, world):
     rows = open_rows(world.rows, "train")
-    lines = planned("--pretrain.rows", str(world.rows))
+    lines = planned("--prepare.output", str(world.rows))
     kind, text = lines["rows"]
     assert kind == lines["steps"][0] == "exact"
     assert f"{len(rows):,} rows of {LONG_POSITIONS} tokens, {rows.mean_fill:.1%} full" in text
@@ -156,7 +156,7 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
         with pytest.raises(DataError, match=f"the sources hold no document .*{reason}"):
             planned("--corpus", str(tmp_path / "bad.jsonl"))
     with pytest.raises(DataError, match=f"holds rows of {LONG_POSITIONS} tokens, but the pipeline has"):
-        planned("--pretrain.rows", str(world.rows), "--length", str(LONG_POSITIONS + 8))
+        planned("--prepare.output", str(world.rows), "--length", str(LONG_POSITIONS + 8))
 
 
 def test_a_model_that_only_gets_new_tokens_is_planned(planned, tmp_path):

@@ -154,6 +154,7 @@ def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder
             "launch = 'zero-2' takes the one of longmlm",
         ),
         (("--pretrain.dry-run",), "use longmlm pretrain FILE --dry-run"),
+        (("--pretrain.runtime.num-processes=2",), "num_processes is 2, but launch is not set"),
         (("--no-extension", "--pretrain.runtime.stop-when-recovered"), "is for a long model, and extension = false"),
     ],
 )

@@ -109,8 +109,6 @@ class ComparedPipeline(ResolvedPipeline):
         super(ComparedPipeline, self).__post_init__()
         if self.budget is None and not self.compare.arms:
             raise ValueError("set arms under [compare.arms.NAME], or give a budget to choose from the recommended ones")
-        if self.pretrain.rows != self.prepare.output:
-            raise ValueError(f"pretrain.rows: remove it: {FIXED['pretrain.rows']}")
         if self.pretrain.dry_run:
             raise ValueError(f"pretrain.dry_run: remove it: {FIXED['pretrain.dry_run']}")
         if self.budget is not None:
@@ -127,9 +125,8 @@ class ComparedPipeline(ResolvedPipeline):
                     f"control = {name} trains the base model at its own length: set extension = false and length in "
                     f"arms.{name}"
                 )
-            has_length = "length" in arm or "prepare.recipe.row_length" in dict(leaves(arm))
             keeps_positions = self.extend is not None and self.extend.recipe.add_tokens is not None
-            if arm.get("extension") is False and not has_length and not keeps_positions:
+            if arm.get("extension") is False and "length" not in arm and not keeps_positions:
                 raise ValueError(f"arms.{name} has extension = false: set its length, the base model's positions")
 
     def _problems_with_budget(self) -> Iterator[str]:

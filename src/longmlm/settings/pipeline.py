@@ -36,7 +36,7 @@ class Pipeline:
     model: str | None = None
     """Folder or hub name of the base model; leave it out to train a new one, described in [pretrain.start]."""
     corpus: tuple[str, ...] = ()
-    """Paths or globs of the text; for datasets or several languages, set [[prepare.recipe.sources]] instead."""
+    """Paths or globs of the text; for datasets or several languages, [[prepare.recipe.sources]] take its place."""
     length: int
     """Positions of the long model, and tokens per row."""
     output: str
@@ -76,6 +76,12 @@ class ResolvedPipeline(Pipeline):
     evaluate: EvaluateConfig | None = None
 
     def __post_init__(self) -> None:
+        files = [source.files for source in self.prepare.recipe.sources]
+        if self.corpus and tuple(bundled_resolved(self.corpus)) not in files:
+            raise ValueError(
+                "corpus and prepare.recipe.sources both name the text, and only the latter would be read: remove one "
+                "of them (corpus = [] removes that of an earlier file), or list the corpus as one of the sources"
+            )
         if self.extend and self.evaluate and self.extend.recipe.new_head:
             raise ValueError(
                 "extend.recipe.new_head leaves no base model to evaluate: train the head at the model's own length "

@@ -86,6 +86,11 @@ def check_runnable(config: ResolvedPipeline) -> None:
         check_licence(config)
     if config.launch is not None:
         launch_command(config.launch)
+    elif (num_processes := config.pretrain.runtime.num_processes) not in (None, 1):
+        raise ConfigError(
+            f"pretrain.runtime.num_processes is {num_processes}, but launch is not set, so one process would train: "
+            f'remove it, or set launch, such as "ddp"'
+        )
 
 
 def check_licence(config: ResolvedPipeline) -> None:

@@ -1,0 +1,160 @@
+"""Two settings of a pipeline for one thing: both count, or one line names both and nothing is ignored."""
+
+import functools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from longmlm.config import parse, read, resolved_pipeline, to_toml
+from longmlm.errors import ConfigError
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, stage_tables
+from longmlm.settings.prepare import PrepareConfig, Source
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.tables import leaves, merged, table_of
+
+BASE = {"model": "owner/base", "corpus": ["a.jsonl"], "length": 64, "output": "out", "revision": "v1", "language": "de"}
+SCRATCH = {"pretrain": {"start": {"architecture": "config.json", "tokenizer": "owner/tokens"}}}
+PIPELINES: dict[str, dict[str, Any]] = {
+    "extended": BASE,
+    "own length": BASE | {"extension": False},
+    "more tokens": BASE | {"extend": {"recipe": {"add_tokens": "terms.txt"}}},
+    "from scratch": {key: BASE[key] for key in ("corpus", "length", "output")} | {"extension": False} | SCRATCH,
+}
+OTHER = {int: 48, str: "other/name", list: ["other"], dict: {}}
+FOLLOWED = {"prepare.output", "extend.output", "pretrain.run", "evaluate.output"}  # later stages read from there
+OWN = {"release.output", "release.card.languages"}  # of one stage alone
+RECOMMENDED = {"pretrain.recipe.batch_tokens", "release.card.title"}
+CHECKED_LATER = {"pretrain.start.checkpoint"}  # an earlier run of the same model: its folder says which
+SOURCE_OF = {  # the setting that a line names in addition to the one that contradicts it
+    "prepare.recipe.row_length": {"length"},
+    "extend.recipe.num_positions": {"length"},
+    "prepare.recipe.tokenizer": {"model", "extend.output", "pretrain.start.tokenizer"},
+    "prepare.recipe.sources": {"corpus"},
+    "extend.base": {"model"},
+    "evaluate.base": {"model"},
+    "extend.revision": {"revision"},
+    "pretrain.start.revision": {"revision"},
+    "pretrain.rows": {"prepare.output"},
+    "evaluate.rows": {"prepare.output"},
+    "release.rows": {"prepare.output"},
+    "evaluate.long_before": {"extend.output"},
+    "evaluate.long_after": {"pretrain.run"},
+    "evaluate.run": {"pretrain.run"},
+    "release.model": {"pretrain.run"},
+    "release.evaluation": {"evaluate.output"},
+}
+
+
+def derived(tables: dict[str, Any]) -> dict[str, object]:
+    """Returns every setting of a stage that follows from the base keys, but not those that are merely recommended."""
+    keys = Pipeline.__dataclass_fields__.keys()
+    base = Pipeline(**{name: tuple(x) if isinstance(x, list) else x for name, x in tables.items() if name in keys})
+    given = {name: value for name, value in tables.items() if name not in keys}
+    changed = Pipeline(
+        model="n/n" if base.model else None, corpus=("n",), length=9, output="n", extension=base.extension
+    )
+    one, other = (dict(leaves(stage_tables(each, given))) for each in (base, changed))
+    return {name: value for name, value in one.items() if value != other.get(name)}
+
+
+FOLLOWING = [(kind, name) for kind, tables in PIPELINES.items() for name in derived(tables)]
+
+
+def resolved(tables: dict[str, Any], *overlays: dict[str, Any]) -> ResolvedPipeline:
+    """Returns the pipeline of a file with others over it; options are merged over it in the same way."""
+    return resolved_pipeline(functools.reduce(merged, overlays, tables))
+
+
+def given(tmp_path: Path, tables: dict[str, Any]) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(tomli_w.dumps(tables), encoding="utf-8")
+    return str(path)
+
+
+def refusal(*tables: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as raised:
+        resolved(*tables)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def settings_of(pipeline: ResolvedPipeline) -> dict[str, object]:
+    return dict(leaves(tomllib.loads(to_toml(pipeline))))
+
+
+@pytest.mark.parametrize(("kind", "name"), FOLLOWING)
+def test_a_setting_that_contradicts_the_one_it_follows_from_is_refused_or_followed(kind: str, name: str) -> None:
+    tables, value = PIPELINES[kind], derived(PIPELINES[kind])[name]
+    other: Any = [{"files": ["other"]}] if name == "prepare.recipe.sources" else OTHER[type(value)]
+    overlay = table_of(name, other)
+    if name in RECOMMENDED | OWN | CHECKED_LATER:
+        assert settings_of(resolved(tables, overlay))[name] == other
+    elif name in FOLLOWED:
+        before, after = settings_of(resolved(tables)), settings_of(resolved(tables, overlay))
+        assert {key for key in after if after[key] == other} == {key for key in before if before[key] == value} > {name}
+    else:
+        error = refusal(tables, overlay)
+        assert name in error and any(source in error for source in SOURCE_OF[name])
+
+
+def test_every_pair_is_in_the_table() -> None:
+    names = {name for _, name in FOLLOWING}
+    assert names == SOURCE_OF.keys() | RECOMMENDED | FOLLOWED | OWN | CHECKED_LATER
+
+
+def test_the_same_thing_under_another_name_does_not_contradict(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "base")
+    tables = merged(BASE, {"model": "base", "pretrain": {"rows": f"{tmp_path}/out/rows"}, "extend": {"base": "link"}})
+    del tables["revision"]
+    pipeline = resolved(tables)
+    assert pipeline.extend.base == "link"
+    checkpoint = merged(tables, {"release": {"model": "./out/run/checkpoints/step-00000010"}})
+    assert resolved(checkpoint).release.model.endswith("10")
+
+
+def test_the_corpus_is_one_of_the_sources_or_refused(tmp_path: Path) -> None:
+    both = [{"files": ["a.jsonl"]}, {"dataset": "owner/texts", "split": "train"}]
+    pipeline = resolved(merged(BASE, {"prepare": {"recipe": {"sources": both}}}))
+    assert [source.files for source in pipeline.prepare.recipe.sources] == [("a.jsonl",), ()]
+    alone = [{"dataset": "owner/texts", "split": "train", "language": "zh"}]
+    overlay = {"corpus": [], "prepare": {"recipe": {"sources": alone}}}
+    pipeline = resolved(BASE, overlay)
+    assert pipeline.prepare.recipe.sources == (Source(dataset="owner/texts", split="train", language="zh"),)
+    for kind in (ResolvedPipeline, PrepareConfig):
+        with pytest.raises(ConfigError, match=r"corpus and prepare\.recipe\.sources"):
+            parse(kind, [given(tmp_path, merged(BASE, {"prepare": {"recipe": {"sources": alone}}}))])
+
+
+def test_one_stage_may_read_and_write_elsewhere(tmp_path: Path) -> None:
+    mine = given(tmp_path, BASE)
+    assert parse(PretrainConfig, [mine, "--rows", "hf:owner/rows"]).rows == "hf:owner/rows"
+    assert parse(EvaluateConfig, [mine, "--base", "owner/other"]).base == "owner/other"
+
+
+def test_what_contradicts_the_base_keys_is_refused(tmp_path: Path) -> None:
+    tokens = {"recipe": {"add_tokens": "terms.txt", "num_positions": 128}}
+    error = refusal(BASE | {"extension": False, "extend": tokens})
+    assert "extension is false" in error and "extend.recipe.num_positions" in error
+    error = refusal(BASE | {"extension": False} | SCRATCH)
+    assert "model" in error and "pretrain.start.architecture" in error
+
+
+@pytest.mark.parametrize("kind", PIPELINES)
+def test_what_run_writes_can_be_run_again(tmp_path: Path, kind: str) -> None:
+    pipeline = resolved(PIPELINES[kind])
+    path = tmp_path / "pipeline.toml"
+    path.write_text(to_toml(pipeline), encoding="utf-8")
+    assert read(ResolvedPipeline, [path]) == pipeline
+    error = refusal(tomllib.loads(to_toml(pipeline)), {"length": 32})
+    assert "length is 32, but prepare.recipe.row_length is 64" in error
+
+
+def test_an_option_of_run_contradicts_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^prepare\.output is out/rows, but pretrain\.rows is other: "):
+        parse(ResolvedPipeline, [given(tmp_path, BASE), "--pretrain.rows", "other"])
