@@ -118,6 +118,7 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
     for source in config.recipe.sources:
         check_language(source.language)
         _check_effects(source, files_of(source.files))
+        _check_outside(config.output, source.dataset)
 
 
 def _check_effects(data: Source | LabelledData, files: Collection[Path]) -> None:
@@ -135,6 +136,14 @@ def _check_effects(data: Source | LabelledData, files: Collection[Path]) -> None
         unused = {"revision": data.revision, "subset": data.subset if is_saved else None}
         for name in (name for name, value in unused.items() if value):
             raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
+
+
+def _check_outside(output: str, dataset: str | None) -> None:
+    """Raises DataError for an output folder inside the folder of a dataset, which its files would become part of."""
+    if dataset is not None and Path(dataset).is_dir():
+        folder = Path(dataset).resolve()
+        if Path(output).resolve().is_relative_to(folder):
+            raise DataError(f"{output} is inside the dataset {dataset}, which would grow by it: name another output")
 
 
 def _check_splits(config: PrepareConfig) -> None:
@@ -166,6 +175,7 @@ def _check_downstream(config: DownstreamConfig) -> None:
     check_installed(config.tracking.tracker)
     data = config.task.data
     _check_effects(data, files_of([*data.files, *data.dev_files, *data.test_files]))
+    _check_outside(config.output, data.dataset)
     for arm in config.arms.values():
         if arm.model is None:
             check_sklearn_installed()

@@ -21,7 +21,8 @@ from typing import Any, cast
 import pyarrow as pa
 from backports import zstd
 
-from longmlm.errors import DataError
+from longmlm.data.own_files import own_files
+from longmlm.errors import DataError, counted
 from longmlm.hubs.datasets import SAVED
 
 CHUNK_BYTES = 1 << 20
@@ -43,7 +44,8 @@ REMEDIES = {
 def files_of(patterns: Sequence[str]) -> list[Path]:
     """Returns the files that the paths and globs name, each file once whatever its links, sorted within a glob.
 
-    Raises DataError for a folder, a path or glob without a file, an unknown kind of file, or a name that is not UTF-8.
+    Files that longmlm wrote, and that a wildcard reaches, are left out. Raises DataError for a folder, a path or glob
+    without a file, an unknown kind of file, or a name that is not UTF-8.
     """
     files: dict[tuple[int, int], Path] = {}
     for pattern in patterns:
@@ -52,10 +54,21 @@ def files_of(patterns: Sequence[str]) -> list[Path]:
         if not paths:
             _refuse_folder(pattern)
             raise DataError(f"{_printable(pattern)}: no such file; relative paths start from the current folder")
+        if own := own_files(paths, pattern):
+            paths = [path for path in paths if path not in own]
+            if not paths:
+                raise DataError(f"{_printable(pattern)}: no such file but what longmlm wrote, such as {min(own)}")
         for path in paths:
             _check_name(path)
             files.setdefault(_identity(path), path)
     return list(files.values())
+
+
+def left_out(patterns: Sequence[str]) -> str:
+    """Returns a line about the files of longmlm's that the globs reach, which are no text; empty without any."""
+    reached = {pattern: map(Path, _matches(pattern)) for pattern in patterns if not Path(pattern).is_file()}
+    own = sorted(path for pattern, paths in reached.items() for path in own_files(paths, pattern) if path.is_file())
+    return f"left out: {counted(len(own), 'file')} that longmlm wrote, such as {own[0]}" if own else ""
 
 
 def _matches(pattern: str) -> Iterator[str]:

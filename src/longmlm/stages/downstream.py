@@ -12,6 +12,7 @@ from pathlib import Path
 
 from longmlm.artifacts.downstream import ComparedTask
 from longmlm.data.corpus import write_set_aside
+from longmlm.data.files import left_out
 from longmlm.data.folds import Fold, folds_of
 from longmlm.data.labelled import LabelledCorpus, pinned, read_labelled, reasons_in_words
 from longmlm.errors import TrainingError, counted
@@ -75,14 +76,17 @@ def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
     """
     aside, set_aside = reasons_in_words(corpus.set_aside), Path(config.output) / FOLDER / SET_ASIDE
     folds = all_folds(config, corpus)[: config.task.num_folds or 1]
+    data = config.task.data
+    own = left_out([*data.files, *data.dev_files, *data.test_files])
     first, untested, noun = folds[0], sum(len(fold.untested) for fold in folds), config.task.noun
     shared = num_sharing_a_text(corpus, first) if config.task.kind == "similarity" else 0
     sharing = f"{counted(shared, 'test pair')} with a text of a training pair: group_field can separate them"
-    is_drawn = config.task.data.split_field and all(document.split != "test" for document in corpus.documents)
+    is_drawn = data.split_field and all(document.split != "test" for document in corpus.documents)
     sizes = f"{len(first.train):,} training, {len(first.dev):,} development, {counted(len(first.test), f'test {noun}')}"
     lines = [
         f"{counted(len(corpus.documents), noun)}: {labels_text(corpus)}",
         f"records set aside: {aside}; see {set_aside}" if aside else "no record set aside",
+        *([own] if own else []),
         f"{len(folds)} folds, the first with {sizes}" if config.task.num_folds else sizes,
         *([f"{counted(untested, noun)} not tested: no training {noun} has all of the labels"] if untested else []),
         *([sharing] if shared else []),

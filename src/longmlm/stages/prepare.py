@@ -8,6 +8,7 @@ from pathlib import Path
 from longmlm.config import present
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
+from longmlm.data.files import left_out
 from longmlm.data.notes import markup_note, unknown_notes
 from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import decode, load_vocabulary
@@ -23,6 +24,8 @@ def prepare(config: PrepareConfig) -> None:
     if config.publish:
         check_can_publish(config.target("dataset"))
     output, vocabulary = Path(config.output), load_vocabulary(config.recipe.tokenizer)
+    if note := left_out([pattern for source in config.recipe.sources for pattern in source.files]):
+        print(note, flush=True)
     executor, existed = partial(run_slices, num_workers=config.runtime.num_workers), output.exists()
     manifest = prepare_rows(config.recipe, vocabulary, output, executor)
     page = output / PAGE_FILE

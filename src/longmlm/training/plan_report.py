@@ -1,5 +1,6 @@
 """The report of the plan command: a line per subject, each exact or an estimate."""
 
+from longmlm.data.files import left_out
 from longmlm.data.size import token_bytes
 from longmlm.errors import counted
 from longmlm.model.cost import GB
@@ -15,7 +16,7 @@ def plan_report(facts: PlanFacts, config: PlanConfig) -> str:
     """Returns the report as text."""
     kind = "exact" if facts.rows.is_exact else "estimate"
     lines = [
-        ("corpus", "exact", _corpus(facts)),
+        ("corpus", "exact", _corpus(facts, config)),
         ("rows", kind, _rows(facts)),
         ("model", "exact", _model(facts)),
         ("steps", kind, _steps(facts, config)),
@@ -26,10 +27,10 @@ def plan_report(facts: PlanFacts, config: PlanConfig) -> str:
     return "\n".join(f"{name:8}{kind:10}{text}" for name, kind, text in lines)
 
 
-def _corpus(facts: PlanFacts) -> str:
-    corpus = facts.corpus
+def _corpus(facts: PlanFacts, config: PlanConfig) -> str:
+    corpus, own = facts.corpus, left_out([name for source in config.prepare.recipe.sources for name in source.files])
     missing = f"; not counted: {', '.join(corpus.not_counted)}" if corpus.not_counted else ""
-    return f"{counted(corpus.num_files, 'file')}, {corpus.num_bytes / 1e6:,.1f} MB{missing}"
+    return f"{counted(corpus.num_files, 'file')}, {corpus.num_bytes / 1e6:,.1f} MB{missing}{own and '; '}{own}"
 
 
 def _rows(facts: PlanFacts) -> str:
