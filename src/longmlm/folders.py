@@ -162,7 +162,7 @@ def rewritten_folder(folder: Path) -> Iterator[Path]:
 def check_absent(folder: Path) -> None:
     """Raises FolderError if anything exists at `folder`."""
     if folder.exists():
-        raise FolderError(f"{folder} already exists: remove it or name another folder")
+        raise FolderError(f"{folder} already exists: name another folder, or move it away")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:  # `files`, and whatever else the writer of the folder noted

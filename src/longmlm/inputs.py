@@ -4,6 +4,7 @@ Those imports take seconds. The functions called here are those that the stages 
 problem has one message.
 """
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,7 +73,7 @@ def check_inputs(config: Any) -> None:
 
 def _check_pipeline(config: ResolvedPipeline) -> None:
     """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
-    made = {str(result_of(stage)) for stage in config.stages.values()}
+    made = {os.path.realpath(result_of(stage)) for stage in config.stages.values()}
     needs_all = not isinstance(config, PlanConfig)  # a plan needs no weights and no ONNX packages
     num_positions: int | None = None
     for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
@@ -113,7 +114,7 @@ def _check_start(config: ResolvedPipeline) -> None:
 
 
 def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
-    if str(Path(config.recipe.tokenizer)) not in made:
+    if os.path.realpath(config.recipe.tokenizer) not in made:
         tokenizer_folder(config.recipe.tokenizer)
     for source in config.recipe.sources:
         check_language(source.language)
@@ -213,7 +214,7 @@ def _positions_of_start(start: Start, made: Collection[str] = (), needs_weights:
         config = SimpleNamespace(**read_architecture(name))
         tokenizer_folder(str(start.tokenizer))
         config.pad_token_id = None  # training takes it from the tokenizer
-    elif str(Path(name := start.checkpoint)) in made or _is_run(name):
+    elif os.path.realpath(name := start.checkpoint) in made or _is_run(name):
         return None
     else:
         config = config_of_model(name, start.revision, needs_weights)
@@ -261,7 +262,7 @@ def _check_models(
     names: Collection[str | None], made: Collection[str] = (), revision: str | None = None, needs_weights: bool = True
 ) -> None:
     for name in names:
-        if name is not None and str(Path(name)) not in made and not _is_run(name):
+        if name is not None and os.path.realpath(name) not in made and not _is_run(name):
             check_model(name, revision, needs_weights)
 
 

@@ -4,6 +4,7 @@ OUTPUT/done/STAGE.toml          the settings that a stage's result was made with
 OUTPUT/done/base_model.sha256   of the base model, if it is a folder
 """
 
+import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -11,22 +12,25 @@ from typing import get_args
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
-from longmlm.artifacts.provenance import read_provenance
+from longmlm.artifacts.metrics import MetricsFile
+from longmlm.artifacts.provenance import ModelSource, read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
 from longmlm.data.engine import plan_rows
 from longmlm.errors import ArtifactError, DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of, write_text
-from longmlm.hubs.models import local_model_sha256
+from longmlm.hubs.models import local_model_sha256, weights_sha256
+from longmlm.settings.agreement import is_same_path
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline, StageName
+from longmlm.settings.pipeline import ResolvedPipeline, StageName, bundled_resolved, recommended
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
-from longmlm.settings.results import result_of, result_settings
-from longmlm.settings.tables import leaves
+from longmlm.settings.results import LOCATIONS, result_of, result_settings_by_name
+from longmlm.settings.tables import table_at
+from longmlm.training.run_folder import list_checkpoints
 
 DONE, BASE_MODEL = "done", "base_model.sha256"
 MAX_LISTED = 3
@@ -41,8 +45,8 @@ def check_results(config: ResolvedPipeline) -> None:
         made = [result for result in made if result.exists()]
         if changed and name != "evaluate" and made:
             raise FolderError(
-                f"{name}: {made[0]} was made with other settings: {', '.join(changed[:MAX_LISTED])}; set them back, "
-                f"name another output, or remove {' and '.join(map(str, made))} to make it again"
+                f"{name}: {made[0]} was made with other settings: {', '.join(changed[:MAX_LISTED])}; set them back, or "
+                "name another output"
             )
     released = result_of(config.release)
     if (Path(config.output) / DONE / "release.toml").is_file() and released.exists():
@@ -53,37 +57,58 @@ def check_results(config: ResolvedPipeline) -> None:
 
 def check_inputs(config: ResolvedPipeline) -> None:
     """Raises DataError when finished rows, or added tokens, were made from other text than the files hold now."""
-    changed = []
     if "prepare" in config.stages and is_done(config, "prepare"):
-        before = read_rows_manifest(result_of(config.prepare)).plan
-        recipe, fingerprint = config.prepare.recipe, str(before.tokenizer_fingerprint)
-        if plan_rows(recipe, fingerprint, result_of(config.prepare))[0].plan != before:
-            changed.append(("prepare", result_of(config.prepare), "the corpus holds"))
+        check_text(config.prepare)
     terms = config.extend.recipe.add_tokens if config.extend and is_done(config, "extend") else None
     if config.extend and terms and Path(terms).is_file():
         added = read_provenance(result_of(config.extend)).added_tokens
         if added and added.file_sha256 != sha256_of(Path(terms)):
-            changed.append(("extend", result_of(config.extend), f"{terms} holds"))
-    for name, result, now in changed:
-        raise DataError(
-            f"{name}: {result} was made from other text than {now} now: name another output, or remove "
-            f"{config.output} to start over"
-        )
+            raise DataError(_other_text("extend", result_of(config.extend), terms))
+
+
+def check_text(config: PrepareConfig, is_needed: bool = True) -> None:
+    """Raises DataError when the rows of these settings were made from other text than the corpus holds now.
+
+    It raises the error of a corpus that cannot be read only if the text `is_needed`.
+    """
+    rows = result_of(config)
+    try:
+        now = plan_rows(config.recipe, "", rows)[0].plan
+    except DataError:
+        if is_needed:
+            raise
+        return
+    hashes = [
+        [(source.commit, [file.sha256 for file in source.files]) for source in plan.sources]
+        for plan in (now, read_rows_manifest(rows).plan)
+    ]
+    if hashes[0] != hashes[1]:
+        raise DataError(_other_text("prepare", rows, "the corpus"))
+
+
+def _other_text(stage: str, result: Path, name: str) -> str:
+    return f"{stage}: {result} was made from other text than {name} holds now: name another output, or put it back"
 
 
 def check_base_model(config: ResolvedPipeline) -> None:
     """Raises DataError when results were made from other weights than the folder of the base model holds now."""
-    record, now = Path(config.output) / DONE / BASE_MODEL, local_model_sha256(config.model)
+    record, now = Path(config.output) / DONE / BASE_MODEL, local_model_sha256(bundled_resolved(config.model))
     if not now:
         return
     is_used = any(result_of(stage).exists() for stage in (config.extend, config.pretrain) if stage)
-    if is_used and record.is_file() and record.read_text(encoding="utf-8").strip() != now:
+    if is_used and record.is_file() and not is_recorded_model(config):
         raise DataError(
-            f"{config.output} was made from other weights than {config.model} holds now: name another output, or "
-            f"remove {config.output} to start over"
+            f"{config.output} was made from other weights than {config.model} holds now: name another output, or put "
+            "the earlier model back"
         )
     record.parent.mkdir(parents=True, exist_ok=True)
     write_text(record, f"{now}\n")
+
+
+def is_recorded_model(config: ResolvedPipeline) -> bool:
+    """Returns whether the folder of the base model holds what the results were made from."""
+    record, now = Path(config.output) / DONE / BASE_MODEL, local_model_sha256(bundled_resolved(config.model))
+    return bool(now) and record.is_file() and record.read_text(encoding="utf-8").strip() == now
 
 
 def record_done(config: ResolvedPipeline, name: str) -> None:
@@ -110,8 +135,52 @@ def changed_settings(config: ResolvedPipeline, name: str) -> list[str] | None:
         return None
     stage = config.stages[name]
     recorded = read(type(stage), [record])
-    before, now = dict(leaves(result_settings(recorded))), dict(leaves(result_settings(stage)))
-    return [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
+    before, now = result_settings_by_name(recorded), result_settings_by_name(stage)
+    results = result_of(recorded), result_of(stage)
+    pairs = {key: (before.get(key), now.get(key)) for key in {**before, **now}}
+    return [
+        f"{key} was {then}, is {value}"
+        for key, (then, value) in pairs.items()
+        if then != value and not _is_renamed(config, key, (then, value), results)
+    ]
+
+
+def _is_renamed(config: ResolvedPipeline, key: str, names: tuple[object, object], results: tuple[Path, Path]) -> bool:
+    """Returns whether a setting names what it named when the result was made, which has another path or name now."""
+    kind = key.rpartition(".")[2]
+    if key == "card.title":
+        return _are_derived_titles(config, names, results)
+    if kind not in LOCATIONS or None in names:
+        return False
+    then, now = map(str, names)
+    has_moved_along = os.path.relpath(then, results[0]) == os.path.relpath(now, results[1])  # with the output folder
+    return is_same_path(then, now) or has_moved_along or _holds_the_same(config, kind, (then, now), results[1])
+
+
+def _holds_the_same(config: ResolvedPipeline, kind: str, names: tuple[str, str], result: Path) -> bool:
+    """Returns whether what has another name now has the same content; other text is noticed later, by its hash."""
+    then, now = names
+    match kind:
+        case "files":
+            return True
+        case "dataset" | "add_tokens":
+            return Path(now).exists() and not Path(then).exists()
+        case "base" | "tokenizer":
+            return is_same_path(now, str(bundled_resolved(config.model))) and is_recorded_model(config)
+        case "checkpoint" if checkpoints := list_checkpoints(result):
+            started = read_provenance(checkpoints[-1]).started_from
+            start = ModelSource(name=now, sha256=local_model_sha256(now) or None)
+            return started is not None and started.is_same(start)
+    return False
+
+
+def _are_derived_titles(config: ResolvedPipeline, titles: tuple[object, object], results: tuple[Path, Path]) -> bool:
+    """Returns whether the card had and has no title but the one derived from the name of the model or the output."""
+    (then, now), (earlier, result) = titles, results
+    source = read_provenance(result).source
+    names = {earlier.parent.name, Path(source.name).name if source else ""}
+    is_derived = now == table_at(recommended(config, {}), "release", "card")["title"]
+    return is_derived and then in {f"{name}-{config.length}" for name in names}
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
@@ -136,8 +205,7 @@ def is_made(config: ResolvedPipeline, name: str) -> bool:
         case PretrainConfig():
             return is_recorded and is_trained(stage)
         case EvaluateConfig():
-            is_new = _is_newer(result / Evaluation.FILE, [result_of(config.pretrain) / RunSummary.FILE])
-            return is_recorded and is_new and read_evaluation(result / Evaluation.FILE).is_of(stage)
+            return is_recorded and (result / Evaluation.FILE).is_file() and is_evaluated(config, name)
         case ReleaseConfig():
             sources = [result_of(config.pretrain) / RunSummary.FILE]
             sources += [result_of(config.evaluate) / Evaluation.FILE] if config.evaluate else []
@@ -147,13 +215,29 @@ def is_made(config: ResolvedPipeline, name: str) -> bool:
 def is_extended(stage: ExtendConfig) -> bool:
     """Returns whether the long model's longmlm.json names the base model and the recipe of these settings."""
     about, recipe = read_provenance(result_of(stage)), asdict(stage.recipe)
-    has_terms = about.added_tokens is not None and about.added_tokens.base.name == stage.base
+    base = ModelSource(name=stage.base, revision=stage.revision, sha256=local_model_sha256(stage.base) or None)
+    has_terms = about.added_tokens is not None and about.added_tokens.base.is_same(base)
     made = about.extension or about.added_tokens
-    if made is None or made.base.name != stage.base or stage.revision not in (None, made.base.revision):
+    if made is None or not made.base.is_same(base):
         return False
     extended = {"num_positions": None} if about.extension is None else asdict(about.extension)
     is_same = all(recipe[key] == value for key, value in extended.items() if key in recipe)
     return is_same and has_terms == (stage.recipe.add_tokens is not None)
+
+
+def is_evaluated(config: ResolvedPipeline, name: str) -> bool:
+    """Returns whether the evaluation is of the models that its record names, and of the run as it is now.
+
+    `longmlm evaluate` may have overwritten it. In a folder that was copied, its time says nothing: its hashes do.
+    """
+    file, run = result_of(config.stages[name]) / Evaluation.FILE, result_of(config.pretrain)
+    evaluation, recorded = read_evaluation(file), read(EvaluateConfig, [Path(config.output) / DONE / f"{name}.toml"])
+    if not evaluation.is_of(recorded) or _is_newer(file, [run / RunSummary.FILE]):
+        return evaluation.is_of(recorded)
+    has_same_curve = evaluation.curve == MetricsFile(run).evaluations()
+    return has_same_curve and any(
+        weights_sha256(folder) == evaluation.sources.after_sha256 for folder in list_checkpoints(run)
+    )
 
 
 def is_trained(stage: PretrainConfig) -> bool:

@@ -14,7 +14,7 @@ from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import Provenance, TrainingRecord, read_provenance
 from longmlm.data.rows import Rows
 from longmlm.errors import ArtifactError, ReleaseError
-from longmlm.hubs.models import weights_sha256
+from longmlm.hubs.models import local_model_sha256, weights_sha256
 from longmlm.model.loading import load_model
 from longmlm.release.export import export
 from longmlm.release.gate import (
@@ -89,6 +89,17 @@ def test_evaluation_of_something_else_is_refused_whatever_is_allowed(
     assert evaluation_of(str(evaluation), identity, True, allow_unrecovered) == read(evaluation)
     with pytest.raises(ReleaseError, match=rf"evaluation\.json was measured on {mismatch}"):
         evaluation_of(str(evaluation), replace(identity, **{part: "other"}), True, allow_unrecovered)
+
+
+def test_the_base_model_of_an_evaluation_is_known_by_its_content(
+    evaluation: Path, identity: Identity, world: World
+) -> None:
+    sha256 = local_model_sha256(str(world.base))
+    moved = replace(identity, base="where it was once", base_sha256=sha256)
+    assert evaluation_of(str(evaluation), moved, True, True) == read(evaluation)
+    for sha256 in (None, "0" * 64):
+        with pytest.raises(ReleaseError, match="a different base model"):
+            evaluation_of(str(evaluation), replace(moved, base_sha256=sha256), True, True)
 
 
 def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, identity: Identity) -> None:

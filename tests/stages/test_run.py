@@ -43,7 +43,7 @@ def test_a_run_is_not_taken_for_one_of_the_model_or_rows_that_replace_its_own(
 ) -> None:
     for name in (removed, "release"):
         (folder / name).rmdir()
-    with pytest.raises(FolderError, match=r"out/run was made with other settings: recipe\..*remove out/run to make it"):
+    with pytest.raises(FolderError, match=r"out/run was made with other settings: recipe\..*set them back, or name"):
         staleness.check_results(settings(option))
     (folder / "run").rmdir()
     staleness.check_results(settings(option))

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError
+from longmlm.settings.agreement import is_same_path
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
@@ -19,10 +20,20 @@ OLD_KEYS = {  # all that files from before format 1 can have
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model by its folder or hub name; `revision` is the commit of a model on the hub."""
+    """A model by its folder or hub name; `revision` is the commit of a model on the hub.
+
+    `sha256` is the hash of a model in a folder; it is missing in files of early versions.
+    """
 
     name: str
     revision: str | None = None
+    sha256: str | None = None
+
+    def is_same(self, other: "ModelSource") -> bool:
+        """Returns whether both are one model: by content if both hashes are known, else by name and commit."""
+        if self.sha256 and other.sha256:
+            return self.sha256 == other.sha256
+        return is_same_path(self.name, other.name) and other.revision in (None, self.revision)
 
     @property
     def public_name(self) -> str:
@@ -31,7 +42,7 @@ class ModelSource:
 
     def published(self) -> Self:
         """Returns the source as a release names it."""
-        return replace(self, name=self.public_name)
+        return replace(self, name=self.public_name, sha256=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

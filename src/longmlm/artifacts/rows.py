@@ -44,6 +44,17 @@ class SourceRecord:
         files = tuple(replace(file, path=Path(file.path).name) for file in self.files)
         return replace(self, dataset=dataset, files=files)
 
+    def without_names(self) -> Self:
+        """Returns the source with only what decides how its files are read in place of their paths: the suffixes."""
+        dataset = self.dataset if self.commit or not self.dataset else ""
+        files = tuple(replace(file, path=_suffixes(file.path)) for file in self.files)
+        return replace(self, dataset=dataset, files=files)
+
+
+def _suffixes(path: str) -> str:
+    name = Path(path)
+    return "".join(name.suffixes[-2:]) if name.suffix in (".gz", ".zst") else name.suffix
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsPlan:
@@ -70,6 +81,14 @@ class RowsPlan:
         """Returns the plan with the last parts of local paths only."""
         sources = tuple(source.without_paths() for source in self.sources)
         return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources)
+
+    def is_same(self, other: "RowsPlan") -> bool:
+        """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
+        one, two = (
+            replace(plan, tokenizer="", sources=tuple(source.without_names() for source in plan.sources))
+            for plan in (self, other)
+        )
+        return one == two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +217,11 @@ class FileStamp(SourceFile):
 
     bytes: int
     mtime_ns: int
+
+    @property
+    def content(self) -> tuple[str, int, int]:
+        """All but its name."""
+        return self.sha256, self.bytes, self.mtime_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

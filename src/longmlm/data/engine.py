@@ -2,6 +2,7 @@
 
 import errno
 import json
+import operator
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,7 @@ def prepare_rows(
                 _write(job, work, output, executor)
     discard(partial_of(output))
     manifest = read_rows_manifest(output)
-    if manifest.plan != work.plan:
+    if not manifest.plan.is_same(work.plan):
         problem = "was made from other text or settings"
         if manifest.plan.tokenizer_fingerprint is None:
             problem = "was made by an earlier version, whose manifest does not identify the whole tokenizer"
@@ -181,7 +182,8 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
     """Discards unfinished rows of another plan, and what a killed process left."""
     try:
         earlier = artifact.read(WorkPlan, folder / WorkPlan.FILE)
-        is_kept = (earlier.plan, earlier.files) == (work.plan, work.files)
+        files = ([file.content for file in one.files] for one in (earlier, work))
+        is_kept = earlier.plan.is_same(work.plan) and operator.eq(*files)
     except ArtifactError:
         is_kept = False
     if not is_kept:

@@ -24,7 +24,14 @@ from transformers import (
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.errors import ModelError
-from longmlm.hubs.models import check_has_config, check_has_weights, read_architecture, snapshot_of, weight_paths
+from longmlm.hubs.models import (
+    check_has_config,
+    check_has_weights,
+    local_model_sha256,
+    read_architecture,
+    snapshot_of,
+    weight_paths,
+)
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried, read_carried
 from longmlm.model.families import check_architecture
@@ -53,7 +60,8 @@ class LoadedModel:
 
     def provenance_of_run(self, name: str) -> Provenance:
         """Returns the history of a run that starts from this model, which was loaded by `name`."""
-        return self.provenance.of_run(ModelSource(name=name, revision=self.revision))
+        sha256 = local_model_sha256(name) or None
+        return self.provenance.of_run(ModelSource(name=name, revision=self.revision, sha256=sha256))
 
 
 def load_model(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:

@@ -72,7 +72,7 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, allow_unr
         raise ReleaseError(f"{model} was not trained by longmlm: release a run folder or one of its checkpoints")
     opened, extension = held_out_rows(rows), provenance.extension
     base = provenance.source or ModelSource(name="")
-    identity = Identity(sha256, opened.sha256, base.name, base.revision)
+    identity = Identity(sha256, opened.sha256, base.name, base.revision, base.sha256)
     evaluation = evaluation_of(evaluation_folder, identity, extension is not None, allow_unrecovered)
     folder = Path(evaluation_folder) if evaluation_folder else None
     return ReleaseSource(model, provenance, opened, identity, evaluation, folder)
@@ -84,7 +84,7 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     A release is identified by the content of model, rows and evaluation, and by its settings. Raises FolderError when
     the folder holds a different one. A folder that fails a check is removed.
     """
-    identity = asdict(source.identity) if source.identity else None
+    identity = source.identity.by_name if source.identity else None
     evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
     later = {"sentence_transformer"} if settings.recipe.sentence_transformer is None else {}  # than the first version
     recipe = {name: value for name, value in asdict(settings.recipe).items() if name not in later}

@@ -9,12 +9,13 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.evaluation import Evaluation, evaluation_in
-from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
 from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure
+from longmlm.hubs.models import local_model_sha256
 from longmlm.model.loading import library_errors
 from longmlm.model.mlm import MlmObjective
 from longmlm.runtime.launch import launch
@@ -36,12 +37,21 @@ MISMATCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a release is made of, by the names in EvaluationSources; the revision is absent for local models."""
+    """What a release is made of, by the names in EvaluationSources; the revision is absent for local models.
+
+    `base_sha256` is the hash of a local base model, if it is known.
+    """
 
     after_sha256: str
     rows_sha256: str
     base: str
     base_revision: str | None = None
+    base_sha256: str | None = None
+
+    @property
+    def by_name(self) -> dict[str, str | None]:
+        """All but the hash of the base model, which its name and revision stand for."""
+        return {name: value for name, value in asdict(self).items() if name != "base_sha256"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +85,18 @@ def evaluation_of(
         raise ReleaseError(f"{path} has no long_after: run the evaluate stage with long_after set")
     if evaluation.accuracy("long_after") is None:
         raise ReleaseError(f"{path} has no selected tokens: hold out more documents, and evaluate again")
-    for name, value in asdict(identity).items():
-        if value is not None and not _is_same(value, getattr(evaluation.sources, name)):
+    for name, value in identity.by_name.items():
+        found = getattr(evaluation.sources, name)
+        if value not in (None, found) and not (name == "base" and _is_same_base(identity, found)):
             raise ReleaseError(f"{path} was measured on {MISMATCHES[name]}: evaluate this model on these rows")
     check_recovered(evaluation, allow_unrecovered)
     return evaluation
 
 
-def _is_same(expected: str, found: str | None) -> bool:
-    """Returns whether two names, or two paths of one folder, are equal."""
-    if found is None or not (Path(expected).is_dir() and Path(found).is_dir()):
-        return expected == found
-    return Path(expected).resolve() == Path(found).resolve()
+def _is_same_base(identity: Identity, name: str) -> bool:
+    """Returns whether a model with another name or path than the base model of a release is that model."""
+    base = ModelSource(name=identity.base, revision=identity.base_revision, sha256=identity.base_sha256)
+    return base.is_same(ModelSource(name=name, sha256=local_model_sha256(name) or None))
 
 
 def check_recovered(evaluation: Evaluation, allow_unrecovered: bool) -> None:
@@ -94,7 +104,8 @@ def check_recovered(evaluation: Evaluation, allow_unrecovered: bool) -> None:
     if evaluation.is_recovered is False and not allow_unrecovered:
         raise ReleaseError(
             f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
-            f"{evaluation.accuracy('base_cut'):.2f} %: train longer in a new run, or set "
+            f"{evaluation.accuracy('base_cut'):.2f} %: train longer, in a new run with start.checkpoint = "
+            f"'{evaluation.sources.after}', which goes on in the text where this one ended, or set "
             "allow_unrecovered = true in [release.recipe] (in a file for release alone, [recipe]), and the card "
             "will say so"
         )

@@ -217,7 +217,7 @@ def _check_truth(trials: Sequence[DownstreamTrial]) -> None:
             if truth != ({*known.labels}, known.spans, known.score):
                 raise ArtifactError(
                     f"trials of {arm} and {trial.arm} differ in the true labels, spans or score of document "
-                    f"{prediction.document!r}: remove the folder downstream/trials and run the same command again"
+                    f"{prediction.document!r}: name another output, or move one of the two trials away"
                 )
 
 

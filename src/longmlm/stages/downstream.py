@@ -47,7 +47,7 @@ def downstream(config: DownstreamConfig) -> None:
         print(text_table(arms_table(comparison)), *failed, sep="\n")
         if left_out := trials.left_out():
             number = counted(len(left_out), "trial")
-            print(f"{number} of earlier commands not compared, such as {left_out[0]}: remove what you do not need")
+            print(f"{number} of earlier commands not compared, such as {left_out[0]}")
         print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n", flush=True)
         if failed:
             raise TrainingError(f"{failures(comparison)}: fix what failed, and run the same command again")

@@ -6,6 +6,7 @@ from transformers import PreTrainedConfig
 
 from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.folders import check_absent
+from longmlm.hubs.models import local_model_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import ExtensionReport, write_extension
 from longmlm.model.loading import load_model
@@ -20,7 +21,8 @@ def extend(config: ExtendConfig) -> None:
     output, recipe = Path(config.output), config.recipe
     check_absent(output)
     base = load_model(config.base, config.revision, recipe.new_head, recipe.seed)
-    source, n = ModelSource(name=config.base, revision=base.revision), architecture_of(base.model).num_positions
+    source = ModelSource(name=config.base, revision=base.revision, sha256=local_model_sha256(config.base) or None)
+    n = architecture_of(base.model).num_positions
     extension = planned_extension(recipe, source, base.provenance, base.model.config, n)
     terms = read_terms(recipe.add_tokens, base.tokenizer, source) if recipe.add_tokens is not None else None
     report = write_extension(base, extension, output, terms)

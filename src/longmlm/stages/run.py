@@ -33,6 +33,7 @@ from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
 from longmlm.settings.secrets import secret_of
 from longmlm.staleness import (
+    changed_settings,
     check_base_model,
     check_inputs,
     check_results,
@@ -71,7 +72,9 @@ def run_pipeline(config: ResolvedPipeline) -> None:
                 print(f"{label} started, {_duration(since - started)} so far", flush=True)
                 run_stage(config, name, label)
                 ended = f"finished in {_duration(time.monotonic() - since)}"
-            record_done(config, name)
+                record_done(config, name)
+            elif changed_settings(config, name) is None:  # made by a command of its own
+                record_done(config, name)
             print(f"{label} {ended}, {result_of(stage)}", flush=True)
         print(summary(config))
 

@@ -101,7 +101,7 @@ def newest_verified(run: Path) -> VerifiedCheckpoint:
     if damaged:
         raise CheckpointError(
             f"{run} has no intact checkpoint ({'; '.join(damaged)}): make the disk readable or restore the files and "
-            "run the same command again, name a different run folder, or remove these folders to start over"
+            "run the same command again, or name a different run folder to start over"
         )
     return VerifiedCheckpoint(None, ())
 

@@ -108,7 +108,8 @@ def vectors_file(config: DownstreamConfig, trial: DownstreamTrialConfig) -> str 
     arm = trial.arm
     if not arm.frozen or not trial.values:
         return None
-    depends_on = [arm.model, arm.revision, trial.model_sha256, arm.reads, arm.length, trial.recipe.precision]
+    model = trial.model_sha256 or arm.model
+    depends_on = [model, arm.revision, arm.reads, arm.length, trial.recipe.precision]
     return str(Path(config.output) / FOLDER / VECTORS / f"{sha256_of_json(depends_on)[:16]}.safetensors")
 
 
@@ -146,7 +147,13 @@ def difference(before: DownstreamTrialConfig, now: DownstreamTrialConfig) -> str
 
 
 def _settings_of_result(trial: DownstreamTrialConfig) -> dict[str, Any]:
+    """Returns the settings on which a result depends; paths of text and models are none: their hashes are compared."""
+    task, arm, data = trial.task, trial.arm, trial.task.data
+    is_local = data.dataset is None or Path(data.dataset).is_dir()
+    files = dict.fromkeys(("files", "dev_files", "test_files"), ()) | {"dataset": None if is_local else data.dataset}
     settings = {name: value for name, value in asdict(trial).items() if name in SETTINGS_OF_RESULT}
+    settings["task"] = asdict(task) | {"data": asdict(data) | files}
+    settings["arm"] = asdict(arm) | {"model": None if trial.model_sha256 else arm.model}
     if trial.task.kind == "similarity" and trial.values:  # a pair's negatives are the others of its micro-batch
         settings["rows_per_micro_batch"] = trial.runtime.rows_per_micro_batch
     return settings

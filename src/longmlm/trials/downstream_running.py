@@ -161,7 +161,7 @@ def read_result(folder: Path) -> DownstreamTrial:
     try:
         return artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE)
     except ArtifactError as error:
-        raise ArtifactError(f"{error}; to run the trial again, remove {folder}") from error
+        raise ArtifactError(f"{error}; to run the trial again, move {folder} away") from error
 
 
 def attempt(planned: DownstreamTrialConfig, label: str) -> str:

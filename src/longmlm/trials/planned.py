@@ -4,8 +4,9 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -14,11 +15,13 @@ from longmlm.artifacts.comparison import Arm
 from longmlm.artifacts.trials import labels_of, trial_name
 from longmlm.config import resolved_pipeline
 from longmlm.errors import ConfigError
+from longmlm.folders import sha256_of
+from longmlm.hubs.models import local_model_sha256
 from longmlm.settings.compare import NUM_STEPS, ComparedPipeline
 from longmlm.settings.effects import settings_without_effect
-from longmlm.settings.pipeline import ResolvedPipeline, StageName
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
 from longmlm.settings.publishing import Publishing
-from longmlm.settings.results import result_of, result_settings
+from longmlm.settings.results import LOCATIONS, result_of, result_settings, result_settings_by_name
 from longmlm.settings.tables import Table, leaves, merged, table_at, table_of, without
 
 FOLDER, TRIALS = "compare", "trials"
@@ -48,11 +51,30 @@ class PlannedTrial:
 
     @property
     def stages(self) -> dict[str, str]:
-        """A hash per stage of all that its result, and the accuracies on record, depend on."""
-        every = self.pipeline.pretrain.runtime.evaluate_every_steps
-        settings = {name: result_settings(stage) for name, stage in self.pipeline.stages.items()}
+        """A hash per stage of all that its result, and the accuracies on record, depend on.
+
+        It does not depend on paths: the hashes of rows and of the base model are recorded and compared in their place.
+        """
+        every, stages = self.pipeline.pretrain.runtime.evaluate_every_steps, self.pipeline.stages
+        made = {os.path.realpath(result_of(stage)) for stage in stages.values()}
+        settings = {name: dict(_by_content(stage, made)) for name, stage in stages.items()}
         settings["pretrain"]["evaluate_every_steps"] = every
         return {name: sha256_of_json(values) for name, values in settings.items()}
+
+
+def _by_content(stage: StageConfig, made: Collection[str]) -> Iterator[tuple[str, object]]:
+    """Yields the settings on which a stage's result depends, with the hash of what lies on disk in place of its path.
+
+    Left out are text, whose hash the rows have, and the folders that the pipeline itself has `made`.
+    """
+    for key, value in result_settings_by_name(stage).items():
+        kind = key.rpartition(".")[2]
+        if kind not in LOCATIONS or value is None:
+            yield key, value
+        elif isinstance(value, str) and os.path.realpath(value) not in made:
+            path = Path(value)
+            if not (kind == "dataset" and path.is_dir()):
+                yield key, sha256_of(path) if path.is_file() else local_model_sha256(value) or value
 
 
 def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> PlannedTrial:
@@ -70,7 +92,7 @@ def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], se
     resolved = _resolved(arm, tables)
     _check_effects(config, arm, resolved)
     for name, stage in resolved.stages.items():
-        if not result_of(stage).is_relative_to(folder):
+        if not result_of(stage).resolve().is_relative_to(folder.resolve()):
             raise ConfigError(
                 f"arm {arm}: {name} must not write to {result_of(stage)}: leave the folder out of the arm"
             )
@@ -133,7 +155,7 @@ def sha256_of_json(settings: object) -> str:
 def _without_results(config: ComparedPipeline) -> Table:
     """Returns the pipeline as given, without where its results go: folders, trackers, hubs and the release."""
     stages = [config.prepare, config.pretrain, config.release, config.extend, config.evaluate]
-    folders = {str(result_of(stage)) for stage in stages if stage is not None}
+    folders = {os.path.realpath(result_of(stage)) for stage in stages if stage is not None}
     tables = {name: _without_paths(value, folders) for name, value in config.tables.items() if name != "release"}
     for stage, names in {"prepare": [item.name for item in fields(Publishing)], "pretrain": ["tracking"]}.items():
         if stage in tables:
@@ -144,7 +166,9 @@ def _without_results(config: ComparedPipeline) -> Table:
 def _without_paths(value: Any, paths: set[str]) -> Any:
     if not isinstance(value, dict):
         return value
-    kept = {name: item for name, item in value.items() if not (isinstance(item, str) and str(Path(item)) in paths)}
+    kept = {
+        name: item for name, item in value.items() if not (isinstance(item, str) and os.path.realpath(item) in paths)
+    }
     return {name: _without_paths(item, paths) for name, item in kept.items()}
 
 

@@ -37,8 +37,10 @@ from longmlm.reports.comparison import write_comparison
 from longmlm.reports.pages import made_with
 from longmlm.runtime.children import run_child
 from longmlm.settings.compare import ComparedPipeline, budget_minutes
+from longmlm.settings.results import result_of
 from longmlm.settings.secrets import without_secrets
 from longmlm.settings.tables import without_empty_tables
+from longmlm.staleness import check_text
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.planned import FOLDER, LOG, TRIAL, PlannedTrial
 
@@ -66,6 +68,9 @@ class Trials:
         for one in planned:
             if not is_finished(one):
                 check_inputs(one.pipeline)
+        for config in {one.pipeline.prepare.output: one.pipeline.prepare for one in planned}.values():
+            if (result_of(config) / MANIFEST).is_file():
+                check_text(config, is_needed=False)
         if not all(map(rows_sha256, planned)):  # whether a finished trial has the rows is known once they are packed
             planned = sorted(planned, key=is_finished)
         for index, one in enumerate(planned):
