@@ -215,7 +215,7 @@ def test_the_metrics_hold_accuracy_by_block_and_nothing_finer(settings, train):
         assert sum(block.num_selected for block in held_out.blocks) == held_out.whole.num_selected > 0
 
 
-def test_a_run_may_start_from_the_best_weights_of_another_and_from_nothing_else_of_it(settings, train, tmp_path):
+def test_a_run_may_start_from_the_best_weights_of_another_and_has_steps_of_its_own(settings, train, tmp_path):
     first = train(settings)
     other = train(replace(settings, run=str(tmp_path / "other"), start=Start(checkpoint=str(first))))
     chosen = best_checkpoint(first)

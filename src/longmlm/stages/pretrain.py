@@ -2,7 +2,7 @@
 
 import runpy
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -15,14 +15,14 @@ if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the 
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from longmlm.artifacts.provenance import Extension, Provenance, TrainingRecord
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.config import to_toml
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
-from longmlm.errors import TrainingError
+from longmlm.errors import ArtifactError, TrainingError
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.packing import check_packed_attention
 from longmlm.evaluation.run_evaluation import RunEvaluation
@@ -133,7 +133,10 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
         stops_when_recovered=config.runtime.stop_when_recovered,
     )
     training = training_record(config, rows, precision)
-    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried)
+    cursor = 0 if newest.folder else first_cursor(provenance.started_from, rows, recipe, accelerator)
+    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried, cursor)
+    if cursor:
+        notes += (f"{config.start.checkpoint} was trained on {cursor:,} rows: the run goes on with those that follow",)
     batches = step_batches(run, recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
     seed_process(recipe.seed, accelerator.process_index)
     for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
@@ -222,6 +225,24 @@ def load_start(
     else:
         loaded = new_model(str(start_from.architecture), str(start_from.tokenizer), seed)
     return loaded, loaded.provenance
+
+
+def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, accelerator: Accelerator) -> int:
+    """Returns the cursor at which a new run begins.
+
+    A run that starts from another run's checkpoint goes on where that stopped, if the rows and their order are the
+    same: it would repeat rows and masks otherwise.
+    """
+
+    def cursor() -> int:
+        folder = Path(start.name if start else "")
+        with suppress(ArtifactError):  # no checkpoint of a run, or one of an early version
+            saved = read_state(folder)
+            if (saved.rows_sha256, saved.recipe.seed) == (rows.sha256, recipe.seed):
+                return saved.state.cursor
+        return 0
+
+    return broadcast_from_main(accelerator, cursor)
 
 
 def training_record(config: PretrainConfig, rows: Rows, precision: ComputePrecision) -> TrainingRecord:

@@ -32,7 +32,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     Two steps are made, of which the second is timed; the run folder is not touched. Raises TrainingError when memory or
     disk do not suffice, and every error that the run itself would raise before its first step.
     """
-    state = resumable_state(resumed_from, task.record) if resumed_from else TrainState()
+    state = resumable_state(resumed_from, task.record) if resumed_from else TrainState(cursor=task.record.cursor)
     num_steps, batches = task.recipe.num_steps, task.batches
     steps_left = num_steps - state.step
     if steps_left <= 0:

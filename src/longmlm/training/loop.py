@@ -65,8 +65,9 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     """
     if resumed_from is None:
         _prepare_folder(task, run, None)
-        base = task.evaluation.baseline(heartbeat)
-        new = TrainState(base_cut=base.accuracy, base_cut_error=base.standard_error) if base else TrainState()
+        new, base = TrainState(cursor=task.record.cursor), task.evaluation.baseline(heartbeat)
+        if base is not None:
+            new = replace(new, base_cut=base.accuracy, base_cut_error=base.standard_error)
         return evaluate(task, run, new, Stop())
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")

@@ -17,7 +17,10 @@ from longmlm.training.objective import Batches, Evaluation
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What is saved next to the weights; `trained_on` is the entry for longmlm.json, without the progress made."""
+    """What is saved next to the weights; `trained_on` is the entry for longmlm.json, without the progress made.
+
+    A new run reads the rows from `cursor` on: those before it were read by the run that it starts from.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     settings: str
@@ -25,6 +28,7 @@ class RunRecord:
     provenance: Provenance
     trained_on: TrainingRecord
     carried: Carried = field(default_factory=Carried)
+    cursor: int = 0
 
     def at(self, state: TrainState) -> CheckpointState:
         """Returns the content of state.json for this progress."""

@@ -1,0 +1,77 @@
+"""A new run that starts from another run's checkpoint goes on in the rows where that one ended."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.batches import steps
+from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.pretrain import PretrainConfig, Start
+from longmlm.stages.prepare import prepare
+from longmlm.training.run_folder import checkpoint_folder
+from tests.support.training import state_at, with_recipe
+
+Train = Callable[[PretrainConfig], Path]
+Drawn = list[tuple[int, int]]  # row and epoch
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    """The rows that are masked for training, each with the epoch that decides its mask."""
+    rows, mask_row = [], steps.mask_row
+
+    def recorded(*arguments: object) -> object:
+        rows.append((arguments[5], arguments[4]))
+        return mask_row(*arguments)
+
+    monkeypatch.setattr(steps, "mask_row", recorded)
+    return rows
+
+
+@pytest.fixture
+def short(settings: PretrainConfig) -> PretrainConfig:
+    return with_recipe(settings, num_steps=4)
+
+
+def test_no_row_is_repeated_with_the_same_mask(
+    short: PretrainConfig, train: Train, drawn: Drawn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = train(short)
+    seen, cursor = {*drawn}, state_at(first, 4).cursor
+    assert len(seen) == cursor > 0 and "goes on" not in capsys.readouterr().out
+    drawn.clear()
+    start = Start(checkpoint=str(checkpoint_folder(first, 4)))
+    longer = with_recipe(replace(short, run=str(tmp_path / "longer"), start=start), num_steps=8, learning_rate=1e-4)
+    second = train(longer)
+    assert f"trained on {cursor} rows: the run goes on" in capsys.readouterr().out
+    assert [state_at(second, step).cursor for step in (4, 8)] == [2 * cursor, 3 * cursor]
+    assert len({*drawn}) == 2 * cursor and seen.isdisjoint(drawn)
+
+
+@pytest.mark.parametrize("change", ["seed", "rows"])
+def test_other_rows_and_another_order_are_read_from_the_start(
+    short: PretrainConfig, train: Train, inputs: Path, tmp_path: Path, change: str
+) -> None:
+    first = train(short)
+    other = replace(short, run=str(tmp_path / "other"), start=Start(checkpoint=str(first)))
+    if change == "seed":
+        other = with_recipe(other, seed=8)
+    else:
+        sources = (Source(files=(str(inputs / "text.jsonl"),)),)
+        recipe = PrepareRecipe(
+            tokenizer=str(inputs / "tokenizer"), sources=sources, row_length=32, held_out_fraction=0.2
+        )
+        prepare(PrepareConfig(output=str(tmp_path / "rows"), recipe=recipe))
+        other = replace(other, rows=str(tmp_path / "rows"))
+    state = state_at(train(other), 4)
+    assert state.cursor == 4 * (state.cursor // 4) < 2 * state_at(first, 4).cursor
+
+
+def test_a_dry_run_goes_on_there_too(short: PretrainConfig, train: Train, drawn: Drawn, tmp_path: Path) -> None:
+    first = train(short)
+    seen = {*drawn}
+    drawn.clear()
+    train(replace(short, run=str(tmp_path / "dry"), start=Start(checkpoint=str(first)), dry_run=True))
+    assert drawn and seen.isdisjoint(drawn)
