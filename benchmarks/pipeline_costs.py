@@ -12,9 +12,10 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from longmlm.config import parse
+from longmlm.data.disk import GB
 from longmlm.data.size import estimated_rows
 from longmlm.model.architecture import architecture_of
-from longmlm.model.cost import GB, GPUS, Gpu, Work, cost_of
+from longmlm.model.cost import GPUS, Gpu, Work, cost_of
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
 from longmlm.model.speed import gpu_tokens_per_second

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from longmlm.config import parse
+from longmlm.data import disk
 from longmlm.data.rows import open_rows
 from longmlm.errors import ConfigError, DataError, ModelError, PositionsError
 from longmlm.model.loading import load_model
@@ -130,6 +131,13 @@ def test_too_little_memory_is_said_with_the_remedy(planned, monkeypatch):
     monkeypatch.setattr(stage, "free_memory_bytes", lambda: 1000)
     assert "not even one row fits" in planned()["memory"][1]
     assert "set activation_checkpointing = true" in planned()["memory"][1]
+
+
+def test_too_little_disk_is_said_with_the_numbers_and_the_remedy(planned, monkeypatch):
+    assert "need" not in planned()["disk"][1]
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
+    text = planned()["disk"][1]
+    assert re.search(r"the results in .*/out need about [\d.]+ GB more \(.*\), 0.00 GB are free: free some space", text)
 
 
 def test_a_model_from_scratch_is_planned_from_its_architecture(monkeypatch, capsys):

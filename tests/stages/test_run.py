@@ -1,6 +1,7 @@
 """The run command's checks before a stage starts: what was made from other settings or text is never taken for done."""
 
 import itertools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.config import parse, to_toml
+from longmlm.data import disk
 from longmlm.errors import ConfigError, DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of
-from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.pipeline import PACKAGE, ResolvedPipeline
 from longmlm.stages import run
 from tests.support.tiny import tiny_extension
 
@@ -164,6 +166,23 @@ def test_what_cannot_be_run_is_refused_before_any_stage(
     monkeypatch.setattr(run, "run_stage", lambda *_: pytest.fail("a stage was started"))
     with pytest.raises(ConfigError, match=message):
         run.run_pipeline(settings(*options))
+
+
+def test_a_disk_that_is_too_small_is_refused_before_any_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(PACKAGE / "bundled" / "roberta-mini", "base")
+    Path("text.jsonl").write_text('{"text": "A text."}\n', encoding="utf-8")
+    for name in ("long", "run", "rows", "evaluation", "release"):
+        (folder / name).rmdir()
+    shutil.rmtree(folder / "done")
+    started: list[str] = []
+    monkeypatch.setattr(run, "run_stage", lambda _config, name, _label: started.append(name))
+    monkeypatch.setattr(run, "summary", lambda _config: "")
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 200_000_000)
+    with pytest.raises(FolderError, match=r"^the results in out need about 0\.3. GB more \(.*\), 0\.20 GB are free: "):
+        run.run_pipeline(settings())
+    assert not started
+    run.run_pipeline(settings("--pretrain.runtime.save-every-steps", "3000"))
+    assert started == ["extend", "prepare", "pretrain", "evaluate", "release"]
 
 
 def test_a_model_from_scratch_needs_a_licence_before_it_is_trained(

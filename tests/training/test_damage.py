@@ -13,6 +13,7 @@ from longmlm import folders
 from longmlm.errors import CheckpointError, DataError, FolderError
 from longmlm.folders import MANIFEST, seal, verify
 from longmlm.stages.checkpoints import checkpoint_table
+from longmlm.training import checkpoint
 from longmlm.training.run_folder import VerifiedCheckpoint, checkpoint_folder, list_checkpoints, newest_verified
 from tests.support.training import assert_same_model, with_recipe
 
@@ -216,3 +217,17 @@ def test_what_was_changed_or_damaged_since_a_run_started_is_named_when_it_is_res
     assert before and contents(run) == before
     moved = flipped.rename(tmp_path / "moved")
     assert checkpoint_folder(train(replace(settings, rows=str(moved))), 12).is_dir()
+
+
+@pytest.mark.parametrize(("failing", "kept"), [(4, "there is no earlier checkpoint"), (8, "step-00000004 is kept")])
+def test_a_checkpoint_that_cannot_be_written_says_what_is_left(settings, train, monkeypatch, failing, kept):
+    save_model = checkpoint.save_model
+
+    def failing_save(model, tokenizer, carried, folder, weights):
+        if folder.name.startswith(f"step-{failing:08d}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save_model(model, tokenizer, carried, folder, weights)
+
+    monkeypatch.setattr(checkpoint, "save_model", failing_save)
+    with pytest.raises(CheckpointError, match=f"the checkpoint of step {failing} could not be written .*; {kept}"):
+        train(settings)

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from longmlm.data.disk import SAVED_BYTES
 from longmlm.model.architecture import architecture_of, layers_of
 from longmlm.model.dropout import dropout_of
+from longmlm.model.families import GATED
 from longmlm.model.mlm import MAX_LOGITS
 from longmlm.model.packed_attention import can_use_packed_attention
 from longmlm.model.window_attention import window_of
@@ -43,13 +45,10 @@ GPUS = {
     "V100-PCIE": Gpu(112e12, 16, has_bf16=False),
     "T4": Gpu(65e12, 16, has_bf16=False),
 }
-GATED = ("modernbert", "nomic_bert", "eurobert")  # families with a gated feed-forward layer, of two input matrices
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
-BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
 BYTES_PER_LOGIT = 12  # fp32, with its gradients
 USED_SHARE = 0.85  # of the free memory; the rest is for temporary buffers, weights cast to bf16, and fragmentation
 CPU_TOKENS = 2048  # per micro-batch on a CPU
-GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ def _encoder_cost(
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
         row_bytes=round(num_tokens * (rest + (layer if is_frozen else _kept_bytes(config, layer, work)))),
         evaluation_row_bytes=round(num_tokens * (layer + rest)),
-        checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * num_parameters,
+        checkpoint_bytes=SAVED_BYTES * num_parameters,
     )
 
 

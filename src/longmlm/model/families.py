@@ -13,6 +13,8 @@ Family = Literal[LearnedFamily, OtherFamily]
 ReleasedFamily = Literal["longformer"]  # which longmlm writes and measures, but neither extends nor trains further
 LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
 FAMILIES: tuple[Family, ...] = get_args(Family)
+GATED = ("modernbert", "nomic_bert", "eurobert")  # families with a gated feed-forward layer, of two input matrices
+NUM_LAYERS = ("num_hidden_layers", "n_layers")
 
 
 def check_architecture(config: Any, name: str) -> None:
@@ -69,3 +71,23 @@ def num_usable_positions(config: Any) -> int | None:
         case _:
             pass
     return num_rows - padding_idx - 1 if isinstance(num_rows, int) and isinstance(padding_idx, int) else None
+
+
+def num_parameters(config: Any, num_positions: int) -> int | None:
+    """Returns about how many parameters a model of a supported family has, from 1 to 2 % too few.
+
+    Only its matrices and the position table count. None if a key is missing.
+    """
+    width, layers = _first(config, "hidden_size", "dim"), _first(config, "num_hidden_groups", *NUM_LAYERS)
+    inner, vocabulary = _first(config, "intermediate_size", "hidden_dim"), _first(config, "vocab_size")
+    if width is None or layers is None or inner is None or vocabulary is None:
+        return None
+    num_embeddings = 2 if getattr(config, "tie_word_embeddings", True) is False else 1
+    inner_matrices = 3 if config.model_type in GATED else 2
+    words = num_embeddings * vocabulary * (_first(config, "embedding_size") or width)
+    positions = num_positions * width if config.model_type in LEARNED_FAMILIES else 0
+    return words + positions + layers * (4 * width**2 + inner_matrices * width * inner)
+
+
+def _first(config: Any, *names: str) -> int | None:
+    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)

@@ -45,7 +45,7 @@ from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, Pretrain
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_scaling, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch
-from longmlm.training.dry_run import dry_run
+from longmlm.training.dry_run import check_room, dry_run
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task
@@ -80,6 +80,7 @@ def pretrain(config: PretrainConfig) -> None:
 def execute(config: PretrainConfig, task: Task, run: Run, resumed_from: Path | None) -> None:
     """Trains, shown by the tracker, while no other process writes to the run folder."""
     is_main = run.accelerator.is_main_process
+    check_room(run, task.recipe.num_steps)
     with (
         exclusive_lock(run.folder) if is_main else nullcontext(),
         watchdog(config.runtime.hang_seconds, run.accelerator.process_index),

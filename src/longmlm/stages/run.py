@@ -15,12 +15,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.config import to_toml
-from longmlm.errors import ArtifactError, ConfigError, ReleaseError
+from longmlm.data.disk import Sizes, check_disk
+from longmlm.data.size import corpus_size
+from longmlm.errors import ArtifactError, ConfigError, DataError, ModelError, ReleaseError
 from longmlm.folders import write_text
+from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
+from longmlm.model.families import num_parameters
 from longmlm.ownership import check_own_file
 from longmlm.processes import exclusive_lock
 from longmlm.progress import is_terminal
@@ -39,9 +44,11 @@ from longmlm.staleness import (
     check_results,
     forget_stages_after,
     is_done,
+    is_made,
     is_trained,
     record_done,
 )
+from longmlm.training.run_folder import list_checkpoints
 
 PIPELINE, HEADER = "pipeline.toml", "# longmlm run pipeline.toml\n"
 USER_ERROR = 2  # exit code of a stage whose settings or data are wrong
@@ -61,6 +68,7 @@ def run_pipeline(config: ResolvedPipeline) -> None:
         check_results(config)
         check_inputs(config)
         check_base_model(config)
+        check_space(config)
         write_text(output / PIPELINE, f"{HEADER}{to_toml(config)}")
         for number, (name, stage) in enumerate(config.stages.items(), start=1):
             label = f"[{number}/{len(config.stages)}] {name}:"
@@ -94,6 +102,35 @@ def check_runnable(config: ResolvedPipeline) -> None:
             f"pretrain.runtime.num_processes is {num_processes}, but launch is not set, so one process would train: "
             f'remove it, or set launch, such as "ddp"'
         )
+
+
+def check_space(config: ResolvedPipeline) -> None:
+    """Raises FolderError if the results that are still to be made take more than is free on their disk."""
+    if missing := [name for name in config.stages if not is_made(config, name)]:
+        with suppress(ModelError, DataError):  # the stage that reads the model or the text reports it
+            sizes = planned_sizes(config)
+            check_disk(config, missing, sizes)
+
+
+def planned_sizes(config: ResolvedPipeline) -> Sizes:
+    """Returns what the sizes of the results follow from, as far as known without loading the model or all text."""
+    num_tokens = 0 if result_of(config.prepare).exists() else corpus_size(config.prepare.recipe.sources).num_tokens
+    model = planned_config(config) or SimpleNamespace(model_type="")
+    return Sizes(num_parameters(model, config.length) or 0, getattr(model, "vocab_size", 0), num_tokens)
+
+
+def planned_config(config: ResolvedPipeline) -> SimpleNamespace | None:
+    """Returns the config of the model that is trained: of its newest checkpoint, else of the long or the base model."""
+    start, extend = config.pretrain.start, config.extend
+    made = [*reversed(list_checkpoints(result_of(config.pretrain))), *([result_of(extend)] if extend else [])]
+    if folder := next((folder for folder in made if (folder / CONFIG).is_file()), None):
+        return config_of_model(str(folder), needs_weights=False)
+    if extend:
+        return config_of_model(extend.base, extend.revision, needs_weights=False)
+    if start.checkpoint is None:
+        return SimpleNamespace(**read_architecture(str(start.architecture)))
+    folder = next(reversed(list_checkpoints(Path(start.checkpoint))), None)  # of another run
+    return config_of_model(str(folder or start.checkpoint), start.revision, needs_weights=False)
 
 
 def check_licence(config: ResolvedPipeline) -> None:

@@ -33,7 +33,7 @@ from longmlm.settings.tables import leaves
 from longmlm.training.backend import Backend, OptimizerState
 from longmlm.training.optimizer import is_constant
 from longmlm.training.run import Run, RunRecord
-from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder, prune, read_state
+from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder, list_checkpoints, prune, read_state
 
 WRITERS_WITHOUT_ERRNO = ("inline_container", "PytorchStreamWriter")  # in messages of torch.save on a full disk
 POLL_SECONDS = 0.5
@@ -78,9 +78,11 @@ def write_checkpoint(
             (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
     except Exception as error:  # safetensors and torch raise types of their own when the disk is full
         is_full = any(name in str(error) for name in WRITERS_WITHOUT_ERRNO)
+        kept = [earlier.name for earlier in list_checkpoints(run) if earlier < folder]
+        resumes = f"{kept[-1]} is kept" if kept else "there is no earlier checkpoint, so training would start over"
         raise CheckpointError(
             f"the checkpoint of step {state.step} could not be written ({'the disk is full' if is_full else error}); "
-            "the one before it is kept: free some space and run the same command again"
+            f"{resumes}: free some space and run the same command again"
         ) from error
     return folder
 

@@ -12,9 +12,9 @@ import torch
 import transformers
 
 from longmlm.artifacts.run import TrainState
+from longmlm.data.disk import GB, bytes_in, num_checkpoints
 from longmlm.errors import TrainingError
 from longmlm.folders import free_bytes
-from longmlm.model.cost import GB
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
 from longmlm.settings.pretrain import number_format
@@ -22,8 +22,9 @@ from longmlm.training.checkpoint import resumable_state
 from longmlm.training.loop import fitting_update
 from longmlm.training.micro_batch import bytes_needed
 from longmlm.training.out_of_memory import fitting_on_all_ranks
-from longmlm.training.plan import evaluations_as_steps, num_checkpoints
+from longmlm.training.plan import evaluations_as_steps
 from longmlm.training.run import Run, Task
+from longmlm.training.run_folder import CHECKPOINTS
 
 
 def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
@@ -45,14 +46,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
             f"a process needs about {memory / GB:.1f} GB of memory, {free_memory / GB:.1f} GB are free: lower "
             "rows_per_micro_batch, or set activation_checkpointing = true"
         )
-    most_checkpoints = num_checkpoints(run.runtime)
-    disk = most_checkpoints * run.cost.checkpoint_bytes
-    free_disk = free_bytes(run.folder)
-    if disk > free_disk:
-        raise TrainingError(
-            f"the checkpoints in {run.folder} will take {disk / GB:.1f} GB, {free_disk / GB:.1f} GB are free: make "
-            "room, lower checkpoints_kept, or name a different run folder"
-        )
+    check_room(run, num_steps)
     scratch = Path(tempfile.mkdtemp(prefix="longmlm-dry-run-"))
     try:
         task, seconds, tokens = _two_steps(task, replace(run, folder=scratch), state)
@@ -61,17 +55,27 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
             scratch.rmdir()
     epochs = steps_left * batches.rows_per_step / batches.num_rows
     held = f"about {memory / GB:.1f} GB per process, {peak_memory_bytes() / GB:.1f} GB held in two steps"
-    kept = f"at most {most_checkpoints} checkpoints of {run.cost.checkpoint_bytes / GB:.2f} GB"
+    kept = f"at most {num_checkpoints(run.runtime, num_steps)} checkpoints of {run.cost.checkpoint_bytes / GB:.2f} GB"
     lines = {
         **_description(task, run),
         "start": f"step {state.step} of {num_steps}" + (f", {resumed_from.name}" if resumed_from else ""),
         "ahead": f"{steps_left:,} steps, {steps_left * tokens / 1e6:,.1f} M tokens, {epochs:.2f} epochs",
         "time": _duration(task, run, steps_left, seconds, tokens),
         "memory": f"{held}, {free_memory / GB:.1f} GB were free",
-        "disk": f"{kept}, {free_disk / GB:.1f} GB are free",
+        "disk": f"{kept}, {free_bytes(run.folder) / GB:.1f} GB are free",
         "dry run": "nothing was written",
     }
     return "\n".join(f"{name:12}{text}" for name, text in lines.items())
+
+
+def check_room(run: Run, num_steps: int) -> None:
+    """Raises TrainingError if the checkpoints to come do not fit on the disk; those that exist count as written."""
+    needed = num_checkpoints(run.runtime, num_steps) * run.cost.checkpoint_bytes - bytes_in(run.folder / CHECKPOINTS)
+    if needed > (free := free_bytes(run.folder)):
+        raise TrainingError(
+            f"the checkpoints in {run.folder} will take {needed / GB:.1f} GB more, {free / GB:.1f} GB are free: free "
+            "some space, lower runtime.checkpoints_kept, or name a different run folder"
+        )
 
 
 def _description(task: Task, run: Run) -> dict[str, str]:

@@ -6,8 +6,9 @@ import torch
 from accelerate import Accelerator
 
 from longmlm.artifacts.run import MicroBatch
+from longmlm.data.disk import GB
 from longmlm.errors import TrainingError
-from longmlm.model.cost import GB, USED_SHARE, Cost, micro_batch_rows
+from longmlm.model.cost import USED_SHARE, Cost, micro_batch_rows
 from longmlm.runtime.collectives import min_over_ranks
 from longmlm.runtime.launch import free_memory_bytes
 from longmlm.settings.pretrain import PretrainRuntime

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from longmlm.batches.steps import rows_per_step
+from longmlm.data.disk import num_checkpoints
 from longmlm.data.size import CorpusSize, RowsSize
 from longmlm.model.cost import Cost, Work, micro_batch_rows
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
@@ -77,7 +78,7 @@ def training_plan(
         epochs=num_steps * num_rows / rows.train_rows,
         rows_per_micro_batch=chosen,
         memory_bytes=memory_bytes(cost, work, max(1, chosen)),
-        checkpoints_bytes=num_checkpoints(runtime) * cost.checkpoint_bytes,
+        checkpoints_bytes=num_checkpoints(runtime, num_steps) * cost.checkpoint_bytes,
         hours=(num_steps + evaluations) * num_rows * row_length / machine.tokens_per_second / 3600,
     )
 
@@ -96,8 +97,3 @@ def evaluations_as_steps(num_steps: int, runtime: PretrainRuntime, size: float) 
     An evaluation only runs forward, a third of the work per token; a run makes two more than its interval gives.
     """
     return (math.ceil(num_steps / runtime.evaluate_every_steps) + 2) * size / 3
-
-
-def num_checkpoints(runtime: PretrainRuntime) -> int:
-    """Returns how many checkpoints are on disk at most: those kept, the best, and the one being written."""
-    return runtime.checkpoints_kept + 2

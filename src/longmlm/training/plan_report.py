@@ -1,15 +1,14 @@
 """The report of the plan command: a line per subject, each exact or an estimate."""
 
+from longmlm.data.disk import GB, REMEDY, Sizes, result_bytes, shortage
 from longmlm.data.files import left_out
-from longmlm.data.size import token_bytes
 from longmlm.errors import counted
-from longmlm.model.cost import GB
 from longmlm.settings.plan import PlanConfig
+from longmlm.settings.results import result_of
 from longmlm.training.plan import PlanFacts
 
 PREPARED_TOKENS_PER_SECOND = 400_000  # of one worker; RoBERTa's tokenizer encodes 430,000 to 750,000
 MAX_EPOCHS = 40  # beyond which repeated text hardly lowers the loss: Muennighoff et al. 2023, arXiv:2305.16264
-WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 def plan_report(facts: PlanFacts, config: PlanConfig) -> str:
@@ -64,13 +63,14 @@ def _memory(facts: PlanFacts) -> str:
 
 
 def _disk(facts: PlanFacts, config: PlanConfig) -> str:
-    rows = facts.rows.num_tokens * token_bytes(facts.vocabulary_size)
-    weights = facts.num_parameters * WEIGHT_BYTES[config.release.recipe.weights]
-    long = 4 * facts.num_parameters if config.extend else 0
-    checkpoints = facts.training.checkpoints_bytes
-    parts = f"rows {rows / GB:.2f}, long model {long / GB:.2f}, checkpoints {checkpoints / GB:.2f}"
-    total = rows + long + checkpoints + weights
-    return f"{total / GB:.2f} GB: {parts}, release {weights / GB:.2f}; {facts.free_disk_bytes / GB:.1f} GB are free"
+    sizes = Sizes(facts.num_parameters, facts.vocabulary_size, facts.rows.num_tokens)
+    found = result_bytes(config, sizes)
+    parts = f"rows {found['prepare'] / GB:.2f}, long model {found['extend'] / GB:.2f}"
+    parts += f", checkpoints {found['pretrain'] / GB:.2f}, release {found['release'] / GB:.2f}"
+    text = f"{sum(found.values()) / GB:.2f} GB: {parts}; {facts.free_disk_bytes / GB:.1f} GB are free"
+    missing = [name for name, stage in config.stages.items() if not result_of(stage).exists()]
+    problem = shortage(config, [*missing, "pretrain"], sizes)
+    return f"{text}; {problem}: {REMEDY}" if problem else text
 
 
 def _time(facts: PlanFacts, config: PlanConfig) -> str:
