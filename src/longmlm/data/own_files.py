@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from longmlm.folders import is_own_file
+from longmlm.ownership import is_own_file
 from longmlm.temporary import MARK
 
 STAMPED = ("manifest.json", "evaluation.json", "comparison.json", "downstream.json", "record.json", "summary.json")
