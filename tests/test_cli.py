@@ -146,10 +146,10 @@ def test_stage_exits_without_a_traceback_on_an_error_that_the_user_can_fix(
 
 def test_other_errors_keep_their_traceback(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def stage(config: PrepareConfig) -> None:
-        raise OSError(errno.EIO, "input/output error", config.output)
+        raise FileNotFoundError(errno.ENOENT, "no such file", config.output)
 
     monkeypatch.setattr(sys, "argv", ["prepare", base])
-    with pytest.raises(OSError, match="input/output"):
+    with pytest.raises(FileNotFoundError, match="no such file"):
         run(stage)
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from longmlm.artifacts.artifact import version
@@ -33,6 +34,7 @@ from longmlm.settings.plan import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
+from longmlm.system_errors import naming
 
 Config = TypeVar("Config")
 STAGES: dict[str, type] = {
@@ -94,7 +96,7 @@ def main(stage: str | None = None) -> None:
                 print(shipped_pipelines())
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
-        with printable_output():
+        with printable_output(), naming(written_by(config)):
             if command != "compare" and os.environ.get("LOCAL_RANK", "0") == "0":  # compare checks its trials
                 from longmlm.inputs import check_inputs  # not needed for --help
 
@@ -142,6 +144,11 @@ def _exit_on_closed_pipe() -> Iterator[None]:
     finally:
         sys.stdout.flush()
         signal.signal(signal.SIGPIPE, before)
+
+
+def written_by(config: Any) -> Path:
+    """Returns the folder that a command writes to."""
+    return Path(getattr(config, "output", None) or config.run)
 
 
 def _start(stage: Callable[[Config], None], config: Config) -> None:

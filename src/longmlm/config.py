@@ -1,7 +1,6 @@
 """Read the settings of a stage or a pipeline from TOML files and the command line; write them back as TOML."""
 
 import contextlib
-import errno
 import functools
 import os
 import re
@@ -32,10 +31,10 @@ from longmlm.settings.pipeline import (
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
 from longmlm.settings.tables import Table, merged, with_home
+from longmlm.system_errors import explained
 from longmlm.validation import json_of, problem, validated
 
 Config = TypeVar("Config")
-UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
@@ -50,12 +49,10 @@ def user_errors() -> Iterator[None]:
         yield
     except UserError as error:
         fail(str(error))
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            fail(f"the disk is full ({error.filename or 'while writing'}): free some space and start again")
-        if error.errno not in UNUSABLE or not error.filename:
+    except Exception as error:
+        if (line := explained(error)) is None:
             raise
-        fail(f"{error.filename}: {error.strerror}: name a different path, or fix its permissions")
+        fail(line)
 
 
 def fail(message: str) -> None:

@@ -188,8 +188,9 @@ def test_full_disk_is_not_taken_for_a_fault_of_the_hub(repository: Repository, m
         raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
 
     monkeypatch.setattr(huggingface, "snapshot_download", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ModelError, match="the disk is full .blobs/1.: .* HF_HOME") as raised:
         snapshot_of(NAME)
+    assert type(raised.value) is ModelError  # not one about the hub
 
 
 def test_a_download_uses_the_client_of_the_program_and_leaves_it_as_it_was(

@@ -1,12 +1,11 @@
 """Preparation of rows: a plan of all that they depend on, slices packed by an executor, and the sealed folder."""
 
-import errno
 import json
 import operator
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.temporary import PARTIAL, check_temporary, claim, discard, empty, mark, partial_of
 
 Executor = Callable[[SliceJob, Sequence[int]], None]
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def prepare_rows(
@@ -49,7 +47,7 @@ def prepare_rows(
 
     `executor` packs the slices of a job whose numbers it is given. Where the same rows exist, nothing is done; after an
     interruption, finished slices are kept. Raises DataError when the folder holds other rows, when a split would be
-    empty, when a source changes meanwhile or the disk is full, and FolderError while another process writes there.
+    empty or when a source changes meanwhile, and FolderError while another process writes there.
     """
     for source in recipe.sources:
         check_language(source.language)
@@ -59,7 +57,7 @@ def prepare_rows(
         check_splits(recipe, job.slices)
         _mark_rows_of_earlier_versions(job.folder)
         check_temporary(job.folder)
-        with exclusive_lock(job.folder), _explained_full_disk(job.folder):
+        with exclusive_lock(job.folder):
             claim(job.folder)
             if not output.exists():
                 _write(job, work, output, executor)
@@ -208,16 +206,3 @@ def _check_disk_space(job: SliceJob, numbers: Sequence[int]) -> None:
             f"the rows need about {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free for {job.folder}: "
             "free some space or name another output"
         )
-
-
-@contextmanager
-def _explained_full_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        raise DataError(
-            f"the disk is full, or a file larger than allowed ({folder}): free some space and run the same command "
-            "again; finished slices are kept"
-        ) from error

@@ -24,6 +24,7 @@ from backports import zstd
 from longmlm.data.own_files import own_files
 from longmlm.errors import DataError, counted
 from longmlm.hubs.datasets import SAVED
+from longmlm.system_errors import system_error
 
 CHUNK_BYTES = 1 << 20
 MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy
@@ -138,6 +139,8 @@ def readable(path: Path | str) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, zstd.ZstdError, pa.ArrowException) as error:
+        if found := system_error(error, Path(path)):
+            raise found from error
         if isinstance(error, OSError) and error.errno:
             problem = f"cannot be read ({error.strerror}): restore it and run the same command again"
         else:

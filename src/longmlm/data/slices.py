@@ -1,5 +1,6 @@
 """The slices of a corpus: packed by whichever process is given their numbers, then sealed together as one folder."""
 
+import io
 import json
 import os
 from collections import Counter
@@ -179,7 +180,9 @@ def pack_slice(job: SliceJob, number: int) -> None:
             shard.write(counts[split].count_rows(pack_document(row, counted, job.recipe.packing)))
         for split, (row, shard) in open_rows.items():
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
-    np.save(_hashes_path(job, number), np.array(hashes, dtype=np.uint64))
+    content = io.BytesIO()  # written to a file, np.save does not say why it fails
+    np.save(content, np.array(hashes, dtype=np.uint64))
+    _hashes_path(job, number).write_bytes(content.getvalue())
     train, held_out = (counts[split].report() for split in SPLITS)
     contents = Contents(train=train, held_out=held_out, set_aside=dict(set_aside))
     artifact.write(job.report_path(number), SliceReport(contents=contents))

@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from longmlm.errors import DataError, ModelError, ModelNotFoundError
 from longmlm.hubs.models import is_folder, snapshot_of
+from longmlm.system_errors import explained
 
 UNMATCHED = "\uffff"  # a noncharacter: no text contains a piece that starts with it
 CONTINUATION_BYTES = range(0x80, 0xC0)  # with which no UTF-8 character begins; U+0080 to U+00BF end with one of them
@@ -128,6 +129,8 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if line := explained(error):
+            raise DataError(f"{name}: its tokenizer cannot be read: {line}") from error
         if Path(name).exists() and isinstance(error, ModelError):
             raise DataError(str(error)) from error
         if Path(name).exists():

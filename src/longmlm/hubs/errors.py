@@ -95,6 +95,12 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     return ModelUnavailableError(line) if error.is_transient else ModelError(line)
 
 
+def cache_error(line: str, target: Target) -> UserError:
+    """Returns the error for a download that the disk, about which the line is, does not take."""
+    kind = DataError if target.kind == "dataset" else ModelError
+    return kind(f"{redact(target.name)}: {line}; the environment variable HF_HOME names the folder of downloads")
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yields an exception, the exception that caused it, and so on."""
     while error is not None:

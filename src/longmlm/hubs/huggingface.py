@@ -18,6 +18,7 @@ from longmlm.folders import sha256_of
 from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error, user_error
 from longmlm.hubs.retry import LONGEST_WAIT_SECONDS, TIMEOUT_SECONDS, retry
 from longmlm.settings.publishing import Target
+from longmlm.system_errors import naming
 
 LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache is used
 Result = TypeVar("Result")
@@ -63,8 +64,13 @@ def check_ready(target: Target) -> None:
 
 def retry_download(target: Target, attempt: Callable[[], Result]) -> Result:
     """Returns the result of an attempt, which may use the client; raises as `retry` does."""
+
+    def named() -> Result:
+        with naming(Path(constants.HF_HOME)):
+            return attempt()
+
     with _bounded_client():
-        return retry(attempt, "download", target, translate)
+        return retry(named, "download", target, translate)
 
 
 def resolve(target: Target) -> tuple[str, str | None]:

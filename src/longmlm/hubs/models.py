@@ -57,7 +57,7 @@ def snapshot_of(name: str, revision: str | None = None, with_weights: bool = Tru
 
     The revision is resolved to a commit once; if the hub does not answer, the cache is used. Every file of the
     repository that is read is in the folder. Raises ModelNotFoundError if there is no such folder, repository or
-    revision, and ModelError if the hub fails or a file is damaged; OSError if the disk is full.
+    revision, and ModelError if the hub fails, the disk is full or a file is damaged.
     """
     if is_folder(name):
         if revision is not None:

@@ -10,6 +10,7 @@ from longmlm.errors import ModelError
 from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.extra_files import MODULES, extra_files, files_below, module_folders
 from longmlm.hubs.models import weight_files
+from longmlm.system_errors import system_error
 
 JSON_FILES = (
     "config.json",
@@ -37,6 +38,8 @@ def check_model_files(folder: Path) -> None:
             with safe_open(path, framework="pt"):
                 pass
         except SafetensorError as error:
+            if found := system_error(error, path):
+                raise found from error
             raise ModelError(
                 f"{path} is damaged ({error}): it was cut short, or is a git-lfs pointer; fetch it again"
             ) from error

@@ -40,6 +40,7 @@ from longmlm.model.position_table import has_position_table, position_table_of, 
 from longmlm.model.positions import sinusoidal_table
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
+from longmlm.system_errors import explained
 
 REBUILT_BUFFERS = ("position_ids", "token_type_ids")
 
@@ -175,7 +176,7 @@ def library_errors(failure: str) -> Iterator[None]:
             f"{failure}: pytorch_model.bin is damaged or holds more than tensors: take a checkpoint with safetensors"
         ) from error
     except Exception as error:  # the libraries raise types of their own, and messages from empty to pages long
-        reason = textwrap.shorten(str(error).split(". ")[0], 200) or type(error).__name__
+        reason = explained(error) or textwrap.shorten(str(error).split(". ")[0], 200) or type(error).__name__
         raise ModelError(f"{failure}: {reason}") from error
 
 

@@ -1,9 +1,6 @@
 """Save a model, its tokenizer and what it carries as a folder that transformers loads."""
 
-import errno
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -11,13 +8,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.model.carried import Carried
 from longmlm.model.loading import quiet_transformers
+from longmlm.system_errors import naming
 
 LARGEST_FILE = "50GB"
 LOADING_ARGUMENTS = (  # transformers notes in a tokenizer how it was loaded, and would save that
     *("is_local", "local_files_only", "_commit_hash", "cache_dir", "force_download", "proxies", "revision"),
     *("subfolder", "token", "use_auth_token", "trust_remote_code", "name_or_path", "special_tokens_map_file"),
 )
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def save_model(
@@ -37,24 +34,10 @@ def save_model(
     for name in LOADING_ARGUMENTS:
         tokenizer.init_kwargs.pop(name, None)
     state = {**(model.state_dict() if weights is None else weights), **carried.weights}
-    with quiet_transformers(), full_disk_as_os_error(folder):
+    with quiet_transformers(), naming(folder):
         model.save_pretrained(folder, state_dict=state, max_shard_size=max_shard_size or LARGEST_FILE)
         tokenizer.save_pretrained(folder)
     for path, content in ((folder / name, content) for name, content in carried.files.items()):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-
-
-@contextmanager
-def full_disk_as_os_error(folder: Path) -> Iterator[None]:
-    """Raises OSError for errors of other types that safetensors and tokenizers raise when the disk is full."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        number = next((number for number in FULL_DISK if f"(os error {number})" in str(error)), None)
-        if number is None:
-            raise
-        raise OSError(number, os.strerror(number), str(folder)) from error

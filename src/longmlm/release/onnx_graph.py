@@ -16,6 +16,7 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import SentenceEmbedding
 from longmlm.model.loading import load_model, quiet_transformers
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
+from longmlm.system_errors import explained, naming
 
 INPUTS = ("input_ids", "attention_mask")
 MAX_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB
@@ -80,13 +81,12 @@ def _write(model: Logits | Embeddings, num_positions: int, path: Path, int8_path
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     try:
-        with warnings.catch_warnings(action="ignore"), quiet_transformers():
+        with warnings.catch_warnings(action="ignore"), quiet_transformers(), naming(path):
             _program(model, num_positions).save(path, external_data=False)
             quantize_dynamic(str(path), str(int8_path), weight_type=QuantType.QUInt8, per_channel=True)
     except Exception as error:  # the exporter raises types of its own
-        raise ReleaseError(
-            f"{path.name} cannot be written for this model: {str(error).strip().splitlines()[0]}"
-        ) from error
+        reason = explained(error) or str(error).strip().splitlines()[0]
+        raise ReleaseError(f"{path.name} cannot be written for this model: {reason}") from error
 
 
 def _program(model: Logits | Embeddings, num_positions: int) -> Any:  # an ONNXProgram, which torch does not export

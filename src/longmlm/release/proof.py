@@ -25,7 +25,6 @@ from longmlm.hubs.errors import SECRET_VARIABLE
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
 from longmlm.model.mlm import max_positions_at_a_time
-from longmlm.model.saving import full_disk_as_os_error
 from longmlm.release import reload
 from longmlm.release.export import TYPES, carried_in_type
 from longmlm.release.longformer import carried_by
@@ -34,6 +33,7 @@ from longmlm.release.reload import CARRIED, ENCODER, ENCODER_INT8, MASKED, MLM, 
 from longmlm.reports.card_code import LoadingCode
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.release import WeightType
+from longmlm.system_errors import naming
 
 TOLERANCE = 1e-4
 ONNX_TOLERANCE = 1e-3  # a different runtime adds in a different order
@@ -153,9 +153,9 @@ def prove(
     }
     with tempfile.TemporaryDirectory() as scratch:
         reference, text = Path(scratch) / "reference.safetensors", Path(scratch) / "text.txt"
-        with full_disk_as_os_error(reference):
+        with naming(reference):
             save_file({name: tensor.contiguous().clone() for name, tensor in content.items()}, reference)
-        text.write_text(masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions)), encoding="utf-8")
+            text.write_text(masked_text(trained.tokenizer, rows, min(rows.row_length, num_positions)), encoding="utf-8")
         report = reload_in_process(folder, reference, text, codes)
     onnx = report.pop("onnx")
     proof = Proof(**report, onnx=onnx and OnnxProof(**onnx))

@@ -21,7 +21,7 @@ from longmlm.model.architecture import position_offset
 from longmlm.model.carried import Carried
 from longmlm.model.classification import MULTI_LABEL
 from longmlm.model.loading import LoadedModel
-from longmlm.model.saving import full_disk_as_os_error, save_model
+from longmlm.model.saving import save_model
 from longmlm.model.similarity import load_embedder
 from longmlm.model.task_loading import load_for_task, stock_global_tokens
 from longmlm.release import reload
@@ -35,6 +35,7 @@ from longmlm.reports.model_card import licence_of
 from longmlm.reports.task_card import TaskFacts, task_card
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, TaskKind
 from longmlm.settings.release import ReleaseRecipe
+from longmlm.system_errors import naming
 
 AUTO_CLASSES: Mapping[TaskKind, str] = {
     "classification": "AutoModelForSequenceClassification",
@@ -177,7 +178,7 @@ def _prove(loaded: LoadedModel, kind: TaskKind, folder: Path, code: LoadingCode)
     """
     with tempfile.TemporaryDirectory() as scratch:
         reference = Path(scratch) / "reference.safetensors"
-        with full_disk_as_os_error(reference):
+        with naming(reference):
             save_file(_reference(loaded), reference)
         report = reload_in_process(folder, reference, None, [code], AUTO_CLASSES[kind])
     difference, side = report["largest_difference"], report["truncation_side"]

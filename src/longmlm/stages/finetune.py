@@ -38,6 +38,7 @@ from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.signals import exit_on_signal, stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.downstream import DownstreamTrialConfig
+from longmlm.system_errors import naming
 from longmlm.training.encoder_predictor import EncoderPredictor
 from longmlm.training.finetuning import (
     FinetuningTrial,
@@ -183,5 +184,5 @@ def save_best(loaded: LoadedModel, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with user_errors(), exit_on_signal():
+    with user_errors(), exit_on_signal(), naming(Path(sys.argv[1])):
         finetune(Path(sys.argv[1]))

@@ -30,12 +30,12 @@ from longmlm.runtime.watchdog import heartbeat, pause_watchdog
 from longmlm.settings.pipeline import LAUNCHES
 from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
 from longmlm.settings.tables import leaves
+from longmlm.system_errors import explained, naming
 from longmlm.training.backend import Backend, OptimizerState
 from longmlm.training.optimizer import is_constant
 from longmlm.training.run import Run, RunRecord
 from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder, list_checkpoints, prune, read_state
 
-WRITERS_WITHOUT_ERRNO = ("inline_container", "PytorchStreamWriter")  # in messages of torch.save on a full disk
 POLL_SECONDS = 0.5
 MAX_LISTED = 3
 
@@ -68,23 +68,26 @@ def write_checkpoint(
     folder = checkpoint_folder(run, state.step)
     trained = replace(record.trained_on, steps=state.step, tokens=state.tokens, accuracy=state.accuracy_here)
     try:
-        with rewritten_folder(folder) as partial:
+        with naming(folder), rewritten_folder(folder) as partial:
             save_model(model, record.tokenizer, record.carried, partial, snapshot.weights)
-            torch.save(snapshot.optimizer, partial / OPTIMIZER)
+            save_tensors(snapshot.optimizer, partial / OPTIMIZER)
             for rank, states in enumerate(snapshot.generators):
-                torch.save(states, partial / _generator_file(rank))
+                save_tensors(states, partial / _generator_file(rank))
             artifact.write(partial / CheckpointState.FILE, record.at(state))
             artifact.write(partial / Provenance.FILE, replace(record.provenance, trained=trained))
             (partial / SETTINGS).write_text(record.settings, encoding="utf-8")
-    except Exception as error:  # safetensors and torch raise types of their own when the disk is full
-        is_full = any(name in str(error) for name in WRITERS_WITHOUT_ERRNO)
-        kept = [earlier.name for earlier in list_checkpoints(run) if earlier < folder]
-        resumes = f"{kept[-1]} is kept" if kept else "there is no earlier checkpoint, so training would start over"
-        raise CheckpointError(
-            f"the checkpoint of step {state.step} could not be written ({'the disk is full' if is_full else error}); "
-            f"{resumes}: free some space and run the same command again"
-        ) from error
+    except OSError as error:
+        earlier = [checkpoint.name for checkpoint in list_checkpoints(run) if checkpoint < folder]
+        kept = f"{earlier[-1]} is kept" if earlier else "there is no earlier one, so training would start over"
+        reason = explained(error) or error
+        raise CheckpointError(f"the checkpoint of step {state.step} could not be written; {kept}: {reason}") from error
     return folder
+
+
+def save_tensors(content: object, path: Path) -> None:
+    """Writes tensors. Without a file of Python's, errors of torch.save would not say what the system's was."""
+    with path.open("wb") as file:
+        torch.save(content, file)
 
 
 def _generator_file(rank: int) -> str:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from longmlm.model.classification import ClassificationObjective
-from longmlm.model.saving import full_disk_as_os_error
+from longmlm.system_errors import naming
 from longmlm.temporary import replaced_file
 from longmlm.training.objective import Objective
 
@@ -26,7 +26,7 @@ def write_vectors(file: str | None, objective: Objective) -> None:
         if objective.cached.keys() <= _content(path, torch.device("cpu")).keys():
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced_file(path) as partial, full_disk_as_os_error(partial):
+        with replaced_file(path) as partial, naming(partial):
             save_file({key: vectors.cpu() for key, vectors in objective.cached.items()}, partial)
 
 
