@@ -219,7 +219,7 @@ def test_what_was_changed_or_damaged_since_a_run_started_is_named_when_it_is_res
     assert checkpoint_folder(train(replace(settings, rows=str(moved))), 12).is_dir()
 
 
-@pytest.mark.parametrize(("failing", "kept"), [(4, "there is no earlier checkpoint"), (8, "step-00000004 is kept")])
+@pytest.mark.parametrize(("failing", "kept"), [(4, "there is no earlier one"), (8, "step-00000004 is kept")])
 def test_a_checkpoint_that_cannot_be_written_says_what_is_left(settings, train, monkeypatch, failing, kept):
     save_model = checkpoint.save_model
 
@@ -229,5 +229,5 @@ def test_a_checkpoint_that_cannot_be_written_says_what_is_left(settings, train, 
         save_model(model, tokenizer, carried, folder, weights)
 
     monkeypatch.setattr(checkpoint, "save_model", failing_save)
-    with pytest.raises(CheckpointError, match=f"the checkpoint of step {failing} could not be written .*; {kept}"):
+    with pytest.raises(CheckpointError, match=f"the checkpoint of step {failing} could not be written; {kept}"):
         train(settings)
