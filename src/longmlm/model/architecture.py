@@ -92,6 +92,21 @@ def parts_of(model: Any) -> Architecture:  # Any: each family has attributes of 
     return Architecture(encoder, layers, head, matrix, weight, bias, offset, num_positions)
 
 
+def unused_bias(model: PreTrainedModel) -> tuple[str, str] | None:
+    """Returns the names of the decoder's bias, and of a second one that the head does not add.
+
+    Heads like BERT's and RoBERTa's register their bias twice, in the decoder and beside it. transformers 5 makes them
+    one parameter only if the decoder is tied to the word embedding. Returns None if there is no second one.
+    """
+    bias, parameters = parts_of(model).decoder_bias, dict(model.named_parameters(remove_duplicate=False))
+    for name in [name for name, parameter in parameters.items() if parameter is bias]:
+        head, _, last = name.removesuffix(".bias").rpartition(".")
+        second = f"{head}.bias" if last else name
+        if second in parameters and parameters[second] is not bias:
+            return name, second
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionInputs:
     """What a position embedding passes before attention: LayerNorm, a projection if there is one, and query and key.

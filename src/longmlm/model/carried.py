@@ -1,20 +1,17 @@
 """Weights and files of a checkpoint outside its encoder and MLM head, which are carried over untrained."""
 
 import json
-import pickle
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import safetensors.torch
-import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import ModelError
 from longmlm.hubs.extra_files import (
     MODULE_WEIGHTS,
     MODULES,
@@ -25,6 +22,7 @@ from longmlm.hubs.extra_files import (
     module_folders,
 )
 from longmlm.hubs.models import HubSnapshot, weight_files
+from longmlm.model.files import load_tensors
 from longmlm.settings.release import SentencePooling
 
 PARTS = {"pooler": "pooler", "seq_relationship": "NSP head", "sop_classifier": "SOP head"}
@@ -155,7 +153,7 @@ def _tensors(folder: Path, keys: Collection[str]) -> dict[str, Tensor]:
             with safe_open(path, framework="pt") as file:
                 tensors |= {key: file.get_tensor(key) for key in sorted(set(keys) & set(file.keys()))}
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = load_tensors(path)
             tensors |= {key: content[key].contiguous().clone() for key in sorted(set(keys) & set(content))}
     return tensors
 
@@ -164,11 +162,5 @@ def _module_weights(path: Path, name: str) -> tuple[str, bytes] | None:
     """Returns the name and content of a module's weights converted to safetensors; None for a file that is kept."""
     if path.name != MODULE_WEIGHTS[0]:
         return None
-    try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ModelError(
-            f"{path} is damaged or holds more than tensors: take a model whose modules are saved as safetensors"
-        ) from error
-    tensors = {key: value.contiguous().clone() for key, value in content.items()}
+    tensors = {key: value.contiguous().clone() for key, value in load_tensors(path).items()}
     return name.replace(*MODULE_WEIGHTS), safetensors.torch.save(tensors)

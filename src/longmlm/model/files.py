@@ -1,15 +1,20 @@
 """Checks the files of a model's folder before a library reads them: each is intact and inside the folder."""
 
 import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from longmlm.errors import ModelError
 from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.extra_files import MODULES, extra_files, files_below, module_folders
-from longmlm.hubs.models import weight_files
+from longmlm.hubs.models import weight_files, weight_paths
 from longmlm.system_errors import system_error
 
 JSON_FILES = (
@@ -22,6 +27,16 @@ JSON_FILES = (
     "tokenizer_config.json",
 )
 SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin")  # of the files that are read
+WEIGHT_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")  # transformers takes the names for regular expressions
+MAX_NAME_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """The type and shape of a weight in a file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
 
 
 def check_model_files(folder: Path) -> None:
@@ -44,6 +59,51 @@ def check_model_files(folder: Path) -> None:
                 f"{path} is damaged ({error}): it was cut short, or is a git-lfs pointer; fetch it again"
             ) from error
     _check_manifest(folder)
+
+
+def stored_weights(folder: Path) -> dict[str, StoredWeight]:
+    """Returns type and shape of each weight in a model's folder, by name, without reading the weights.
+
+    Raises ModelError for a file that is damaged or holds anything else, and for a name that cannot be saved again.
+    """
+    stored = {}
+    for path in weight_paths(folder):
+        for key, tensor in _tensors_in(path):
+            if not WEIGHT_NAME.fullmatch(key) or len(key) > MAX_NAME_CHARACTERS:
+                raise ModelError(
+                    f"{path} names a weight {ascii(key)[:60]}: names consist of letters, digits, _, - and dots; rename "
+                    "it or remove it"
+                )
+            stored[key] = StoredWeight(tensor.dtype, tuple(tensor.shape))
+    return stored
+
+
+def _tensors_in(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yields name and tensor of each weight in a file; the numbers of safetensors are read when they are used."""
+    if path.suffix != ".safetensors":
+        yield from load_tensors(path, "meta").items()
+        return
+    with safe_open(path, framework="pt") as file:
+        yield from ((key, file.get_tensor(key)) for key in file.keys())  # noqa: SIM118 - it is no dict
+
+
+def load_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """Returns the tensors in a file of torch.save; raises ModelError if it is damaged or holds anything else."""
+    try:
+        content: Any = torch.load(path, map_location=device, weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # from pickle, zipfile, torch: no two damages raise the same type
+        raise ModelError(f"{path} is damaged or holds more than tensors: take one with safetensors") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} holds a {type(content).__name__}, not tensors by name: save a state_dict()")
+    for key, value in content.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor) or value.layout is not torch.strided:
+            kind = f"a {value.layout} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise ModelError(
+                f"{path} holds more than tensors, {ascii(key)[:60]} is {kind}: save a state_dict() of plain tensors"
+            )
+    return content
 
 
 def _check_index(index: Path, weights: list[str]) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.provenance import Extension
+from longmlm.model.architecture import unused_bias
 from longmlm.model.position_table import position_table_of
 from longmlm.model.positions import hierarchical_table
 
@@ -41,8 +42,13 @@ def rebuild_positions(model: PreTrainedModel, extension: Extension | None) -> No
 
 
 def stock_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the model's state dict as plain transformers loads it, with a row for every position."""
+    """Returns the model's state dict as plain transformers loads it, with a row for every position.
+
+    A second bias of the decoder, which the head does not use, has the values of the first.
+    """
     state = dict(weights)
+    if names := unused_bias(model):
+        state[names[1]] = state[names[0]].clone()
     for name, module in model.named_modules():
         if isinstance(module, GeneratedPositions):
             state[f"{name}.weight"] = module.table(state[f"{name}.weight"]).detach()

@@ -2,9 +2,8 @@
 
 import json
 import logging
-import pickle
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, cast
 
 import torch
 import transformers.utils.logging as transformers_logging
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
@@ -32,17 +30,23 @@ from longmlm.hubs.models import (
     snapshot_of,
     weight_paths,
 )
-from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried, read_carried
 from longmlm.model.families import check_architecture
-from longmlm.model.files import check_model_files
+from longmlm.model.files import check_model_files, stored_weights
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.positions import sinusoidal_table
+from longmlm.model.weights import (
+    REBUILT_BUFFERS,
+    check_missing,
+    check_stored,
+    check_tied,
+    check_unexpected,
+    initialise_new_head,
+    unite_biases,
+)
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.system_errors import explained
-
-REBUILT_BUFFERS = ("position_ids", "token_type_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,11 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     if new_head:
         torch.manual_seed(seed)
     model, info = load_weights(AutoModelForMaskedLM, name, folder, config)
-    notes = [*snapshot.notes, *_check_missing(name, model, info, new_head)]
+    notes = [*snapshot.notes, *unite_biases(name, model, info["missing_keys"])]
+    notes += check_missing(name, model, info, new_head)
     check_unexpected(name, model, info["unexpected_keys"], has_code)
     notes += loading_notes(name, folder, config, has_code)
-    _initialise_new_head(model, info["missing_keys"])
+    initialise_new_head(model, info["missing_keys"])
     tokenizer = load_tokenizer(name, folder)
     check_embedding(name, model, tokenizer)
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith(REBUILT_BUFFERS)]
@@ -171,10 +176,6 @@ def library_errors(failure: str) -> Iterator[None]:
             yield
     except ModelError:
         raise
-    except pickle.UnpicklingError as error:
-        raise ModelError(
-            f"{failure}: pytorch_model.bin is damaged or holds more than tensors: take a checkpoint with safetensors"
-        ) from error
     except Exception as error:  # the libraries raise types of their own, and messages from empty to pages long
         reason = explained(error) or textwrap.shorten(str(error).split(". ")[0], 200) or type(error).__name__
         raise ModelError(f"{failure}: {reason}") from error
@@ -195,10 +196,14 @@ def load_config(name: str, folder: Path) -> tuple[Any, bool]:  # Any: each famil
 def load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
     """Returns the model in a folder, in fp32, of one of transformers' Auto classes, and transformers' loading info.
 
-    Weights of another shape than the config specifies are listed there and initialised: the caller refuses them.
+    Raises ModelError for weights that cannot be read or that the config describes otherwise. Those that transformers
+    renames are listed in the info if they have another shape, and initialised: the caller refuses them.
     """
+    stored = stored_weights(folder)
     with library_errors(f"{name} cannot be loaded"):
-        return auto_class.from_pretrained(
+        with torch.device("meta"):
+            check_stored(name, stored, auto_class.from_config(config))
+        model, info = auto_class.from_pretrained(
             folder,
             config=config,
             trust_remote_code=False,
@@ -206,6 +211,8 @@ def load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
+    check_tied(name, model)
+    return model, info
 
 
 def loading_notes(name: str, folder: Path, config: Any, has_code: bool) -> list[str]:
@@ -234,34 +241,6 @@ def rows_needed(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
-def _check_missing(
-    name: str,
-    model: PreTrainedModel,
-    info: dict[str, Any],  # transformers' loading info, which it does not document
-    new_head: bool,
-) -> list[str]:
-    """Returns a note about a new head; raises ModelError if there is one already, or other weights do not fit."""
-    if mismatched := sorted(str(key) for key, *_ in info["mismatched_keys"]):
-        raise ModelError(f"{name}: {mismatched[0]} does not have the shape that config.json specifies")
-    missing = sorted(key for key in info["missing_keys"] if not key.endswith(REBUILT_BUFFERS))
-    if encoder := [key for key in missing if key.startswith(f"{model.base_model_prefix}.")]:
-        raise ModelError(f"{name} is incomplete: weights of its encoder are missing, {encoder[0]} first")
-    if missing and not new_head and any(key.startswith("lm_predictions.lm_head.") for key in info["unexpected_keys"]):
-        raise ModelError(
-            f"{name} calls its MLM head lm_predictions, which transformers reads only if config.json has "
-            '"legacy": false: set it in a copy of the folder (or, for DeBERTa-v3, which was not trained to predict '
-            "masked tokens, set new_head = true and train the new head first)"
-        )
-    if missing and not new_head:
-        raise ModelError(
-            f"{name} has no MLM head ({missing[0]} is missing): take a checkpoint that has one, or set new_head = true "
-            "and train the new head at the base length first"
-        )
-    if new_head and not missing:
-        raise ModelError(f"{name} has an MLM head, so new_head has no effect: remove new_head")
-    return [f"{name} has no MLM head: a new, untrained one was made"] if missing else []
-
-
 def check_embedding(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raises ModelError if a token id is beyond the word embedding."""
     if (needed := rows_needed(tokenizer)) > (num_rows := cast(Any, model.get_input_embeddings()).num_embeddings):
@@ -269,28 +248,3 @@ def check_embedding(name: str, model: PreTrainedModel, tokenizer: PreTrainedToke
             f"{name}: its tokenizer has token id {needed - 1}, its word embedding {num_rows} rows: take the tokenizer "
             f"of these weights, or call resize_token_embeddings({needed}) on the model and save it"
         )
-
-
-def check_unexpected(name: str, model: PreTrainedModel, unexpected: Collection[str], has_code: bool) -> None:
-    """Raises ModelError for a weight of the encoder, other than its pooler, that the config does not describe."""
-    prefix = f"{model.base_model_prefix}."
-    parts = {part for part, _ in model.base_model.named_children()}  # an encoder saved alone has no prefix
-    for key in sorted(unexpected):
-        is_known = key.endswith(REBUILT_BUFFERS) or key.startswith(f"{prefix}pooler.")
-        if not is_known and (key.startswith(prefix) or key.split(".")[0] in parts):
-            remedy = "take a stock checkpoint: its code, which is never run, may use it"
-            raise ModelError(
-                f"{name}: config.json does not describe the weight {key}: "
-                + (remedy if has_code else "take the config.json of these weights")
-            )
-
-
-@torch.no_grad()
-def _initialise_new_head(model: PreTrainedModel, missing: Collection[str]) -> None:
-    """Sets a new head's matrix to the identity if it is square, since its decoder is the tied word embedding."""
-    matrix = architecture_of(model).head_matrix
-    is_new = any(
-        matrix and parameter is matrix.weight for name, parameter in model.named_parameters() if name in missing
-    )
-    if matrix and is_new and matrix.in_features == matrix.out_features:
-        nn.init.eye_(matrix.weight)

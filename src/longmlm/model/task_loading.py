@@ -15,10 +15,8 @@ from longmlm.model.architecture import NUM_GLOBAL
 from longmlm.model.families import FAMILIES, check_architecture
 from longmlm.model.files import check_model_files
 from longmlm.model.loading import (
-    REBUILT_BUFFERS,
     LoadedModel,
     check_embedding,
-    check_unexpected,
     library_errors,
     load_config,
     load_tokenizer,
@@ -26,6 +24,7 @@ from longmlm.model.loading import (
     loading_notes,
 )
 from longmlm.model.packed_attention import use_packed_attention
+from longmlm.model.weights import REBUILT_BUFFERS, check_unexpected
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 

@@ -20,7 +20,7 @@ from longmlm.artifacts.provenance import AddedTokens, ModelSource
 from longmlm.data.vocabulary import term_lines
 from longmlm.errors import ModelError
 from longmlm.folders import sha256_of
-from longmlm.model.architecture import architecture_of
+from longmlm.model.architecture import architecture_of, unused_bias
 from longmlm.model.loading import LoadedModel
 
 WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
@@ -119,6 +119,7 @@ def _with_rows(model: PreTrainedModel, pieces: dict[int, list[int]]) -> PreTrain
     """Returns a copy of the model with a row for each new id: the mean of its pieces' rows."""
     parts, config = architecture_of(model), copy.deepcopy(model.config)
     by_token = [model.get_input_embeddings().weight, parts.decoder_weight, parts.decoder_bias]
+    by_token += [model.get_parameter(name) for name in unused_bias(model) or ()]
     config.vocab_size = max(config.vocab_size, max(pieces) + 1)
 
     def grown(weight: Tensor) -> Tensor:
