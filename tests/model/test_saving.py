@@ -31,6 +31,7 @@ def test_how_a_tokenizer_was_loaded_is_not_saved(copy: Path, tmp_path: Path) -> 
         save_model(loaded.model, loaded.tokenizer, loaded.carried, folder)
         saved = json.loads((folder / path.name).read_text())
         assert not saved.keys() & ABOUT_LOADING.keys()
-        assert saved.items() >= given.items()
+        kept = {key.replace("extra_special", "additional_special"): value for key, value in given.items()}
+        assert saved.items() >= kept.items()  # by the names that transformers 4 knows as well
         texts = [file.read_text() for file in folder.glob("*.json")]
         assert not [text for text in texts if "/deep" in text or "planted" in text or str(tmp_path) in text]

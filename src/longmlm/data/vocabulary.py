@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from jaxtyping import Bool, Int64, Integer
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from longmlm.errors import DataError, ModelError, ModelNotFoundError
+from longmlm.data.pretrained import load_pretrained
+from longmlm.data.tokenizer_parts import canonical
+from longmlm.errors import DataError, ModelError, ModelNotFoundError, UserError
 from longmlm.hubs.models import is_folder, snapshot_of
 from longmlm.system_errors import explained
 
@@ -57,7 +59,7 @@ class Vocabulary:
 
     `fingerprint` is the same for tokenizers that give every text the same row: a hash of normalizer, pre-tokenizer,
     model, vocabulary and special tokens. `vocabulary_sha256` covers only the vocabulary and the ids of the special
-    tokens; rows of format 1 recorded it instead.
+    tokens; rows of format 1 recorded it instead. `notes` are lines about the loading that a user should see.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Vocabulary:
     size: int
     fingerprint: str
     vocabulary_sha256: str
+    notes: tuple[str, ...] = ()
 
     @property
     def maskable(self) -> Maskable:
@@ -100,14 +103,13 @@ def load_vocabulary(name: str) -> Vocabulary:
     Raises DataError when there is none, or when a special token that rows need is missing.
     """
     folder = tokenizer_folder(name)
-    from transformers import AutoTokenizer
-
     with _explained(name):
-        pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        loaded = load_pretrained(name, folder)
+    pretrained = loaded.tokenizer
     # from a folder without tokenizer files, transformers makes a tokenizer that has only special tokens
     if set(pretrained.get_vocab()) <= set(pretrained.all_special_tokens):
         raise DataError(f"{name} has no tokenizer: name a folder with tokenizer.json or vocabulary files")
-    return vocabulary_of_pretrained(pretrained, name)
+    return replace(vocabulary_of_pretrained(pretrained, name), notes=loaded.notes)
 
 
 def tokenizer_folder(name: str) -> Path:
@@ -125,9 +127,11 @@ def tokenizer_folder(name: str) -> Path:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turns any exception into a DataError: the libraries raise types of their own."""
+    """Turns any exception of the libraries, which raise types of their own, into a DataError."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         if line := explained(error):
             raise DataError(f"{name}: its tokenizer cannot be read: {line}") from error
@@ -201,21 +205,7 @@ def _fingerprint(tokenizer: Tokenizer, special: SpecialTokens, vocabulary_sha256
     deciding = {name: described[name] for name in ("normalizer", "pre_tokenizer", "model")}
     added = [token for token in described["added_tokens"] if not token["special"]]
     deciding |= {"added": added, "special": asdict(special), "vocabulary": vocabulary_sha256}
-    return hashlib.sha256(json.dumps(_canonical(deciding), sort_keys=True).encode()).hexdigest()
-
-
-def _canonical(value: Any) -> Any:
-    """Returns a part of a tokenizer's description in a form that is the same for equal tokenizers.
-
-    Unset options may be null or an empty string, scores lose their last digit in JSON, and trimming offsets changes no
-    token.
-    """
-    if isinstance(value, dict):
-        kept = (name for name, item in value.items() if item not in (None, "") and name != "trim_offsets")
-        return {name: _canonical(value[name]) for name in kept}
-    if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
-    return float(np.float32(value)) if isinstance(value, float) else value
+    return hashlib.sha256(json.dumps(canonical(deciding), sort_keys=True).encode()).hexdigest()
 
 
 def _without_special_pieces(tokenizer: Tokenizer, special: Sequence[int]) -> Tokenizer:

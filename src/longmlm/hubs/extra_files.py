@@ -17,9 +17,9 @@ SENTENCE_CONFIGS = "sentence_*_config.json"  # sentence_bert_config.json; older 
 SENTENCE_FILES = (MODULES, SENTENCE_CONFIGS, "config_sentence_transformers.json")
 VOCABULARY_FILES = (
     *("vocab.*", "merges.txt", "dict.txt", "*.codes", "*.model"),
-    *("special_tokens_map.json", "added_tokens.json"),
+    "added_tokens.json",
 )
-TOKENIZER_FILES = (*VOCABULARY_FILES, "chat_template.*")
+TOKENIZER_FILES = (*VOCABULARY_FILES, "special_tokens_map.json", "chat_template.*")
 LICENCES = ("LICENSE*", "NOTICE*")
 TEMPLATES = "additional_chat_templates"
 MODULE_WEIGHTS = ("pytorch_model.bin", "model.safetensors")  # if both exist, the second is read

@@ -99,8 +99,8 @@ def check_model(name: str, revision: str | None = None, needs_weights: bool = Tr
 def config_of_model(name: str, revision: str | None = None, needs_weights: bool = True) -> SimpleNamespace | None:
     """Checks a model as `check_model` does, and returns the keys of its config.json as attributes.
 
-    Returns None if the config is damaged, has no model_type or names code: only loading shows what it means. For a
-    repository, downloads config.json.
+    Returns None if the config is damaged or names code: only loading shows what it means. For a repository, downloads
+    config.json.
     """
     path: Path | None = Path(name) / CONFIG
     if is_folder(name):
@@ -111,9 +111,11 @@ def config_of_model(name: str, revision: str | None = None, needs_weights: bool 
             target, lambda: huggingface.download_file(target, huggingface.resolve(target)[0], CONFIG)
         )
     try:
-        content = read_architecture(str(path)) if path else {}
+        content = _config_in(str(path)) if path else {}
     except ModelError:
         return None
+    if path and "auto_map" not in content:
+        _check_model_type(str(path), content)
     return SimpleNamespace(**content) if "model_type" in content and "auto_map" not in content else None
 
 
@@ -162,7 +164,21 @@ def check_has_weights(name: str, folder: Path) -> None:
 
 
 def read_architecture(config_file: str) -> dict[str, Any]:  # the keys depend on the family
-    """Returns the content of a transformers config.json; raises ModelError if it cannot be read."""
+    """Returns the content of a transformers config.json; raises ModelError if it cannot be read or names no family."""
+    content = _config_in(config_file)
+    _check_model_type(config_file, content)
+    return content
+
+
+def _check_model_type(config_file: str, content: dict[str, Any]) -> None:
+    """Raises ModelError without a model_type, for which transformers would search the name of the folder."""
+    if not isinstance(content.get("model_type"), str):
+        raise ModelError(
+            f'{config_file} has no model_type: add that of the family of its weights, such as "model_type": "bert"'
+        )
+
+
+def _config_in(config_file: str) -> dict[str, Any]:
     try:
         content = json.loads(Path(config_file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

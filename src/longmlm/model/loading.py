@@ -1,7 +1,5 @@
 """Loads a masked language model and its tokenizer from a folder or a hub, or makes a new one from a config."""
 
-import json
-import logging
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,19 +8,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import transformers.utils.logging as transformers_logging
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
-from longmlm.errors import ModelError
+from longmlm.data.pretrained import Pretrained, load_pretrained, quiet_libraries
+from longmlm.errors import ModelError, UserError
 from longmlm.hubs.models import (
+    CONFIG,
     check_has_config,
     check_has_weights,
     local_model_sha256,
@@ -94,13 +92,13 @@ def load_model(name: str, revision: str | None = None, new_head: bool = False, s
     check_unexpected(name, model, info["unexpected_keys"], has_code)
     notes += loading_notes(name, folder, config, has_code)
     initialise_new_head(model, info["missing_keys"])
-    tokenizer = load_tokenizer(name, folder)
-    check_embedding(name, model, tokenizer)
+    loaded = load_tokenizer(name, folder)
+    check_embedding(name, model, loaded.tokenizer)
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith(REBUILT_BUFFERS)]
     carried = read_carried(snapshot, unexpected, model.base_model_prefix)
     provenance = read_provenance(folder)
     use_window(model, Window.of(provenance.extension))
-    return LoadedModel(model, tokenizer, snapshot.commit, tuple(notes), provenance, carried)
+    return LoadedModel(model, loaded.tokenizer, snapshot.commit, (*notes, *loaded.notes), provenance, carried)
 
 
 def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
@@ -109,7 +107,8 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     Weights are initialised by transformers; positions start as sinusoids with the same standard deviation. Raises
     ModelError for a file that cannot be used, and for a vocabulary smaller than the tokenizer's.
     """
-    tokenizer = load_tokenizer(tokenizer_name, snapshot_of(tokenizer_name, with_weights=False).folder)
+    loaded = load_tokenizer(tokenizer_name, snapshot_of(tokenizer_name, with_weights=False).folder)
+    tokenizer = loaded.tokenizer
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     special = {name: token_id for name in names if (token_id := getattr(tokenizer, name)) is not None}
     with library_errors(f"{config_file} does not describe a model"):
@@ -124,7 +123,7 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     if has_position_table(model):
         num_positions, width = position_table_of(model).usable_rows.shape
         replace_positions(model, sinusoidal_table(num_positions, width, config.initializer_range))
-    return LoadedModel(model, tokenizer)
+    return LoadedModel(model, tokenizer, notes=loaded.notes)
 
 
 def config_in_file(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
@@ -155,26 +154,12 @@ def meta_model(name: str | None, revision: str | None = None, architecture: str 
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Suppresses progress bars and all warnings: DeepSpeed, which transformers imports to save a model, warns too."""
-    level, has_bars = logging.root.manager.disable, transformers_logging.is_progress_bar_enabled()
-    logging.disable(logging.WARNING)
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.disable(level)
-        if has_bars:
-            transformers_logging.enable_progress_bar()
-
-
-@contextmanager
 def library_errors(failure: str) -> Iterator[None]:
     """Turns any exception from the libraries into a ModelError: `failure` and the beginning of their message."""
     try:
-        with quiet_transformers():
+        with quiet_libraries():
             yield
-    except ModelError:
+    except UserError:
         raise
     except Exception as error:  # the libraries raise types of their own, and messages from empty to pages long
         reason = explained(error) or textwrap.shorten(str(error).split(". ")[0], 200) or type(error).__name__
@@ -183,8 +168,7 @@ def library_errors(failure: str) -> Iterator[None]:
 
 def load_config(name: str, folder: Path) -> tuple[Any, bool]:  # Any: each family's config has attributes of its own
     """Returns the config of the folder's stock model, and whether the folder's config names code."""
-    path = folder / "config.json"
-    has_code = path.is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8"))
+    has_code = "auto_map" in read_architecture(str(folder / CONFIG))
     needs_code = " without its code, and code in a repository is never run; take a stock checkpoint" if has_code else ""
     with library_errors(f"{name} cannot be loaded{needs_code}"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -225,15 +209,15 @@ def loading_notes(name: str, folder: Path, config: Any, has_code: bool) -> list[
     return notes
 
 
-def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str, folder: Path) -> Pretrained:
     """Returns the tokenizer in a folder; raises ModelError if there is none."""
     with library_errors(f"{name}: its tokenizer cannot be loaded"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        loaded = load_pretrained(name, folder)
     # without any files, transformers makes up a tokenizer of special tokens only
+    tokenizer = loaded.tokenizer
     if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ModelError(f"{name} has no tokenizer: put the files of its tokenizer next to its weights")
-    tokenizer.init_kwargs.pop("auto_map", None)
-    return tokenizer
+    return loaded
 
 
 def rows_needed(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -1,13 +1,14 @@
 """Save a model, its tokenizer and what it carries as a folder that transformers loads."""
 
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from longmlm.data.pretrained import quiet_libraries, save_pretrained
 from longmlm.model.carried import Carried
-from longmlm.model.loading import quiet_transformers
 from longmlm.system_errors import naming
 
 LARGEST_FILE = "50GB"
@@ -34,9 +35,9 @@ def save_model(
     for name in LOADING_ARGUMENTS:
         tokenizer.init_kwargs.pop(name, None)
     state = {**(model.state_dict() if weights is None else weights), **carried.weights}
-    with quiet_transformers(), naming(folder):
+    with quiet_libraries(), naming(folder):
         model.save_pretrained(folder, state_dict=state, max_shard_size=max_shard_size or LARGEST_FILE)
-        tokenizer.save_pretrained(folder)
+        save_pretrained(tokenizer, folder, signature(type(model).forward).parameters)
     for path, content in ((folder / name, content) for name, content in carried.files.items()):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

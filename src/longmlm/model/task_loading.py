@@ -66,17 +66,17 @@ def load_for_task(
     _check_encoder(name, model, info)
     replaced = () if keeps_head else _with_new_head(name, model, info, seed)
     check_unexpected(name, model, info["unexpected_keys"], has_code)
-    tokenizer = load_tokenizer(name, folder)
+    loaded = load_tokenizer(name, folder)
     with library_errors(f"{name} cannot be loaded"):  # some models have a word embedding of a kind of their own
-        check_embedding(name, model, tokenizer)
+        check_embedding(name, model, loaded.tokenizer)
     provenance = read_provenance(folder)
     if config.model_type == LongformerConfig.model_type:
         replaced += _with_stock_global_tokens(name, model.config, auto_class)
     else:
         use_window(model.base_model, Window.of(provenance.extension))
     use_packed_attention(model.base_model)
-    notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code), *replaced)
-    return LoadedModel(model, tokenizer, snapshot.commit, notes, provenance)
+    notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code), *loaded.notes, *replaced)
+    return LoadedModel(model, loaded.tokenizer, snapshot.commit, notes, provenance)
 
 
 def config_of_labels(labels: Sequence[str]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.evaluation import Evaluation, evaluation_in
 from longmlm.artifacts.provenance import ModelSource, Provenance
+from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ReleaseError
@@ -131,6 +132,7 @@ def exported_accuracy(
     if objective.parts.num_positions < rows.row_length:
         return None
     vocabulary = vocabulary_of_pretrained(tokenizer, str(folder))
+    check_rows_fit_model(rows, vocabulary)
     frozen = FrozenRows(rows, reported.held_out, vocabulary.maskable, vocabulary.special)
     accelerator = launch(precision)
     objective.to(accelerator.device)

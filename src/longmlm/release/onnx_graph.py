@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longmlm.data.pretrained import quiet_libraries
 from longmlm.errors import ReleaseError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import SentenceEmbedding
-from longmlm.model.loading import load_model, quiet_transformers
+from longmlm.model.loading import load_model
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 from longmlm.system_errors import explained, naming
 
@@ -81,7 +82,7 @@ def _write(model: Logits | Embeddings, num_positions: int, path: Path, int8_path
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     try:
-        with warnings.catch_warnings(action="ignore"), quiet_transformers(), naming(path):
+        with warnings.catch_warnings(action="ignore"), quiet_libraries(), naming(path):
             _program(model, num_positions).save(path, external_data=False)
             quantize_dynamic(str(path), str(int8_path), weight_type=QuantType.QUInt8, per_channel=True)
     except Exception as error:  # the exporter raises types of its own

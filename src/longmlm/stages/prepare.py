@@ -26,6 +26,8 @@ def prepare(config: PrepareConfig) -> None:
     output, vocabulary = Path(config.output), load_vocabulary(config.recipe.tokenizer)
     if note := left_out([pattern for source in config.recipe.sources for pattern in source.files]):
         print(note, flush=True)
+    for note in vocabulary.notes:
+        print(note)
     executor, existed = partial(run_slices, num_workers=config.runtime.num_workers), output.exists()
     manifest = prepare_rows(config.recipe, vocabulary, output, executor)
     page = output / PAGE_FILE
