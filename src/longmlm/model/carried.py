@@ -23,6 +23,7 @@ from longmlm.hubs.extra_files import (
 )
 from longmlm.hubs.models import HubSnapshot, weight_files
 from longmlm.model.files import load_tensors
+from longmlm.model.lengths import with_lengths
 from longmlm.settings.release import SentencePooling
 
 PARTS = {"pooler": "pooler", "seq_relationship": "NSP head", "sop_classifier": "SOP head"}
@@ -87,12 +88,14 @@ class Carried:
 
     def with_length(self, num_positions: int) -> Self:
         """Returns a copy for a sentence-transformers model that reads up to `num_positions` tokens."""
-        configs = [name for name in self.files if fnmatch(name, SENTENCE_CONFIGS)]
-        if not configs and MODULES in self.files:
+        files = {name: _with_lengths(name, content, num_positions) for name, content in self.files.items()}
+        configs = [name for name in files if fnmatch(name, SENTENCE_CONFIGS)]
+        if not configs and MODULES in files:
             configs = ["sentence_bert_config.json"]
-        before = {name: json.loads(self.files.get(name, b'{"do_lower_case": false}')) for name in configs}
-        after = {name: _json({**content, "max_seq_length": num_positions}) for name, content in before.items()}
-        return replace(self, files={**self.files, **after})
+        for name in configs:
+            settings = json.loads(files.get(name, b'{"do_lower_case": false}'))
+            files[name] = _json({**settings, "max_seq_length": num_positions})
+        return replace(self, files=files)
 
     def without_vocabulary(self) -> Self:
         """Returns a copy without the vocabulary files, which added tokens make stale; tokenizer.json is rewritten."""
@@ -116,6 +119,14 @@ class Carried:
         }
         files = {**self.files, MODULES: _json(modules), POOLING_FILE: _json(settings)}
         return replace(self, files=files).with_length(num_positions)
+
+
+def _with_lengths(name: str, content: bytes, num_positions: int) -> bytes:
+    """Returns a file of sentence-transformers with all lengths in it set; others are returned as they are."""
+    is_settings = name.endswith(".json") and ("/" in name or fnmatch(name, "*sentence_*.json"))
+    before = json.loads(content) if is_settings else None
+    after = with_lengths(before, num_positions)
+    return content if after == before else _json(after)
 
 
 def _json(content: object) -> bytes:

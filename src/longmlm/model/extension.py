@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, Provenance
+from longmlm.data.pretrained import forget_lengths
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of, parts_of
@@ -65,6 +66,7 @@ def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
     model, tokenizer = copy.deepcopy(loaded.model), copy.deepcopy(loaded.tokenizer)
     replace_positions(model, table)
     tokenizer.model_max_length = len(table)
+    forget_lengths(tokenizer)
     return replace(loaded, model=model, tokenizer=tokenizer, carried=loaded.carried.with_length(len(table)))
 
 

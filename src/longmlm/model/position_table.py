@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from longmlm.model.architecture import architecture_of
 from longmlm.model.families import check_has_position_table, non_learned_positions
+from longmlm.model.lengths import set_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def has_position_table(model: PreTrainedModel) -> bool:
 def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
     """Replaces the usable rows of the position table with `table` (positions, width); reserved rows are kept.
 
-    The buffers that are as long as the table are resized, and config.max_position_embeddings is set.
+    The buffers that are as long as the table are resized, and the config's lengths are set.
     """
     positions = position_table_of(model)
     old, embeddings = positions.rows, positions.embeddings
@@ -56,3 +57,4 @@ def replace_positions(model: PreTrainedModel, table: Tensor) -> None:
     if hasattr(embeddings, "token_type_ids"):
         embeddings.register_buffer("token_type_ids", torch.zeros_like(position_ids), persistent=False)
     model.config.max_position_embeddings = num_rows
+    set_lengths(model.config, len(table))
