@@ -203,8 +203,7 @@ def _check_pretrain(config: PretrainConfig) -> None:
         return  # a run that resumes no longer needs what it started from
     num_positions = _positions_of_start(config.start)
     if manifest and num_positions is not None:
-        name = config.start.checkpoint or str(config.start.tokenizer)
-        check_rows_fit_positions(manifest.plan.row_length, num_positions, name)
+        check_rows_fit_positions(manifest.plan.row_length, num_positions, config.start.name)
 
 
 def _positions_of_start(start: Start, made: Collection[str] = (), needs_weights: bool = True) -> int | None:

@@ -192,7 +192,7 @@ def masked_text(tokenizer: PreTrainedTokenizerBase, rows: Rows, longest: int) ->
         parts = (content[:position], content[position + 1 :])
         before, after = (str(tokenizer.decode(part)).replace(mask, "") for part in parts)
         text = f"{before} {mask}{after}"
-        if len(tokenizer(text)["input_ids"]) <= longest or len(content) < MIN_CONTENT:
+        if len(tokenizer(text, verbose=False)["input_ids"]) <= longest or len(content) < MIN_CONTENT:
             return text
         content = content[: -max(1, len(content) // 50)]
 

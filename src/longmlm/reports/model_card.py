@@ -13,6 +13,7 @@ from longmlm.artifacts.accuracy import within_error
 from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.rows import RowsManifest
+from longmlm.data.pretrained import quiet_libraries
 from longmlm.errors import (
     ArtifactError,
     ModelError,
@@ -187,7 +188,7 @@ def _card_metadata(source: ModelSource) -> dict[str, Any]:  # a card may contain
         content = model_card_of(source.name, source.revision)
     except ModelNotFoundError:
         return {}
-    with suppress(Exception):  # a malformed card names no licence; libraries raise their own types
+    with suppress(Exception), quiet_libraries():  # a malformed card names no licence; libraries raise their own types
         return ModelCard(content, ignore_metadata_errors=True).data.to_dict()
     return {}
 

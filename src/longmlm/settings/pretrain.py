@@ -34,6 +34,11 @@ class Start:
     tokenizer: str | None = None
     """Folder or hub name of the tokenizer, for an untrained model."""
 
+    @property
+    def name(self) -> str:
+        """The model's name in messages: that of the checkpoint or of the architecture."""
+        return self.checkpoint or str(self.architecture)
+
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.architecture is None):
             raise ValueError("name either a checkpoint, or an architecture with its tokenizer")
