@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -129,11 +129,7 @@ def new_folder(folder: Path, about: Mapping[str, object] | None = None) -> Itera
     """
     check_absent(folder)
     partial = partial_of(folder)
-    claim(partial)
-    descriptor = os.open(partial, os.O_RDONLY)  # the lock is on the folder itself: a lock file would be sealed with it
-    try:
-        with suppress(OSError):  # some network file systems do not lock folders
-            lock(descriptor, partial)
+    with _locked(partial):
         try:
             check_absent(folder)  # another process may have finished it meanwhile
             empty(partial)
@@ -142,8 +138,21 @@ def new_folder(folder: Path, about: Mapping[str, object] | None = None) -> Itera
         except BaseException:
             discard(partial)
             raise
-    finally:
-        os.close(descriptor)
+
+
+@contextmanager
+def _locked(partial: Path) -> Iterator[None]:
+    """Claims a temporary folder for this process in the block; raises FolderError if another process has it."""
+    while True:
+        claim(partial)
+        descriptor = os.open(partial, os.O_RDONLY)  # not a lock file, which would become a part of the folder
+        try:
+            lock(descriptor, partial)
+            if partial.exists() and os.path.samestat(os.fstat(descriptor), partial.stat()):
+                yield
+                return
+        finally:  # unless another process has completed it meanwhile
+            os.close(descriptor)
 
 
 @contextmanager
@@ -229,18 +238,18 @@ def check_replaceable(folder: Path, names: Sequence[str]) -> None:
 def replaced_folder(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     """Yields an empty folder to write into, which replaces `folder` if the block succeeds and is removed otherwise.
 
-    Raises FolderError as `check_replaceable` does.
+    Raises FolderError as `check_replaceable` does, and while another process replaces the folder.
     """
     check_replaceable(folder, names)
     folder = folder.resolve()
     partial = partial_of(folder)
-    claim(partial)
-    finish_replacement(folder)  # one that was killed
-    try:
-        empty(partial)
-        yield partial
-        for path in partial.iterdir():
-            sync(path)
-        _replace(folder, partial)
-    finally:
-        discard(partial)
+    with _locked(partial):
+        finish_replacement(folder)  # one that was killed
+        try:
+            empty(partial)
+            yield partial
+            for path in partial.iterdir():
+                sync(path)
+            _replace(folder, partial)
+        finally:
+            discard(partial)

@@ -17,6 +17,8 @@ from longmlm.temporary import LOCK
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# What flock answers on Lustre without the flock option, on some FUSE and 9p mounts, and on NFS for a folder (EBADF).
+WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 # Set by accelerate launch or MPI, which may not set WORLD_SIZE.
 LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
@@ -84,11 +86,22 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
 
 def lock(descriptor: int, folder: Path) -> None:
-    """Locks an open file for the writer of `folder`; raises FolderError if another process holds the lock."""
+    """Locks an open file for the writer of `folder`; raises FolderError if another process holds the lock.
+
+    Where the file system has no locks, one line says what is not protected, and the work goes on.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise FolderError(f"{folder} is being written by another process: wait for it, or stop it") from None
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
+        print(
+            f"note: the file system of {folder} has no file locks ({os.strerror(error.errno or 0)}): start no other "
+            "process that writes there",
+            flush=True,
+        )
 
 
 def one_ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:

@@ -14,7 +14,15 @@ from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measure
 from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, OffsetGain, read_evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import FolderError
-from longmlm.reports.evaluation import accuracy_table, check_output, explanation, finding, gains_table, write_evaluation
+from longmlm.reports.evaluation import (
+    accuracy_table,
+    check_output,
+    evaluation_folder,
+    explanation,
+    finding,
+    gains_table,
+    write_evaluation,
+)
 from longmlm.settings.held_out import HeldOut
 from longmlm.temporary import mark
 
@@ -66,11 +74,17 @@ FULL = Evaluation(
 UNTRAINED = {name: FULL.measured[name] for name in VIEW_NAMES[:3]}
 
 
+def write(evaluation: Evaluation, folder: Path) -> None:
+    """Writes an evaluation in place of an earlier one."""
+    with evaluation_folder(folder) as partial:
+        write_evaluation(evaluation, partial, MADE_BY)
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an evaluation that has everything."""
     folder = tmp_path_factory.mktemp("evaluation") / "full"
-    write_evaluation(FULL, folder, MADE_BY)
+    write(FULL, folder)
     return folder
 
 
@@ -152,9 +166,9 @@ def test_page_reports_everything_that_was_measured(written: Path) -> None:
 
 def test_page_of_a_model_that_did_not_recover_states_the_missing_points(tmp_path: Path) -> None:
     lost = replace(FULL, measured=FULL.measured | {"long_after": measured(28.75)})
-    write_evaluation(lost, tmp_path / "lost", MADE_BY)
+    write(lost, tmp_path / "lost")
     assert re.search(r"✗ Not recovered.*: .*1\.25 ± \S+ points below", words(tmp_path / "lost"))
-    write_evaluation(replace(FULL, measured=UNTRAINED), tmp_path / "untrained", MADE_BY)
+    write(replace(FULL, measured=UNTRAINED), tmp_path / "untrained")
     text = words(tmp_path / "untrained")
     assert "Not trained yet" in text
     assert "long_before at the last masked position" in text
@@ -182,7 +196,7 @@ def test_earlier_result_is_replaced(written: Path, tmp_path: Path) -> None:
     files = {"evaluation.json", "index.html"} | PICTURES
     assert {path.name for path in output.iterdir()} == files
     assert "Recovery during training" in words(output)
-    write_evaluation(replace(FULL, curve=(), examples=()).signed(), output, MADE_BY)
+    write(replace(FULL, curve=(), examples=()).signed(), output)
     assert {path.name for path in output.iterdir()} == files - {"recovery.png"}
     assert read_evaluation(output / "evaluation.json").curve == ()
     assert "Recovery during training" not in words(output)
@@ -207,7 +221,7 @@ def test_earlier_result_stays_when_writing_is_interrupted(
 
     monkeypatch.setattr("longmlm.artifacts.artifact.write", interrupted)
     with pytest.raises(stop):
-        write_evaluation(replace(FULL, num_rows=1), output, MADE_BY)
+        write(replace(FULL, num_rows=1), output)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert output.exists() == has_earlier
 
@@ -219,7 +233,7 @@ def test_earlier_result_comes_back_after_a_kill_in_mid_swap(
     check_output(tmp_path / "out")
     monkeypatch.setattr("longmlm.artifacts.artifact.write", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_evaluation(FULL, tmp_path / "out", MADE_BY)
+        write(FULL, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert read_evaluation(tmp_path / "out" / "evaluation.json") == FULL
 
@@ -227,7 +241,7 @@ def test_earlier_result_comes_back_after_a_kill_in_mid_swap(
 def test_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FolderError, match=r"notes\.txt"):
-        write_evaluation(FULL, tmp_path, MADE_BY)
+        write(FULL, tmp_path)
     with pytest.raises(FolderError, match=r"notes\.txt is a file"):
         check_output(tmp_path / "notes.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

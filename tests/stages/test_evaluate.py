@@ -17,6 +17,7 @@ from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.batches.collate import MlmBatch
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.mlm import MlmObjective, MlmOutput
+from longmlm.reports.evaluation import evaluation_folder
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.stages.evaluate import evaluate
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, tiny_folder
@@ -56,6 +57,18 @@ def test_all_five_measures_are_taken_on_all_held_out_rows(world: World, evaluati
         after=str(world.trained),
         after_sha256=weights_sha256(world.trained),
     )
+
+
+def test_a_second_evaluation_into_one_folder_is_refused_before_a_model_is_loaded(
+    world: World, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longmlm.stages.evaluate.load_models", lambda *_: pytest.fail("a model is loaded"))
+    with evaluation_folder(tmp_path / "out") as first:
+        code, _, warned = run_here(EvaluateConfig, evaluate, settings(world, tmp_path / "out"))
+        (first / "evaluation.json").write_text("{}", encoding="utf-8")
+    assert code == 2
+    assert f"{first} is being written by another process" in warned
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["evaluation.json"]
 
 
 def test_table_is_printed_and_page_named(world: World, tmp_path: Path, run_here: Run) -> None:

@@ -1,6 +1,7 @@
 """The report of an evaluation: tables, charts and a page, written with evaluation.json into one folder."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -42,17 +43,21 @@ def check_output(folder: Path) -> None:
     check_replaceable(folder, FILES)
 
 
-def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None:
-    """Writes evaluation.json, the pictures and the page; an earlier result stays until this one is complete.
+def evaluation_folder(folder: Path) -> AbstractContextManager[Path]:
+    """Returns a context with an empty folder to write an evaluation into, which then takes the place of an earlier one.
 
-    `made_by` is the command with its settings.
+    Raises FolderError as `check_output` does, and while another process evaluates into the same folder.
     """
-    with replaced_folder(folder, FILES) as partial:
-        write_png(_blocks_chart(evaluation), partial / BLOCKS_PICTURE)
-        if evaluation.curve:
-            write_png(_recovery_chart(evaluation), partial / RECOVERY_PICTURE)
-        write_page(evaluation_page(evaluation, made_by), partial / PAGE_FILE)
-        artifact.write(partial / Evaluation.FILE, evaluation)
+    return replaced_folder(folder, FILES)
+
+
+def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None:
+    """Writes evaluation.json, the pictures and the page into a folder; `made_by` is the command with its settings."""
+    write_png(_blocks_chart(evaluation), folder / BLOCKS_PICTURE)
+    if evaluation.curve:
+        write_png(_recovery_chart(evaluation), folder / RECOVERY_PICTURE)
+    write_page(evaluation_page(evaluation, made_by), folder / PAGE_FILE)
+    artifact.write(folder / Evaluation.FILE, evaluation)
 
 
 def evaluation_page(evaluation: Evaluation, made_by: str) -> str:

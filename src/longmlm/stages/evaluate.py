@@ -1,16 +1,19 @@
 """The evaluate stage: base model and long model, before and after training, on the same held-out rows."""
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from longmlm.artifacts.evaluation import EvaluationSources
+from accelerate import Accelerator
+
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
 from longmlm.config import present
 from longmlm.data.rows import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.hubs.models import weights_sha256
-from longmlm.reports.evaluation import accuracy_table, check_output, write_evaluation
+from longmlm.reports.evaluation import accuracy_table, check_output, evaluation_folder, write_evaluation
 from longmlm.reports.pages import PAGE_FILE, made_with
 from longmlm.reports.tables import text_table
 from longmlm.runtime.collectives import broadcast_from_main, local_main_first
@@ -24,9 +27,20 @@ def evaluate(config: EvaluateConfig) -> None:
     """Measures the models under the same frozen masks, writes the results and prints their table."""
     output = Path(config.output)
     check_output(output)
+    accelerator = launch(resolved_precision(config.recipe.precision))
+    with ExitStack() as stack:  # the folder is locked before the models are loaded
+        folder = broadcast_from_main(accelerator, lambda: stack.enter_context(evaluation_folder(output)))
+        evaluation = measured(config, accelerator)
+        if accelerator.is_main_process:
+            write_evaluation(evaluation, folder, made_with("evaluate", present(asdict(config))))
+    if accelerator.is_main_process:
+        print(text_table(accuracy_table(evaluation)), f"page: {output / PAGE_FILE}", sep="\n")
+
+
+def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
+    """Returns the evaluation of the models that the settings name."""
     curve = evaluations_of(Path(config.run)) if config.run else ()
     precision = resolved_precision(config.recipe.precision)
-    accelerator = launch(precision)
     (base, *names), after_sha256 = broadcast_from_main(accelerator, lambda: evaluated_models(config))
     rows_name = broadcast_from_main(accelerator, lambda: pin_rows(config.rows))
     local_main_first(accelerator, lambda: folder_of_rows(rows_name, ["held_out"]))
@@ -46,10 +60,7 @@ def evaluate(config: EvaluateConfig) -> None:
     )
     vocabulary, held_out = vocabulary_of_pretrained(models[0].tokenizer, config.base), config.recipe.held_out
     frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, config.runtime.rows_per_batch)
-    evaluation = compare(models, frozen, sources, curve, precision, accelerator)
-    if accelerator.is_main_process:
-        write_evaluation(evaluation, output, made_with("evaluate", present(asdict(config))))
-        print(text_table(accuracy_table(evaluation)), f"page: {output / PAGE_FILE}", sep="\n")
+    return compare(models, frozen, sources, curve, precision, accelerator)
 
 
 def evaluated_models(config: EvaluateConfig) -> tuple[list[str], str | None]:
