@@ -131,7 +131,7 @@ def test_the_number_of_steps_may_change_while_the_rate_is_constant(settings, tra
 
 
 def test_old_checkpoints_are_removed_and_the_best_is_kept(settings, train, monkeypatch):
-    accuracies = iter([10.0, 90.0, 20.0, 30.0, 40.0, 50.0, 60.0])
+    accuracies = iter([10.0, 90.0, 20.0, 90.0, 40.0, 50.0, 60.0])  # of two equal ones, the first is the best
     real = RunEvaluation.measure
 
     def scripted(*arguments):
@@ -142,6 +142,7 @@ def test_old_checkpoints_are_removed_and_the_best_is_kept(settings, train, monke
     run = train(with_runtime(settings, evaluate_every_steps=2, save_every_steps=2))
     assert sorted(folder.name[-2:] for folder in (run / "checkpoints").iterdir()) == ["02", "10", "12"]
     assert best_checkpoint(run) == checkpoint_folder(run, 2)
+    assert read_state(newest_verified(run).folder).state.best_at_step == 2
 
 
 def test_pruning_never_removes_the_checkpoint_just_saved_for_damaged_ones_after_it(settings, train):

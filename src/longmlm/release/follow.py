@@ -24,7 +24,7 @@ def follow(run: Path, allow_unrecovered: bool, publish_step: Callable[[Path], No
     published, reported = None, set[Path]()
     while True:
         was_finished = is_finished(run)
-        best = max(evaluated_checkpoints(run), default=(0.0, None))[1]
+        best = next(iter(evaluated_checkpoints(run)), None)
         for folder in unreadable_checkpoints(run) - reported:
             reported.add(folder)
             print(f"{step_label(folder)} is skipped: its state.json cannot be read", file=sys.stderr, flush=True)

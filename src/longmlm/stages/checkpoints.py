@@ -45,8 +45,7 @@ def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
         raise CheckpointError(f"{run} has no checkpoints: name the folder that the pretrain stage wrote")
     damage = {folder: damage_of(folder) for folder in folders} if is_verified else {}
     folders = [folder for folder in folders if folder.is_dir()]  # a run that trains may have pruned some
-    intact = (pair for pair in evaluated_checkpoints(run) if not damage.get(pair[1]))
-    best = max(intact, default=(0.0, None))[1]
+    best = next((folder for folder in evaluated_checkpoints(run) if not damage.get(folder)), None)
     lines = []
     for folder in folders:
         status = "damaged" if damage.get(folder) else "intact" if is_verified else ""

@@ -11,7 +11,7 @@ run/
 """
 
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -140,30 +140,30 @@ def read_state(folder: Path) -> CheckpointState:
     return saved
 
 
-def evaluated_checkpoints(run: Path) -> Iterator[tuple[float, Path]]:
-    """Yields held-out accuracy and folder of each checkpoint of a trained model that was saved at an evaluated step.
+def evaluated_checkpoints(run: Path) -> list[Path]:
+    """Returns the checkpoints of a trained model that were saved at an evaluated step, the most accurate first.
 
-    One before the first step, which a stop signal may leave, and one whose state cannot be read are left out.
+    Of equal accuracies, the earlier comes first, as in `best_at_step`. One before the first step, which a stop signal
+    may leave, and one whose state cannot be read are left out.
     """
+    accuracies = {}
     for folder in list_checkpoints(run):
-        try:
+        with suppress(ArtifactError, OSError):
             state = read_state(folder).state
-        except (ArtifactError, OSError):
-            continue
-        if state.step and state.accuracy_here is not None:
-            yield state.accuracy_here, folder
+            if state.step and state.accuracy_here is not None:
+                accuracies[folder] = state.accuracy_here
+    return sorted(accuracies, key=lambda folder: -accuracies[folder])
 
 
 def best_checkpoint(run: Path) -> Path:
-    """Returns the intact checkpoint with the highest held-out accuracy, the newest where none was evaluated.
+    """Returns the intact checkpoint with the highest held-out accuracy; the newest where none was evaluated.
 
     Raises CheckpointError for a run without an intact one.
     """
     newest = newest_verified(run).folder
     if newest is None:
         raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
-    evaluated = (folder for _, folder in sorted(evaluated_checkpoints(run), reverse=True))
-    return next((folder for folder in evaluated if folder == newest or not damage_of(folder)), newest)
+    return next((folder for folder in evaluated_checkpoints(run) if folder == newest or not damage_of(folder)), newest)
 
 
 def model_or_best_checkpoint(name: str) -> str:
@@ -184,7 +184,7 @@ def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
     Later ones were skipped as damaged on resume: they do not count, and are replaced when training reaches their step.
     """
     reached = [folder for folder in list_checkpoints(run) if folder <= saved]
-    best = max((pair for pair in evaluated_checkpoints(run) if pair[1] <= saved), default=(0.0, None))[1]
+    best = next((folder for folder in evaluated_checkpoints(run) if folder <= saved), None)
     removed = [folder for folder in reached[:-num_kept] if folder != best]
     for folder in removed:
         doomed = partial_of(folder)
