@@ -169,7 +169,7 @@ def _toml(path: Path) -> Table:
     except OSError as error:
         reason = error.strerror if path.suffix else "nor a pipeline of that name: longmlm pipelines lists them"
         raise ConfigError(f"{path}: no such TOML file ({reason})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 

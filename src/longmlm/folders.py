@@ -72,6 +72,14 @@ def write_text(path: Path, text: str) -> None:
         sync(partial)
 
 
+def parse_json(text: str | bytes) -> Any:  # any JSON value
+    """Returns a JSON value; raises ValueError for what is not JSON, or nested too deep to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Writes `content` as JSON, as write_text does."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -180,7 +188,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # `files`, and whatever else
         raise FolderError(f"{folder} is a file, not a folder" if folder.exists() else f"{folder}: no such folder")
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FolderError(
             f"{folder} has no {MANIFEST}: it was not written completely, or is something else: name another"

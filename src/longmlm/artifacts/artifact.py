@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from longmlm.errors import ArtifactError
-from longmlm.folders import write_json
+from longmlm.folders import parse_json, write_json
 
 ROOT = Path(__file__).parents[3]
 Json = dict[str, Any]  # a JSON object that was not validated yet, or is about to be written
@@ -83,7 +83,7 @@ Kind = TypeVar("Kind", bound=Artifact)
 
 def dump(artifact: Artifact) -> Json:
     """Returns the artifact as a JSON object; JSON has no NaN and no infinity, which become null."""
-    return json.loads(_adapter(type(artifact)).dump_json(artifact))
+    return parse_json(_adapter(type(artifact)).dump_json(artifact))
 
 
 def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
@@ -94,7 +94,7 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
     import pydantic
 
     try:
-        content = json.dumps(kind.upgraded(json.loads(text)), allow_nan=False)
+        content = json.dumps(kind.upgraded(parse_json(text)), allow_nan=False)
         return _adapter(kind).validate_json(content, strict=True)
     except pydantic.ValidationError as error:
         problem = error.errors(include_url=False)[0]

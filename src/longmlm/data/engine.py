@@ -1,6 +1,5 @@
 """Preparation of rows: a plan of all that they depend on, slices packed by an executor, and the sealed folder."""
 
-import json
 import operator
 import shutil
 import time
@@ -30,7 +29,7 @@ from longmlm.data.size import token_bytes
 from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, UserError, counted
-from longmlm.folders import sha256_of
+from longmlm.folders import parse_json, sha256_of
 from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
@@ -170,7 +169,7 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
 def _mark_rows_of_earlier_versions(folder: Path) -> None:
     """Marks unfinished rows whose version did not: their plan shows what they are."""
     with suppress(OSError, ValueError):
-        plan = json.loads((folder / WorkPlan.FILE).read_text(encoding="utf-8"))
+        plan = parse_json((folder / WorkPlan.FILE).read_text(encoding="utf-8"))
         is_plan = isinstance(plan, dict) and ("tokenizer_fingerprint" in plan or {"plan", "files"} <= plan.keys())
         if is_plan and not folder.is_symlink():
             mark(folder)

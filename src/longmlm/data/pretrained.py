@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from longmlm.data.guessed_options import guessed_options
 from longmlm.data.tokenizer_parts import contradicted_option, differing_parts, use_parts
 from longmlm.errors import DataError
+from longmlm.folders import parse_json
 from longmlm.hubs.models import CONFIG, read_architecture
 
 TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
@@ -86,7 +87,7 @@ def save_pretrained(pretrained: Any, folder: Path, inputs: Collection[str]) -> N
     if content["tokenizer_class"] == "TokenizersBackend":
         content["tokenizer_class"] = GENERIC_CLASS
         pre_tokenizer = pretrained.backend_tokenizer.pre_tokenizer
-        if pre_tokenizer and json.loads(pre_tokenizer.__getstate__()).get("add_prefix_space"):
+        if pre_tokenizer and parse_json(pre_tokenizer.__getstate__()).get("add_prefix_space"):
             content["add_prefix_space"] = True  # which transformers 4 sets in the pre-tokenizer
     if isinstance(content.get("extra_special_tokens"), list):
         content["additional_special_tokens"] = content.pop("extra_special_tokens")
@@ -194,4 +195,4 @@ def _content(token: Any) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -4,12 +4,12 @@ A sentence-transformers model names the folders of its modules, such as 1_Poolin
 vocab.txt, special_tokens_map.json or additional_chat_templates/tool.jinja next to its tokenizer.json.
 """
 
-import json
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from longmlm.errors import ModelError
+from longmlm.folders import parse_json
 from longmlm.ownership import leads_out
 
 MODULES = "modules.json"
@@ -21,6 +21,7 @@ VOCABULARY_FILES = (
 )
 TOKENIZER_FILES = (*VOCABULARY_FILES, "special_tokens_map.json", "chat_template.*")
 LICENCES = ("LICENSE*", "NOTICE*")
+READ_ENDINGS = (".json", ".txt", ".model", ".codes", ".jinja", ".safetensors", ".bin")
 TEMPLATES = "additional_chat_templates"
 MODULE_WEIGHTS = ("pytorch_model.bin", "model.safetensors")  # if both exist, the second is read
 MODULE_FILES = ("*.json", "*.txt", *MODULE_WEIGHTS)
@@ -39,7 +40,7 @@ def module_folders(folder: Path) -> tuple[str, ...] | None:
     if not path.is_file():
         return ()
     try:
-        modules = [(str(module["path"]), str(module["type"])) for module in json.loads(path.read_text("utf-8"))]
+        modules = [(str(module["path"]), str(module["type"])) for module in parse_json(path.read_text("utf-8"))]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is damaged: it does not list a path and a type for each module") from error
     names = tuple(name for name, _ in modules if name)
@@ -49,21 +50,30 @@ def module_folders(folder: Path) -> tuple[str, ...] | None:
 
 
 def check_links(folder: Path) -> None:
-    """Raises ModelError if a file of the model that may be read is outside its folder.
+    """Raises ModelError if a file of the model that may be read is outside its folder, or no regular file.
 
     What is read may be published: a link, or a path in tokenizer_config.json, could name any file of the user.
     """
+    _check_regular(folder)
     _check_inside(folder, [path for path in folder.iterdir() if not path.is_dir()])
     for part in (folder / name for name in (*(module_folders(folder) or ()), TEMPLATES)):
         _check_inside(folder, [part])
         _check_inside(folder, part.iterdir() if part.is_dir() else ())
     try:
-        content = json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
+        content = parse_json((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return  # whoever reads it says what is wrong with it
     for key in VOCABULARY_KEYS if isinstance(content, dict) else ():
         if isinstance(content.get(key), str):
             raise ModelError(f"{folder / TOKENIZER_CONFIG} names a file as its {key}: do not use this model")
+
+
+def _check_regular(folder: Path) -> None:
+    """Raises ModelError if a folder, a pipe or a link to nothing has the name of a file that is read."""
+    for path in folder.iterdir():
+        if path.name.endswith(READ_ENDINGS) and not path.is_file():
+            kind = "a folder" if path.is_dir() else "a pipe or a device" if path.exists() else "a link to nothing"
+            raise ModelError(f"{path} is {kind}, not a file: put the file in its place, or remove it")
 
 
 def _check_inside(folder: Path, paths: Iterable[Path]) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from huggingface_hub.constants import REPOCARD_NAME
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
 from longmlm.errors import ModelError, ModelNotFoundError
-from longmlm.folders import sha256_of
+from longmlm.folders import parse_json, sha256_of
 from longmlm.hubs import huggingface
 from longmlm.hubs.extra_files import LICENCES, check_links, extra_files, files_below, module_folders
 from longmlm.settings.pipeline import BUNDLED, PACKAGE
@@ -180,7 +179,7 @@ def _check_model_type(config_file: str, content: dict[str, Any]) -> None:
 
 def _config_in(config_file: str) -> dict[str, Any]:
     try:
-        content = json.loads(Path(config_file).read_text(encoding="utf-8"))
+        content = parse_json(Path(config_file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
         raise ModelError(f"{config_file} does not describe a model: {reason}") from error

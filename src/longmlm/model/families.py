@@ -13,6 +13,7 @@ Family = Literal[LearnedFamily, OtherFamily]
 ReleasedFamily = Literal["longformer"]  # which longmlm writes and measures, but neither extends nor trains further
 LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
 FAMILIES: tuple[Family, ...] = get_args(Family)
+COUNTED_FROM_PADDING = ("roberta", "xlm-roberta", "camembert")  # positions start after the padding token's id
 GATED = ("modernbert", "nomic_bert", "eurobert")  # families with a gated feed-forward layer, of two input matrices
 NUM_LAYERS = ("num_hidden_layers", "n_layers")
 
@@ -63,13 +64,10 @@ def num_usable_positions(config: Any) -> int | None:
     It equals `num_positions` of `parts_of(model)`, which reads the reserved positions from the loaded model.
     """
     num_rows, padding_idx = getattr(config, "max_position_embeddings", None), -1
-    match cast(Family, config.model_type):
-        case "roberta" | "xlm-roberta" | "camembert":
-            padding_idx = getattr(config, "pad_token_id", None)
-        case "mpnet":
-            padding_idx = 1  # fixed in transformers' MPNet, whatever the config says
-        case _:
-            pass
+    if config.model_type in COUNTED_FROM_PADDING:
+        padding_idx = getattr(config, "pad_token_id", None)
+    elif config.model_type == "mpnet":
+        padding_idx = 1  # fixed in transformers' MPNet, whatever the config says
     return num_rows - padding_idx - 1 if isinstance(num_rows, int) and isinstance(padding_idx, int) else None
 
 

@@ -1,6 +1,5 @@
 """Checks the files of a model's folder before a library reads them: each is intact and inside the folder."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from longmlm.errors import ModelError
-from longmlm.folders import MANIFEST, sha256_of
+from longmlm.folders import MANIFEST, parse_json, sha256_of
 from longmlm.hubs.extra_files import MODULES, extra_files, files_below, module_folders
 from longmlm.hubs.models import weight_files, weight_paths
 from longmlm.system_errors import system_error
@@ -122,7 +121,7 @@ def _check_index(index: Path, weights: list[str]) -> None:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{path} is damaged: it is not JSON") from error
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -29,7 +30,7 @@ from longmlm.hubs.models import (
     weight_paths,
 )
 from longmlm.model.carried import Carried, read_carried
-from longmlm.model.families import check_architecture
+from longmlm.model.families import COUNTED_FROM_PADDING, check_architecture
 from longmlm.model.files import check_model_files, stored_weights
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
 from longmlm.model.positions import sinusoidal_table
@@ -45,6 +46,14 @@ from longmlm.model.weights import (
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.system_errors import explained
+
+CALL_OPTIONS = {  # keys of config.json for whoever calls the model, with the values that transformers sets
+    "chunk_size_feed_forward": 0,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "return_dict": True,
+    "torchscript": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +171,9 @@ def library_errors(failure: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # the libraries raise types of their own, and messages from empty to pages long
-        reason = explained(error) or textwrap.shorten(str(error).split(". ")[0], 200) or type(error).__name__
+        words = textwrap.shorten(str(error).split(". ")[0], 200)
+        kind = "" if " " in words else f"{type(error).__name__} "  # as in KeyError 'swish'
+        reason = explained(error) or f"{kind}{words}".strip()
         raise ModelError(f"{failure}: {reason}") from error
 
 
@@ -174,7 +185,19 @@ def load_config(name: str, folder: Path) -> tuple[Any, bool]:  # Any: each famil
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if has_code:
         delattr(config, "auto_map")
+    if config.model_type in COUNTED_FROM_PADDING and not isinstance(config.pad_token_id, int):
+        raise ModelError(
+            f"{name}: config.json has no pad_token_id, from which the positions of a {config.model_type} model are "
+            "counted: set it to the id of the tokenizer's padding token"
+        )
+    for key in _call_options(config):
+        setattr(config, key, CALL_OPTIONS[key])
     return config, has_code
+
+
+def _call_options(config: Any) -> list[str]:
+    """Returns the CALL_OPTIONS that are not as transformers sets them."""
+    return [key for key, stock in CALL_OPTIONS.items() if getattr(config, key, stock) != stock]
 
 
 def load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
@@ -184,9 +207,11 @@ def load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple
     renames are listed in the info if they have another shape, and initialised: the caller refuses them.
     """
     stored = stored_weights(folder)
+    failure = f"{name}: its config.json describes no model that transformers can make"
+    with library_errors(failure), torch.device("meta"):
+        described = auto_class.from_config(config)
+    check_stored(name, stored, described)
     with library_errors(f"{name} cannot be loaded"):
-        with torch.device("meta"):
-            check_stored(name, stored, auto_class.from_config(config))
         model, info = auto_class.from_pretrained(
             folder,
             config=config,
@@ -206,6 +231,11 @@ def loading_notes(name: str, folder: Path, config: Any, has_code: bool) -> list[
         notes.append(f"{name} has code of its own, which was not run: loaded as a stock {config.model_type} model")
     if not any(path.suffix == ".safetensors" for path in weight_paths(folder)):
         notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
+    if unused := _call_options(SimpleNamespace(**read_architecture(str(folder / CONFIG)))):
+        notes.append(
+            f"{name}: {', '.join(unused)} in its config.json change what a call returns or how much memory it takes, "
+            "not what the model predicts: the long model does not have them"
+        )
     return notes
 
 

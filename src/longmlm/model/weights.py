@@ -98,6 +98,12 @@ def check_missing(
         return []
     encoder_weights = {id(weight) for weight in model.base_model.parameters()}
     head = {key for key, weight in model.named_parameters() if id(weight) not in encoder_weights}
+    decoders = {key for key in head if key.endswith("decoder.weight")}
+    if {*missing} == decoders and model.config.tie_word_embeddings is False:
+        raise ModelError(
+            f'{name}: {missing[0]} is missing, and config.json says "tie_word_embeddings": false: set it to true if '
+            "the decoder is the word embedding, or take an intact checkpoint"
+        )
     if not head <= {*missing}:
         if new_head:
             return [f"{name} has only a part of its MLM head: {', '.join(missing)} untrained"]

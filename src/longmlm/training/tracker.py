@@ -24,7 +24,7 @@ from longmlm.artifacts.artifact import dump
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, parse_line
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
-from longmlm.folders import write_json
+from longmlm.folders import parse_json, write_json
 from longmlm.hubs.errors import USER_IN_ADDRESS, redact
 from longmlm.processes import ignore_stop_signals
 from longmlm.progress import message
@@ -216,7 +216,7 @@ class TensorBoardRun:
 def _run_id(run: Path) -> str:
     """Returns the id that a run keeps in its folder across resumes."""
     with suppress(OSError, ValueError, KeyError):
-        return json.loads((run / IDENTITY).read_text(encoding="utf-8"))["id"]
+        return parse_json((run / IDENTITY).read_text(encoding="utf-8"))["id"]
     new = secrets.token_hex(4)
     write_json(run / IDENTITY, {"id": new})
     return new
