@@ -13,6 +13,7 @@ from longmlm.cli import COMMANDS, CPU_DEFAULTS, main
 from longmlm.config import parse, user_errors
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from tests.support.launched import launch_as_second_of_two
 from tests.support.prepare_settings import PREPARE, written
 
 
@@ -112,8 +113,15 @@ def test_error_that_the_user_can_fix_is_one_line_and_exit_code_two(base: str, mo
     code, output, errors = longmlm(monkeypatch, capsys, *arguments)
     assert (code, output, errors.count("\n")) == (2, "", 1)
     assert errors.startswith("error: recipe: row_length must be")
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    launch_as_second_of_two(monkeypatch)
     assert longmlm(monkeypatch, capsys, *arguments) == (2, "", "")
+
+
+def test_an_error_is_printed_although_a_launchers_variable_is_left_over(base: str, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    code, output, errors = longmlm(monkeypatch, capsys, "prepare", base, "--recipe.row-length", "2")
+    assert (code, output) == (2, "")
+    assert errors.startswith("error: recipe: row_length must be")
 
 
 def run(stage) -> None:

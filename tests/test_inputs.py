@@ -21,6 +21,7 @@ from longmlm.settings.plan import PlanConfig
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from longmlm.settings.tables import merged
 from longmlm.training.run_folder import checkpoint_folder
+from tests.support.launched import launch_as_second_of_two
 from tests.support.rows import FILES, manifest_of
 from tests.support.tiny import tiny_extension
 
@@ -81,14 +82,13 @@ def test_what_a_stage_makes_need_not_exist_however_its_path_is_written(
     check_inputs(resolved_pipeline(base))
 
 
-@pytest.mark.parametrize(("rank", "is_checked"), [(None, True), ("0", True), ("1", False)])
+@pytest.mark.parametrize(("is_second", "is_checked"), [(False, True), (True, False)])
 def test_one_process_of_a_machine_checks(
-    pretrain: PretrainConfig, monkeypatch: pytest.MonkeyPatch, rank: str | None, is_checked: bool
+    pretrain: PretrainConfig, monkeypatch: pytest.MonkeyPatch, is_second: bool, is_checked: bool
 ) -> None:
     checked = []
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    if rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", rank)
+    if is_second:
+        launch_as_second_of_two(monkeypatch)
     monkeypatch.setattr(cli, "parse", lambda *_: pretrain)
     monkeypatch.setattr(cli, "run", lambda *_: None)
     monkeypatch.setattr(inputs, "check_inputs", checked.append)
@@ -108,7 +108,7 @@ def test_a_folder_without_config_or_weights_has_the_same_error_in_the_check_and_
             load_model(str(tmp_path / "gone"))
         assert str(early.value) == str(late.value)
         assert missing in str(late.value)
-        (tmp_path / "gone" / missing).write_text("{}")
+        (tmp_path / "gone" / missing).write_text('{"model_type": "bert"}')
     check_inputs(pretrain)
 
 

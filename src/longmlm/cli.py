@@ -21,7 +21,7 @@ from longmlm.config import parse, user_errors
 from longmlm.errors import ConfigError
 from longmlm.escaping import printable_output
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
-from longmlm.processes import hide_gpus
+from longmlm.processes import hide_gpus, prints_errors
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
@@ -97,7 +97,7 @@ def main(stage: str | None = None) -> None:
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
         with printable_output(), naming(written_by(config)):
-            if command != "compare" and os.environ.get("LOCAL_RANK", "0") == "0":  # compare checks its trials
+            if command != "compare" and prints_errors():  # compare checks its trials
                 from longmlm.inputs import check_inputs  # not needed for --help
 
                 check_inputs(config)
@@ -148,7 +148,7 @@ def _exit_on_closed_pipe() -> Iterator[None]:
 
 def written_by(config: Any) -> Path:
     """Returns the folder that a command writes to."""
-    return Path(getattr(config, "output", None) or config.run)
+    return Path(getattr(config, "output", None) or getattr(config, "run", None) or ".")
 
 
 def _start(stage: Callable[[Config], None], config: Config) -> None:

@@ -16,6 +16,7 @@ import tomli_w
 from longmlm.errors import ConfigError, UserError
 from longmlm.escaping import single_line
 from longmlm.options import given_options, sections
+from longmlm.processes import prints_errors
 from longmlm.settings.agreement import disagreements
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
@@ -56,8 +57,8 @@ def user_errors() -> Iterator[None]:
 
 
 def fail(message: str) -> None:
-    """Prints one line to standard error, on local rank 0 only, and exits with code 2."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    """Prints one line to standard error, in the first process of a machine only, and exits with code 2."""
+    if prints_errors():
         print(f"error: {single_line(message)}", file=sys.stderr)
     sys.exit(2)
 

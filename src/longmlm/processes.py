@@ -20,6 +20,8 @@ Result = TypeVar("Result")
 # What flock answers on Lustre without the flock option, on some FUSE and 9p mounts, and on NFS for a folder (EBADF).
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 # Set by accelerate launch or MPI, which may not set WORLD_SIZE.
+LAUNCHED = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun and DeepSpeed set them all
+DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
 LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -40,10 +42,43 @@ def ignore_stop_signals(_worker: int = 0) -> None:
 
 
 def num_started_processes() -> int | None:
-    """Returns how many processes the launcher started; None if only Accelerate can tell."""
+    """Returns how many processes the launcher started; None if only Accelerate can tell.
+
+    Raises TrainingError as `check_launched` does.
+    """
+    check_launched()
     if "WORLD_SIZE" in os.environ:
         return int(os.environ["WORLD_SIZE"])
     return None if os.environ.keys() & set(LAUNCHER_VARIABLES) else 1
+
+
+def check_launched() -> None:
+    """Raises TrainingError if the environment has some of a launcher's variables but not all, or ones that disagree."""
+    if problem := _launch_problem():
+        raise TrainingError(f"{problem}: start the processes with accelerate launch, or unset it")
+
+
+def prints_errors() -> bool:
+    """Returns whether this process prints what all processes of its machine would: it is the first, or the only one."""
+    return os.environ.get("LOCAL_RANK", "0") in ("0", "-1") or _launch_problem() is not None
+
+
+def _launch_problem() -> str | None:
+    """Returns what shows that no launcher, such as torchrun, set the variables that it sets; None if all is well."""
+    given = {name: os.environ[name] for name in LAUNCHED if name in os.environ}
+    for name in (name for name in given if name != "MASTER_ADDR"):
+        if not given[name].isdecimal() and (name, given[name]) != ("LOCAL_RANK", "-1"):
+            return f"{name} = {given[name]!r} in the environment is no number"
+    local_rank, world_size = given.get("LOCAL_RANK", "-1"), given.get("WORLD_SIZE", "1")
+    if local_rank != "-1" and (missing := [name for name in LAUNCHED if name not in given]):
+        return f"LOCAL_RANK is set in the environment, but {missing[0]} is not"
+    for name in ("RANK", "LOCAL_RANK"):
+        if local_rank != "-1" and int(given[name]) >= int(world_size):
+            return f"{name} = {given[name]} in the environment, but WORLD_SIZE is {world_size}"
+    is_launched = local_rank != "-1" or os.environ.keys() & set(LAUNCHER_VARIABLES[1:])
+    if os.environ.get(DEEPSPEED, "").lower() == "true" and not is_launched:
+        return f"{DEEPSPEED} is set in the environment, but no launcher started this process"
+    return None
 
 
 def check_num_processes(started: int, required: int | None) -> None:

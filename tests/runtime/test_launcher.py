@@ -9,8 +9,11 @@ from accelerate.commands.config import config_args
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.errors import TrainingError
+from longmlm.processes import LAUNCHER_VARIABLES, check_launched, prints_errors
 from longmlm.runtime import launcher
+from longmlm.runtime.launch import launch
 from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
+from tests.support.launched import SECOND_OF_TWO
 from tests.support.training import ROOT
 
 SHIPPED = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
@@ -243,3 +246,40 @@ def test_without_access_to_the_launcher_no_threads_are_the_users(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(launcher.psutil, "Process", lambda _: SimpleNamespace(environ=denied))
     assert exported_threads() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, None),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, None),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE = 'two' .* is no number"),
+        ({"RANK": ""}, "RANK = '' .* is no number"),
+        ({"LOCAL_RANK": "-2"}, "LOCAL_RANK = '-2' .* is no number"),
+        ({"MASTER_PORT": "ssh"}, "MASTER_PORT = 'ssh' .* is no number"),
+        ({"RANK": "2"}, "RANK = 2 .* WORLD_SIZE is 2"),
+        ({"LOCAL_RANK": "5"}, "LOCAL_RANK = 5 .* WORLD_SIZE is 2"),
+        *(({name: None}, f"LOCAL_RANK is set .*{name} is not") for name in SECOND_OF_TWO if name != "LOCAL_RANK"),
+        ({"LOCAL_RANK": None, "WORLD_SIZE": "1"}, None),  # a leftover that changes nothing
+        ({"LOCAL_RANK": "-1", "WORLD_SIZE": "1"}, None),  # what some schedulers set for no launch at all
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "LOCAL_RANK": None}, "ACCELERATE_USE_DEEPSPEED is set"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, None),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "LOCAL_RANK": None, "OMPI_COMM_WORLD_SIZE": "2"}, None),
+    ],
+)
+def test_variables_that_no_launcher_set_so_are_refused_and_silence_nothing(monkeypatch, changes, problem):
+    for name in LAUNCHER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (SECOND_OF_TWO | changes).items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    if problem is None:
+        check_launched()
+        assert prints_errors() == (os.environ.get("LOCAL_RANK") != "1")
+    else:
+        assert prints_errors()
+        for check in (check_launched, launch):
+            with pytest.raises(TrainingError, match=problem):
+                check()

@@ -22,6 +22,7 @@ from longmlm.runtime.signals import (
     stop_on_signal,
 )
 from longmlm.settings.prepare import PrepareConfig
+from tests.support.launched import launch_as_second_of_two
 
 NOT_CHECKED = ("compare", "checks")  # it checks each trial
 FUNCTIONS = {"run": "run_pipeline"}
@@ -222,7 +223,7 @@ def test_a_child_does_not_name_the_signal_that_its_parent_passes_on(ends, monkey
 
 
 def test_only_one_process_of_a_machine_says_so(ends, monkeypatch, capfd) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    launch_as_second_of_two(monkeypatch)
     exit_at_once()
     receive(signal.SIGTERM)
     assert (ends, capfd.readouterr().err) == ([143], "")

@@ -18,7 +18,7 @@ from torch.distributed import DistError, TCPStore
 from transformers.integrations import unset_hf_deepspeed_config
 
 from longmlm.errors import TrainingError
-from longmlm.processes import check_num_processes, end_with_parent
+from longmlm.processes import check_launched, check_num_processes, end_with_parent
 from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
 from longmlm.settings.pipeline import LAUNCHES
 from longmlm.settings.pretrain import ComputePrecision
@@ -41,6 +41,7 @@ def launch(
     Raises TrainingError when the launch sets what a run in this precision would not follow, when the processes are not
     connected, when the launcher started fewer than requested, or when there are not `num_processes`.
     """
+    check_launched()
     check_launch_settings(precision)
     is_cpu = not torch.cuda.is_available()
     _join_new_store()

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
+from longmlm.processes import prints_errors
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CHILD_VARIABLE = "LONGMLM_CHILD"  # set in child processes: their parent passes every stop signal on as SIGTERM
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
@@ -54,11 +56,11 @@ def _report_stop(number: int) -> None:
 
 
 def report(text: str) -> None:
-    """Writes a line of printable text to standard error, in place of a progress bar, on local rank 0 only.
+    """Writes a line of printable text to standard error, in place of a progress bar, in the first process of a machine.
 
     It bypasses Python's buffers, which a signal may have interrupted.
     """
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if prints_errors():
         before = "\r\x1b[K" if os.isatty(STDERR) else ""
         with suppress(OSError):
             os.write(STDERR, f"{before}{text}\n".encode())
