@@ -2,21 +2,19 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
 
 from longmlm.artifacts.accuracy import Accuracy, Measured
-from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord, read_provenance
+from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.rows import RowsManifest, SourceFile, SourceRecord
-from longmlm.data.rows import open_rows
 from longmlm.reports.card_code import Address, CardCode, LoadingCode
 from longmlm.reports.model_card import CardFacts, Licence, Training, model_card
 from longmlm.settings.release import ReleaseCard
-from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS
 
 CARD = ReleaseCard(
     title="Tiny: a model, 40 long",
@@ -28,21 +26,6 @@ CARD = ReleaseCard(
 HUB = ModelSource(name="somebody/roberta", revision="c0ffee")
 NOT_RECOVERED = "**Not recovered"
 HERE, ON_HUB, ON_MODELSCOPE = Address("tiny-40"), Address("owner/tiny", "hf", "v1"), Address("owner/tiny", "ms")
-
-
-@pytest.fixture
-def provenance(world: World) -> Provenance:
-    return read_provenance(world.trained)
-
-
-@pytest.fixture
-def rows(world: World) -> RowsManifest:
-    return open_rows(world.rows, "held_out").manifest
-
-
-@pytest.fixture
-def measured(evaluation_folder: Path) -> Evaluation:
-    return read_evaluation(evaluation_folder / "evaluation.json")
 
 
 def with_base(provenance: Provenance, base: ModelSource) -> Provenance:
@@ -240,24 +223,13 @@ def test_checkpoint_below_its_base_model_is_marked(provenance: Provenance, rows:
 @pytest.mark.parametrize(
     ("base_cut", "exported", "expected"),
     [
-        (
-            40.0,
-            None,
-            r"\*\*Not recovered: .*; its accuracy is \d+\.\d\d ± \S+ points below that of the base model\.\*\*",
-        ),
+        (40.0, None, r"\*\*Not recovered: .*; its accuracy is \d+\.\d\d ± \S+ points below that .*\.\*\*"),
         (1.0, None, r"^Recovered: .* is \d+\.\d\d ± \S+ points above that of the base model on rows cut"),
         (1.0, 0.9, r"\*\*Not recovered, within the error: .*; its accuracy is 0\.10 ± \S+ points below"),
         (1.0, 1.2, r"^Recovered, within the error: .* is 0\.20 ± \S+ points above"),
     ],
 )
-def test_the_card_states_the_difference_with_its_error(
-    base_cut: float,
-    exported: float | None,
-    expected: str,
-    provenance: Provenance,
-    measured: Evaluation,
-    rows: RowsManifest,
-) -> None:
+def test_the_difference_is_stated_with_its_error(base_cut, exported, expected, provenance, measured, rows) -> None:
     base = measured.measured["base_cut"]
     base = replace(base, whole=replace(base.whole, accuracy=base_cut))
     changed = replace(measured, measured={**measured.measured, "base_cut": base})
