@@ -1,16 +1,14 @@
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from longmlm.artifacts.accuracy import Accuracy, Measured
-from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
+from longmlm.artifacts.accuracy import Difference
 from longmlm.artifacts.run import TrainState
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.training import loop
+from longmlm.training.loop import accuracy_reached
 from longmlm.training.optimizer import is_constant, learning_rate, new_optimizer
 
 RECIPE = PretrainRecipe(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
@@ -89,20 +87,17 @@ def test_the_first_recovery_stays_on_record():
     assert (later.recovered_at_step, later.cursor, later.accuracy_here) == (2, 12, 60.0)
 
 
-def test_the_accuracy_reached_is_stated_with_its_difference_from_the_base_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "_prepare_folder", lambda *_: None)
-    monkeypatch.setattr(loop, "evaluate", lambda _task, _run, state, _stop: state)
-    base = Accuracy(41.0, 0.3, 3.0, 100)
-    task = SimpleNamespace(evaluation=SimpleNamespace(baseline=lambda _: base))
-    state = loop.start(task, SimpleNamespace(folder=tmp_path), None).after_evaluation(40.5)
-    whole = Measured(Accuracy(40.5, 0.4, 3.0, 100), ())
-    line = EvaluationMetrics(
-        step=0, tokens=0, held_out=whole, base_cut=state.base_cut, base_cut_error=state.base_cut_error
-    )
-    MetricsFile(tmp_path).append(line)
-    run = SimpleNamespace(folder=tmp_path, accelerator=SimpleNamespace(num_processes=1))
-    reached, base_model = "held-out accuracy 40.50 % at step 0", "the base model's 41.00 %"
-    expected = f"{reached}, 0.50 ± 0.50 points below {base_model}: not yet recovered, within the error"
-    assert loop.write_summary(run, state) == expected
-    MetricsFile(tmp_path).append(replace(line, base_cut_error=None))  # of an early version
-    assert loop.write_summary(run, state) == f"{reached}; {base_model}: not yet recovered"
+@pytest.mark.parametrize(
+    ("gain", "expected"),
+    [
+        (
+            Difference(-0.5, 0.5),
+            ", 0.50 ± 0.50 points below the base model's 41.00 %: not yet recovered, within the error",
+        ),
+        (Difference(-0.5, 0.1), ", 0.50 ± 0.10 points below the base model's 41.00 %: not yet recovered"),
+        (None, "; the base model's 41.00 %: not yet recovered"),  # metrics of an early version
+    ],
+)
+def test_the_accuracy_reached_is_stated_with_its_difference_from_the_base_model(gain, expected):
+    state = TrainState(base_cut=41.0).after_evaluation(40.5)
+    assert accuracy_reached(state, gain) == f"held-out accuracy 40.50 % at step 0{expected}"

@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import within_error
+from longmlm.artifacts.accuracy import Difference, within_error
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.errors import ArtifactError, TrainingError
@@ -202,12 +202,18 @@ def write_summary(run: Run, state: TrainState) -> str:
         path.touch()  # a follower takes a run for finished when its summary is newer than its metrics
     else:
         artifact.write(path, _summary(run, state))
+    evaluations = MetricsFile(run.folder).evaluations()
+    return accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
+
+
+def accuracy_reached(state: TrainState, gain: Difference | None) -> str:
+    """Returns in one line the latest accuracy, its `gain` over the base model's, and whether that was reached."""
     if state.accuracy is None:
         return "held-out accuracy has not been measured yet"
     reached = f"held-out accuracy {state.accuracy:.2f} % at step {state.evaluated_at_step}"
     if state.base_cut is None:
         return reached
-    base, gain = f"the base model's {state.base_cut:.2f} %", MetricsFile(run.folder).evaluations()[-1].recovery
+    base = f"the base model's {state.base_cut:.2f} %"
     when = "not yet recovered" if state.recovered_at_step is None else f"recovered at step {state.recovered_at_step}"
     return f"{reached}{f', {gain.compared_with(base)}' if gain else f'; {base}'}: {when}{within_error(gain)}"
 
