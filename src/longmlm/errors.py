@@ -2,8 +2,9 @@
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, such as "1 row" and "2,000 rows"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """Returns a number with its noun, such as "1 row", "2,000 rows" and "2 classes"."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 class UserError(Exception):

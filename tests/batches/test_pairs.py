@@ -33,7 +33,7 @@ def test_positive_pairs_are_those_above_the_middle(scores: tuple[float, ...], po
 
 @pytest.mark.parametrize("scores", [(0, 0, 0), (0, 5, 1), (3, 3, 3)])
 def test_too_few_positive_pairs(scores: tuple[float, ...]):
-    with pytest.raises(DataError, match="of 3 training pairs have a score above"):
+    with pytest.raises(DataError, match="of 3 training pairs with a score above"):
         positive_pairs(pairs_with(*scores))
 
 

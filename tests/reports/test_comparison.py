@@ -158,6 +158,23 @@ def test_a_search_within_a_budget_lists_arms_with_their_values(comparison: Compa
     assert len(trials_table(search).lines) == 7
 
 
+@pytest.mark.parametrize(
+    ("lengths", "names"),
+    [
+        ((32, 32), ["0–31", "32–63"]),
+        ((40, 40), ["0–39", "40–63"]),
+        ((None, None), ["block 1", "block 2"]),  # early versions
+        ((32, 40), ["block 1", "block 2"]),
+    ],
+)
+def test_blocks_are_named_by_their_positions_as_in_an_evaluation(comparison: Comparison, lengths, names) -> None:
+    sides = [trial("plain", 1, 2, 5, 7), trial("better", 1, 5, 8, 8)]
+    trials = tuple(replace(one, base_positions=length) for one, length in zip(sides, lengths, strict=True))
+    comparison = replace(comparison, trials=trials)
+    assert blocks_table(comparison).header == ["arm", *names]
+    assert [*blocks_chart(comparison).ticks] == names
+
+
 def test_blocks_without_a_token_have_no_number(comparison: Comparison) -> None:
     assert blocks_table(comparison).lines[0] == ["better", "26.0 → 40.0", "– → –"]
 

@@ -96,7 +96,7 @@ def test_pairs_without_a_high_score_cannot_be_tuned_on(similarity: DownstreamTri
     high = next(line for line in lines if '"label": 5' in line)
     kept = [line.replace('"label": 2', '"label": 1') for line in low]
     Path(file).write_text("\n".join([*kept, high]), encoding="utf-8")
-    with pytest.raises(DataError, match="training pairs have a score above 2.5, but tuning needs at least 2"):
+    with pytest.raises(DataError, match="with a score above 2.5: tuning needs at least 2"):
         run(replace(similarity, seed=seed_with(similarity, "p1")))
 
 

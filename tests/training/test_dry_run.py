@@ -82,7 +82,7 @@ def test_a_finished_run_is_reported_as_finished(settings, train, capsys):
     with_fresh_process_state()
     pretrain(replace(settings, dry_run=True))
     with_fresh_process_state()
-    assert "is finished: 12 of 12 steps are made" in capsys.readouterr().out
+    assert "is finished: 12 of 12 steps" in capsys.readouterr().out
 
 
 def test_absent_rows_are_refused_as_in_the_run(settings, dry_run, tmp_path):

@@ -152,6 +152,12 @@ def bin_starts(base_positions: int, row_length: int) -> tuple[int, ...]:
     return tuple(start for start in starts if start < row_length)
 
 
+def block_names(base_positions: int, row_length: int) -> list[str]:
+    """Returns the first and last position of each block of a row, such as "0–127"."""
+    starts = range(0, row_length, base_positions)
+    return [f"{start}–{min(start + base_positions, row_length) - 1}" for start in starts]
+
+
 def upgraded_example(content: Json) -> Json:
     """Returns a FilledMask's content from before format 1, which called its position `place`."""
     return {"position" if key == "place" else key: value for key, value in content.items()}

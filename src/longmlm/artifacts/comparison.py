@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from longmlm.artifacts.accuracy import Difference, paired_difference
+from longmlm.artifacts.accuracy import Difference, block_names, paired_difference
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.trials import FailedTrial, Trial, accuracy_of, labels_of
 
@@ -169,6 +169,16 @@ class Comparison(Artifact):
     def baseline_arm(self) -> Arm | None:
         """Returns the baseline, with a budget with the values that served it best; None if it has no finished trial."""
         return next((arm for arm in self.arms() if arm.name == self.baseline), None)
+
+    def block_names(self) -> list[str]:
+        """Returns the positions of each block; its number where the length of a block is not known or not the same."""
+        trials = [trial for arm in self.arms() for trial in arm.trials]
+        names = [f"block {number + 1}" for number in range(max(len(trial.before.blocks) for trial in trials))]
+        match {trial.base_positions for trial in trials}:
+            case lengths if len(lengths) == 1 and (length := lengths.pop()) is not None:
+                positions = block_names(length, self.row_length)
+                return positions if len(positions) == len(names) else names
+        return names
 
     def label_of(self, arm: Arm) -> str:
         """Returns an arm's name; with a budget, where arms of one name are ranked, also the values that differ."""

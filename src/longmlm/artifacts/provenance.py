@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
-from longmlm.errors import ArtifactError
+from longmlm.errors import ArtifactError, counted
 from longmlm.settings.agreement import is_same_path
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
 from longmlm.settings.held_out import HeldOut
@@ -92,7 +92,7 @@ class Extension(Stretched):
         """The window in words; None for full attention."""
         if self.attention_window is None:
             return None
-        return f"{self.attention_window} tokens on each side, {self.num_global_tokens} global"
+        return f"{counted(self.attention_window, 'token')} on each side, {self.num_global_tokens} global"
 
     @property
     def description(self) -> str:

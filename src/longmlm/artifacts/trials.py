@@ -23,7 +23,8 @@ class Trial:
     """One run: its arm, the values tried for searched settings, and its evaluations, the first before training.
 
     `measured` is what the evaluate stage found; empty if the trial ended with pretrain. `seconds` is the time of all
-    its stages over all attempts, start-up included, without packing rows.
+    its stages over all attempts, start-up included, without packing rows. `base_positions` are those of a block; None
+    in early versions.
     """
 
     arm: str
@@ -31,6 +32,7 @@ class Trial:
     values: dict[str, Any] = field(default_factory=dict)
     curve: tuple[EvaluationMetrics, ...]
     rows_sha256: str = ""
+    base_positions: int | None = None
     held_out: HeldOut = field(default_factory=HeldOut)
     tokens_per_second: float | None = None
     training_seconds: float = 0.0
@@ -92,7 +94,7 @@ class TrialRecord(Artifact):
 
     `stages` has a hash of each stage's settings, as far as the result depends on them; the other hashes are those of
     the rows and of a base model in a folder, empty where they are not known. `attempt_started` is the time at which the
-    attempt that is not over yet began, in seconds since 1970.
+    attempt that is not over yet began, in seconds since 1970. `base_positions` are those of a trial.
     """
 
     FILE: ClassVar[str] = "record.json"
@@ -103,6 +105,7 @@ class TrialRecord(Artifact):
     seconds: float = 0.0
     attempt_started: float | None = None
     is_finished: bool = False
+    base_positions: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

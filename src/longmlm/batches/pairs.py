@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from longmlm.batches.examples import Example
-from longmlm.errors import DataError
+from longmlm.errors import DataError, counted
 
 
 def positive_pairs(examples: Sequence[Example]) -> tuple[Example, ...]:
@@ -29,7 +29,7 @@ def positive_pairs(examples: Sequence[Example]) -> tuple[Example, ...]:
             pairs.append(replace(example, target=target))
     if len(pairs) < 2:  # noqa: PLR2004 - each is the other's negative
         raise DataError(
-            f"{len(pairs)} of {len(examples)} training pairs have a score above {middle:g}, but tuning needs at least "
-            "2: add similar pairs, or set frozen = true, which trains nothing"
+            f"{len(pairs)} of {counted(len(examples), 'training pair')} with a score above {middle:g}: tuning needs at "
+            "least 2; add similar pairs, or set frozen = true, which trains nothing"
         )
     return tuple(pairs)

@@ -18,7 +18,7 @@ from longmlm.batches.masking import mask_row
 from longmlm.batches.sampling import global_batch, micro_batches, share_of_rank
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import Maskable, Vocabulary
-from longmlm.errors import DataError, TrainingError
+from longmlm.errors import DataError, TrainingError, counted
 from longmlm.settings.masking import Masking
 
 
@@ -48,8 +48,8 @@ def rows_per_step(batch_tokens: int, row_length: int, mean_fill: float, num_proc
     num_rows = round(batch_tokens / (row_length * mean_fill))
     if num_rows < num_processes:
         raise TrainingError(
-            f"batch_tokens = {batch_tokens} gives {num_rows} rows of {row_length} for {num_processes} processes: "
-            f"set it to at least {num_processes * row_length}"
+            f"batch_tokens = {batch_tokens} gives {counted(num_rows, 'row')} of {row_length} for {num_processes} "
+            f"processes: set it to at least {num_processes * row_length}"
         )
     return num_rows
 

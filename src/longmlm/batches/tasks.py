@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from longmlm.batches.collate import InputBatch, joined_rows
 from longmlm.batches.examples import IGNORED, Example
 from longmlm.batches.sampling import global_batch, micro_batches, micro_batches_of_tokens
-from longmlm.errors import TrainingError
+from longmlm.errors import TrainingError, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class TaskBatches(Dataset[tuple[TaskBatch, ...]]):
     @property
     def description(self) -> str:
         """How many documents there are, and how many tokens are read of them."""
-        return f"{len(self.examples):,} documents, {sum(map(len, self.examples)):,} tokens"
+        return f"{counted(len(self.examples), 'document')}, {counted(sum(map(len, self.examples)), 'token')}"
 
     @property
     def steps_per_epoch(self) -> int:

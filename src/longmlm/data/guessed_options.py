@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from longmlm.errors import DataError
+from longmlm.errors import DataError, counted
 
 CLEAR_SHARE = 0.05  # of all pieces or of single letters: a few words may have been added to a vocabulary by hand
 WORD_START = re.compile("^(##|▁)")
@@ -44,7 +44,9 @@ def guessed_options(name: str, pretrained: Any, stated: Mapping[str, Any]) -> tu
             continue
         normalizer = pretrained.backend_tokenizer.normalizer
         lost = [piece for piece in pieces if is_changed(piece) and normalizer.normalize_str(piece) != piece]
-        what = f"{len(lost):,} of the {len(pieces):,} tokens in its vocabulary, such as {lost[-1]}," if lost else ""
+        what = (
+            f"{len(lost):,} of {counted(len(pieces), 'token')} in its vocabulary, such as {lost[-1]}," if lost else ""
+        )
         if lost and _is_clear(lost, pieces):
             options[option] = value
             notes.append(
@@ -90,8 +92,9 @@ def _check_chinese(name: str, pretrained: Any, stated: Mapping[str, Any], pieces
     option = "tokenize_chinese_chars"
     words = [piece for piece in pieces if len(piece) > 1 and CHINESE.search(piece)]
     if option in pretrained.init_kwargs and stated.get(option) is None and len(words) >= CLEAR_SHARE * len(pieces) > 0:
+        number = counted(len(words), "word")
         raise DataError(
-            f"{name}: its vocabulary has {len(words):,} words of several Chinese characters, such as {words[-1]}, and "
+            f"{name}: its vocabulary has {number} of several Chinese characters, such as {words[-1]}, and "
             f"no file says how texts are split into words: put its tokenizer.json next to it, or state {option} in its "
             "tokenizer_config.json"
         )

@@ -16,7 +16,7 @@ from longmlm.data.labelled_records import (
     labelled_records,
 )
 from longmlm.data.texts import BAD_ENCODING, Unreadable
-from longmlm.errors import DataError
+from longmlm.errors import DataError, counted
 from longmlm.hubs.datasets import commit_of
 from longmlm.settings.downstream import LabelledData, LabelledTask
 
@@ -171,16 +171,16 @@ def _check_targets(task: LabelledTask, records: Sequence[LabelledRecord], aside:
     """Raises DataError if nothing can be learnt from the training documents."""
     trained = [record for record in records if record.is_trained]
     if not trained:
-        raise DataError(f"none of {len(records)} documents is a training document{_summary(aside)}")
+        raise DataError(f"none of {counted(len(records), 'document')} is a training document{_summary(aside)}")
     documents, first = [record.document for record in trained], place_in_words(trained[0].origin)
     counts = Counter(label for document in documents for label in document.all_labels)
-    about = f"{len(documents)} training documents, the first at {first}"
+    about = f"{counted(len(documents), 'training document')}, the first at {first}"
     match task.kind:
         case "classification":
             is_single_label = not any(record.has_list for record in records)
             are_single = len(counts) > len(documents) and max(counts.values()) == 1
             if are_single or (is_single_label and len(counts) == len(documents) > 1):
-                problem = f"{len(counts)} classes in {about}: no class has examples; check label_field"
+                problem = f"{counted(len(counts), 'class')} in {about}: no class has examples; check label_field"
             elif not counts or (len(counts) == 1 and counts.total() == len(documents)):
                 only = f"{' and '.join(map(repr, counts))} is the only class of" if counts else "no label occurs in"
                 problem = f"{only} {about}; check label_field, or add documents of another class"

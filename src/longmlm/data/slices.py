@@ -30,7 +30,7 @@ from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
 from longmlm.data.rows import Row, Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
-from longmlm.errors import ArtifactError, DataError
+from longmlm.errors import ArtifactError, DataError, counted
 from longmlm.folders import seal
 from longmlm.processes import one_ahead
 from longmlm.settings.prepare import PrepareRecipe
@@ -254,7 +254,7 @@ def seal_slices(job: SliceJob, plan: RowsPlan, output: Path, packed: Sequence[in
     for split in SPLITS:
         if not counts[split].rows:
             raise DataError(
-                f"none of the {counts[split].documents:,} documents of the {split} split has a token with "
+                f"none of {counted(counts[split].documents, 'document')} of the {split} split has a token with "
                 f"{plan.tokenizer}: check that the tokenizer is for the text's language"
             )
     num_tokens = sum(slices[number].of(split).tokens for number in packed for split in SPLITS)

@@ -5,7 +5,7 @@
 
 from typing import Any, Literal, assert_never, cast, get_args
 
-from longmlm.errors import ModelError
+from longmlm.errors import ModelError, counted
 
 LearnedFamily = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
 OtherFamily = Literal["modernbert", "deberta", "deberta-v2", "mpnet", "roformer", "nomic_bert", "eurobert"]
@@ -54,7 +54,7 @@ def check_has_position_table(config: Any, num_positions: int, name: str) -> None
     if reason := non_learned_positions(config):
         raise ModelError(
             f"{name} is a {config.model_type} model, which cannot be extended: it has {reason}; pretrain it at its own "
-            f"length, {num_positions} tokens"
+            f"length, {counted(num_positions, 'token')}"
         )
 
 

@@ -19,7 +19,7 @@ from transformers import (
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.data.pretrained import Pretrained, load_pretrained, quiet_libraries
-from longmlm.errors import ModelError, UserError
+from longmlm.errors import ModelError, UserError, counted
 from longmlm.hubs.models import (
     CONFIG,
     check_has_config,
@@ -259,6 +259,6 @@ def check_embedding(name: str, model: PreTrainedModel, tokenizer: PreTrainedToke
     """Raises ModelError if a token id is beyond the word embedding."""
     if (needed := rows_needed(tokenizer)) > (num_rows := cast(Any, model.get_input_embeddings()).num_embeddings):
         raise ModelError(
-            f"{name}: its tokenizer has token id {needed - 1}, its word embedding {num_rows} rows: take the tokenizer "
-            f"of these weights, or call resize_token_embeddings({needed}) on the model and save it"
+            f"{name}: its tokenizer has token id {needed - 1}, its word embedding {counted(num_rows, 'row')}: take the "
+            f"tokenizer of these weights, or call resize_token_embeddings({needed}) on the model and save it"
         )

@@ -18,7 +18,7 @@ from transformers import AddedToken, AutoModelForMaskedLM, PreTrainedModel, PreT
 
 from longmlm.artifacts.provenance import AddedTokens, ModelSource
 from longmlm.data.vocabulary import term_lines
-from longmlm.errors import ModelError
+from longmlm.errors import ModelError, counted
 from longmlm.folders import sha256_of
 from longmlm.model.architecture import architecture_of, unused_bias
 from longmlm.model.loading import LoadedModel
@@ -55,7 +55,7 @@ def read_terms(path: str, tokenizer: PreTrainedTokenizerBase, base: ModelSource)
     trial.add_tokens(list(candidates.values()))
     tokens = tuple(token for normalized, token in candidates.items() if _is_decoded(token, normalized, trial))
     if not tokens:
-        raise ModelError(f"add_tokens: {path} has no term that needs a new token ({len(terms)} terms were read)")
+        raise ModelError(f"add_tokens: {path} has no term that needs a new token ({counted(len(terms), 'term')} read)")
     skipped = len(terms) - len(tokens)
     record = AddedTokens(base=base, file_sha256=sha256_of(Path(path)), num_added=len(tokens), num_skipped=skipped)
     return Terms(tokens, record)

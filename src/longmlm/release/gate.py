@@ -13,7 +13,7 @@ from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.errors import ReleaseError
+from longmlm.errors import ReleaseError, counted
 from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure
 from longmlm.hubs.models import local_model_sha256
@@ -169,9 +169,9 @@ def reported_accuracy(evaluation: Evaluation | None, provenance: Provenance, row
 
 def check_same_accuracy(measured: Accuracy, reported: ReportedAccuracy, is_rounded: bool) -> None:
     """Raises ReleaseError when different tokens are selected, or more predictions differ than rounding explains."""
-    if reported.num_selected not in (None, measured.num_selected):
+    if reported.num_selected is not None and reported.num_selected != measured.num_selected:
         raise ReleaseError(
-            f"{reported.file} counts {reported.num_selected:,} selected tokens, but these rows have "
+            f"{reported.file} counts {counted(reported.num_selected, 'selected token')}, but these rows have "
             f"{measured.num_selected:,} under the same masks: evaluate the model on these rows"
         )
     accuracy = math.nan if measured.accuracy is None else measured.accuracy
@@ -179,7 +179,7 @@ def check_same_accuracy(measured: Accuracy, reported: ReportedAccuracy, is_round
     explained = most_flips(measured.num_selected, is_rounded)
     if not differing <= explained:
         raise ReleaseError(
-            f"the exported model reaches {accuracy:.2f} % on {measured.num_selected:,} held-out tokens, "
+            f"the exported model reaches {accuracy:.2f} % on {counted(measured.num_selected, 'held-out token')}, "
             f"{reported.file} reports {reported.accuracy:.2f} %: {differing:,.0f} predictions differ, but rounding "
             f"explains at most {explained:,.0f}: export again, or evaluate the model again"
         )

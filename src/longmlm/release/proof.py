@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from longmlm.batches.collate import collate
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.errors import ReleaseError
+from longmlm.errors import ReleaseError, counted
 from longmlm.evaluation.frozen import FrozenRows, cut
 from longmlm.hubs.errors import SECRET_VARIABLE
 from longmlm.model.architecture import architecture_of
@@ -66,7 +66,7 @@ class OnnxProof:
         """What was verified, in two lines."""
         change = 100 * (self.int8_gained - self.int8_lost) / max(1, self.int8_selected)
         files = f"logits differ by at most {self.logits_difference:.1e}, vectors by {self.encoder_difference:.1e}"
-        accuracy = f"accuracy on {self.int8_selected:,} masked tokens changes by {change:+.2f} points"
+        accuracy = f"accuracy on {counted(self.int8_selected, 'masked token')} changes by {change:+.2f} points"
         similarity = f"cosine similarity of token vectors {self.int8_similarity:.4f}"
         return [f"ONNX files with onnxruntime: {files}", f"ONNX files in int8: {accuracy}, {similarity}"]
 
@@ -84,10 +84,8 @@ class OnnxProof:
         ]
         chance = INT8_DEVIATIONS * math.sqrt(self.int8_lost + self.int8_gained)
         if self.int8_lost - self.int8_gained > INT8_LOSS * self.int8_selected + chance:
-            gained = f"and gains only {self.int8_gained:,}"
-            problems.append(
-                f"{MLM_INT8} loses {self.int8_lost:,} correct predictions on {self.int8_selected:,} tokens {gained}"
-            )
+            lost, gained = counted(self.int8_lost, "correct prediction"), f"gains only {self.int8_gained:,}"
+            problems.append(f"{MLM_INT8} loses {lost} on {counted(self.int8_selected, 'token')} and {gained}")
         if not self.int8_similarity >= INT8_SIMILARITY:
             problems.append(f"the cosine similarity of token vectors of {ENCODER_INT8} is {self.int8_similarity:.4f}")
         return problems
@@ -123,7 +121,7 @@ class Proof:
         ]
         if self.onnx:
             lines += self.onnx.summary
-        return [*lines, f"fill-mask on a text of {self.text_tokens} tokens predicts {self.answer.strip()!r}"]
+        return [*lines, f"fill-mask on a text of {counted(self.text_tokens, 'token')} predicts {self.answer.strip()!r}"]
 
 
 def prove(

@@ -134,14 +134,14 @@ def arms_table(comparison: Comparison) -> Table:
 
 def blocks_table(comparison: Comparison) -> Table:
     """Returns a line per arm with the accuracy of each block before and after training."""
-    num_blocks = max(len(trial.before.blocks) for arm in comparison.arms() for trial in arm.trials)
+    names = comparison.block_names()
     lines = []
     for arm in comparison.arms():
         before = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
         after = zip(*(_blocks(trial.after) for trial in arm.trials), strict=True)
         cells = [f"{_percent(_mean(a))} → {_percent(_mean(b))}" for a, b in zip(before, after, strict=True)]
-        lines.append([comparison.label_of(arm), *cells, *["–"] * (num_blocks - len(cells))])
-    return Table(["arm", *(f"block {number}" for number in range(1, num_blocks + 1))], lines)
+        lines.append([comparison.label_of(arm), *cells, *["–"] * (len(names) - len(cells))])
+    return Table(["arm", *names], lines)
 
 
 def context_table(comparison: Comparison) -> Table:
@@ -191,8 +191,8 @@ def blocks_chart(comparison: Comparison) -> Chart:
         means = [0.0 if math.isnan(mean := _mean(column)) else mean for column in columns]
         grey: Colour = "faint" if colour == "ink" else colour  # a bar in the colour of text glares on a dark page
         series.append(Series(comparison.label_of(arm), grey, [*map(float, range(len(means)))], means))
-    ticks = [f"block {number + 1}" for number in range(max(len(one.values) for one in series))]
-    return Chart("Accuracy before training", ("block of positions", "masked-token accuracy (%)"), series, "bars", ticks)
+    titles = ("positions in the row (tokens)", "masked-token accuracy (%)")
+    return Chart("Accuracy before training", titles, series, "bars", comparison.block_names())
 
 
 def _drawn(comparison: Comparison) -> list[tuple[Arm, Colour]]:

@@ -219,7 +219,7 @@ def _lead(comparison: DownstreamComparison) -> str:
     noun = task.noun
     differ = not task.num_folds and 0 < per_seed < num_documents
     drawn = f" Each seed draws other test {noun}s, {per_seed:,} of these." if differ else ""
-    folds = f", cross-validation with {task.num_folds} folds" if task.num_folds else ""
+    folds = f", cross-validation with {counted(task.num_folds, 'fold')}" if task.num_folds else ""
     untested = f" Not tested: {_untested(comparison)}." if task.num_untested else ""
     tested_with = f"{counted(num_documents, f'test {noun}')}{folds}, {counted(num_seeds, 'seed')}"
     return f"{_capital(task.kind)} of {tested_with}.{drawn}{untested}"

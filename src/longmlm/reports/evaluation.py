@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, within_error
+from longmlm.artifacts.accuracy import Accuracy, block_names, within_error
 from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, ViewName
+from longmlm.errors import counted
 from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, public_path, write_page
@@ -88,8 +89,9 @@ def evaluation_page(evaluation: Evaluation, made_by: str) -> str:
     if evaluation.curve:
         sections.append(Section("Recovery during training", _recovery_text(evaluation), _recovery_chart(evaluation)))
     if evaluation.examples:
+        rows = counted(len(evaluation.examples), "row")
         text = (
-            f"Predictions of {evaluation.latest_view} at the last masked position of {len(evaluation.examples)} rows, "
+            f"Predictions of {evaluation.latest_view} at the last masked position of {rows}, "
             "spread evenly over the held-out split, not hand-picked. The model read the whole row, in which other "
             "tokens were masked too; the highlighted word is the original."
         )
@@ -114,7 +116,7 @@ def accuracy_table(evaluation: Evaluation) -> Table:
     """Returns a line for whole rows and one per block, with a column per view: percent with standard errors."""
     names = _views(evaluation)
     lines = [["whole row", *(_percent(evaluation.measured[name].whole) for name in names)]]
-    for number, positions in enumerate(_block_names(evaluation)):
+    for number, positions in enumerate(block_names(evaluation.base_positions, evaluation.row_length)):
         lines.append([positions, *(_percent(evaluation.measured[name].blocks[number]) for name in names)])
     return Table(["accuracy in %", *names], lines)
 
@@ -154,14 +156,9 @@ def _views(evaluation: Evaluation) -> list[ViewName]:
     return [name for name in VIEW_NAMES if name in evaluation.measured]
 
 
-def _block_names(evaluation: Evaluation) -> list[str]:
-    starts = range(0, evaluation.row_length, evaluation.base_positions)
-    return [f"{start}–{min(start + evaluation.base_positions, evaluation.row_length) - 1}" for start in starts]
-
-
 def _caption(evaluation: Evaluation) -> str:
     num_selected = evaluation.measured[evaluation.latest_view].whole.num_selected
-    return f"Masked-token accuracy on {num_selected:,} selected tokens, in percent, ± one standard error."
+    return f"Masked-token accuracy on {counted(num_selected, 'selected token')}, in percent, ± one standard error."
 
 
 def _percent(accuracy: Accuracy) -> str:
@@ -183,8 +180,8 @@ def _head(evaluation: Evaluation) -> Head:
     lengths = f"from {evaluation.base_positions:,} to {evaluation.row_length:,} positions"
     return Head(
         f"{base}: {f'{evaluation.row_length:,} tokens' if _is_at_own_length(evaluation) else lengths}",
-        f"Masked-token accuracy on {evaluation.num_rows:,} held-out rows of {evaluation.row_length:,} tokens, each "
-        "under one mask, which is the same for every model.",
+        f"Masked-token accuracy on {counted(evaluation.num_rows, 'held-out row')} of {evaluation.row_length:,} tokens, "
+        "each under one mask, which is the same for every model.",
         finding(evaluation),
         evaluation.is_recovered,
         tiles,
@@ -227,7 +224,7 @@ def _curve(name: str, colour: Colour, points: Sequence[tuple[float, Accuracy]]) 
 
 
 def _blocks_chart(evaluation: Evaluation) -> Chart:
-    names = _block_names(evaluation)
+    names = block_names(evaluation.base_positions, evaluation.row_length)
     series = _series(evaluation, "blocks", [float(number) for number in range(len(names))])
     titles = ("positions in the row (tokens)", "accuracy (%)")
     return Chart("Accuracy by block of positions", titles, series, "points", names)
@@ -253,7 +250,7 @@ def _recovery_chart(evaluation: Evaluation) -> Chart:
 def _recovery_text(evaluation: Evaluation) -> str:
     last, recovered = evaluation.curve[-1], ""
     if last.recovered_at_step is not None:
-        tokens = f", after {last.recovered_at_tokens:,} tokens" if last.recovered_at_tokens is not None else ""
+        tokens = f", after {counted(last.recovered_at_tokens, 'token')}" if last.recovered_at_tokens is not None else ""
         recovered = f" The long model reached the base model's accuracy at step {last.recovered_at_step:,}{tokens}."
     return (
         "Accuracy of the long model on whole held-out rows during training; the shaded area shows two standard errors. "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import log2
 
 from longmlm.artifacts.rows import SPLITS, PackingReport, RowsManifest, SourceRecord, Split
+from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series
 from longmlm.reports.pages import Head, Section, Tile, page
 from longmlm.reports.tables import Table, text_table
@@ -78,8 +79,8 @@ def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
         Tile("records set aside", f"{sum(report.set_aside.values()):,}"),
     ]
     lead = (
-        f"{train.rows:,} training rows and {held_out.rows:,} held-out rows, from different documents: "
-        f"{held_out.documents:,} of {total['documents']:,} are held out; {requested} were requested."
+        f"{counted(train.rows, 'training row')} and {counted(held_out.rows, 'held-out row')}, from different "
+        f"documents: {held_out.documents:,} of {total['documents']:,} are held out; {requested} were requested."
     )
     text = f"{SENTENCES} {PACKING[plan.packing]} {FILL}"
     sections = [Section("What the rows are made of", text, packing_table(report)), *_charts(report, plan.row_length)]
@@ -96,7 +97,7 @@ def packing_page(manifest: RowsManifest, example: Example, made_by: str) -> str:
 def _facts(example: Example) -> dict[str, str]:
     text = example.text
     if left_out := max(0, len(text) - HEAD_CHARACTERS - TAIL_CHARACTERS):
-        text = f"{text[:HEAD_CHARACTERS]} … [{left_out:,} characters] … {text[-TAIL_CHARACTERS:]}"
+        text = f"{text[:HEAD_CHARACTERS]} … [{counted(left_out, 'character')}] … {text[-TAIL_CHARACTERS:]}"
     return {"tokens": f"{example.num_tokens:,}", "documents": f"{example.num_documents:,}", "text": text}
 
 
@@ -159,7 +160,7 @@ def name_of(source: SourceRecord) -> str:
     source = source.without_paths()
     if source.dataset:
         return ", ".join(part for part in (source.dataset, source.subset, source.split) if part)
-    more = f" and {len(source.files) - MAX_FILES:,} more files" if len(source.files) > MAX_FILES else ""
+    more = f" and {counted(len(source.files) - MAX_FILES, 'more file')}" if len(source.files) > MAX_FILES else ""
     return ", ".join(file.path for file in source.files[:MAX_FILES]) + more
 
 

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tomli_w
 from huggingface_hub import CardData, EvalResult
@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from longmlm.artifacts.accuracy import FilledMask
+from longmlm.errors import counted
 from longmlm.escaping import author_markdown, markdown, markdown_code, markup, printable, single_line
 from longmlm.folders import write_text
 from longmlm.hubs.errors import redact
@@ -156,6 +157,7 @@ def _environment(suffix: str) -> Environment:
     environment.filters["printable"] = printable
     environment.filters["visible"] = _visible
     environment.filters["signed"] = signed
+    environment.filters["counted"] = cast(Any, counted)
     return environment
 
 

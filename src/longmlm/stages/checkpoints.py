@@ -5,7 +5,7 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import ArtifactError, CheckpointError, FolderError
+from longmlm.errors import ArtifactError, CheckpointError, FolderError, counted
 from longmlm.folders import check_absent, new_folder, read_manifest, unlisted_note
 from longmlm.reports.tables import Table, text_table
 from longmlm.settings.checkpoints import CheckpointsConfig
@@ -32,7 +32,9 @@ def checkpoints(config: CheckpointsConfig) -> None:
     if config.action == "verify":
         print_unlisted(Path(config.run))
     if problems:
-        raise CheckpointError(f"{len(problems)} of {len(table.lines)} checkpoints are damaged: {'; '.join(problems)}")
+        raise CheckpointError(
+            f"damaged: {len(problems)} of {counted(len(table.lines), 'checkpoint')}: {'; '.join(problems)}"
+        )
 
 
 def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:

@@ -87,7 +87,7 @@ def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
         f"{counted(len(corpus.documents), noun)}: {labels_text(corpus)}",
         f"records set aside: {aside}; see {set_aside}" if aside else "no record set aside",
         *([own] if own else []),
-        f"{len(folds)} folds, the first with {sizes}" if config.task.num_folds else sizes,
+        f"{counted(len(folds), 'fold')}, the first with {sizes}" if config.task.num_folds else sizes,
         *([f"{counted(untested, noun)} not tested: no training {noun} has all of the labels"] if untested else []),
         *([sharing] if shared else []),
         *([f"no {noun} is given for testing: those are drawn"] if is_drawn else []),

@@ -11,7 +11,7 @@ from longmlm.data.engine import check_splits
 from longmlm.data.notes import markup_note, unknown_notes
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
 from longmlm.data.vocabulary import load_vocabulary
-from longmlm.errors import ConfigError, DataError
+from longmlm.errors import ConfigError, DataError, counted
 from longmlm.folders import free_bytes
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
@@ -130,7 +130,10 @@ def planned_machine(config: PlanConfig, model: PreTrainedModel, cost: Cost, work
     num_processes = config.pretrain.runtime.num_processes or 1
     if not work.has_gpu:
         speed = cpu_tokens_per_second(model.config, work, dropout_of(model))
-        name, memory_bytes = f"this CPU, {torch.get_num_threads()} threads", free_memory_bytes() // num_processes
+        name, memory_bytes = (
+            f"this CPU, {counted(torch.get_num_threads(), 'thread')}",
+            free_memory_bytes() // num_processes,
+        )
         return Machine(name, memory_bytes, num_processes, speed, "measured now")
     name = config.gpu or torch.cuda.get_device_name()
     if (gpu := gpu_of(name)) is None:

@@ -22,7 +22,7 @@ from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, row
 from longmlm.config import to_toml
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
-from longmlm.errors import ArtifactError, TrainingError
+from longmlm.errors import ArtifactError, TrainingError, counted
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.packing import check_packed_attention
 from longmlm.evaluation.run_evaluation import RunEvaluation
@@ -138,7 +138,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     cursor = 0 if newest.folder else first_cursor(provenance.started_from, rows, recipe, accelerator)
     record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried, cursor)
     if cursor:
-        notes += (f"{config.start.checkpoint} was trained on {cursor:,} rows: the run goes on with those that follow",)
+        notes += (f"{config.start.checkpoint} was trained on {counted(cursor, 'row')}: the run goes on after them",)
     batches = step_batches(run, recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
     seed_process(recipe.seed, accelerator.process_index)
     for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
@@ -275,7 +275,7 @@ def step_batches(
     num_rows = rows_per_step(recipe.batch_tokens, rows.row_length, rows.mean_fill, num_processes)
     tokens = round(num_rows * rows.row_length * rows.mean_fill)
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
-        batch = f"a global batch of {num_rows} whole rows has {tokens:,} tokens"
+        batch = f"a global batch of {counted(num_rows, 'whole row')} has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
     pad = None if cast(MlmObjective, run.backend.objective).reads_packed_batches else vocabulary.special.pad
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad)

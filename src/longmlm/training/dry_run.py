@@ -13,7 +13,7 @@ import transformers
 
 from longmlm.artifacts.run import TrainState
 from longmlm.data.disk import GB, bytes_in, num_checkpoints
-from longmlm.errors import TrainingError
+from longmlm.errors import TrainingError, counted
 from longmlm.folders import free_bytes
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
@@ -37,7 +37,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     num_steps, batches = task.recipe.num_steps, task.batches
     steps_left = num_steps - state.step
     if steps_left <= 0:
-        return f"{run.folder} is finished: {state.step} of {num_steps} steps are made"
+        return f"{run.folder} is finished: {state.step} of {counted(num_steps, 'step')}"
     largest_share = math.ceil(batches.rows_per_step / run.accelerator.num_processes)
     memory = bytes_needed(run, min(batches.rows_per_micro_batch, largest_share))
     free_memory = free_memory_bytes()
@@ -55,11 +55,12 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
             scratch.rmdir()
     epochs = steps_left * batches.rows_per_step / batches.num_rows
     held = f"about {memory / GB:.1f} GB per process, {peak_memory_bytes() / GB:.1f} GB held in two steps"
-    kept = f"at most {num_checkpoints(run.runtime, num_steps)} checkpoints of {run.cost.checkpoint_bytes / GB:.2f} GB"
+    number = counted(num_checkpoints(run.runtime, num_steps), "checkpoint")
+    kept = f"at most {number} of {run.cost.checkpoint_bytes / GB:.2f} GB"
     lines = {
         **_description(task, run),
         "start": f"step {state.step} of {num_steps}" + (f", {resumed_from.name}" if resumed_from else ""),
-        "ahead": f"{steps_left:,} steps, {steps_left * tokens / 1e6:,.1f} M tokens, {epochs:.2f} epochs",
+        "ahead": f"{counted(steps_left, 'step')}, {steps_left * tokens / 1e6:,.1f} M tokens, {epochs:.2f} epochs",
         "time": _duration(task, run, steps_left, seconds, tokens),
         "memory": f"{held}, {free_memory / GB:.1f} GB were free",
         "disk": f"{kept}, {free_bytes(run.folder) / GB:.1f} GB are free",
@@ -80,7 +81,7 @@ def check_room(run: Run, num_steps: int) -> None:
 
 def _description(task: Task, run: Run) -> dict[str, str]:
     model, batches = run.backend.objective.model, task.batches
-    cpu = f"CPU, {torch.get_num_threads()} threads each"
+    cpu = f"CPU, {counted(torch.get_num_threads(), 'thread')} each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     precision = number_format(task.record.trained_on.precision or "no")
     num_parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
@@ -90,7 +91,7 @@ def _description(task: Task, run: Run) -> dict[str, str]:
         "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
         "model": f"{model.config.model_type}, {num_parameters / 1e6:.1f} M parameters",
         "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
-        "step": f"{batches.rows_per_step} rows, micro-batches of {batches.rows_per_micro_batch} per process",
+        "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
     }
 
 

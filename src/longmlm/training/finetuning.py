@@ -20,7 +20,7 @@ from longmlm.batches.examples import Example, characters_read, examples_of
 from longmlm.batches.tasks import TaskBatches, collate_examples
 from longmlm.data.folds import Fold
 from longmlm.data.labelled import LabelledCorpus
-from longmlm.errors import ModelError
+from longmlm.errors import ModelError, counted
 from longmlm.evaluation.measure import inference
 from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.task_evaluation import TaskEvaluation
@@ -124,7 +124,7 @@ def check_longest_input(
     inputs = sorted((tokens for example in examples for tokens in example.inputs), key=len)
     both = replace(examples[0], inputs=(inputs[-1], inputs[0]), num_first=1)
     batch = collate_examples([both], None if objective.reads_packed_batches else pad)
-    failure = f"{config.arm.model} fails on an input of {len(inputs[-1]):,} tokens"
+    failure = f"{config.arm.model} fails on an input of {counted(len(inputs[-1]), 'token')}"
     batch, precision = batch.to(objective.model.device), objective.precision
     try:
         with library_errors(failure), inference(objective):

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 
 from longmlm.artifacts.run import MicroBatch
 from longmlm.data.disk import GB
-from longmlm.errors import TrainingError
+from longmlm.errors import TrainingError, counted
 from longmlm.model.cost import USED_SHARE, Cost, micro_batch_rows
 from longmlm.runtime.collectives import min_over_ranks
 from longmlm.runtime.launch import free_memory_bytes
@@ -46,7 +46,7 @@ def rows_per_micro_batch(run: Run, rows_per_step: int, row_length: int, saved: M
     if not is_same_setup or bytes_needed(run, num_rows) > free:
         num_rows = _fitting_rows(run, free, rows_per_step, row_length)
     need = f"about {bytes_needed(run, num_rows) / GB:.1f} of {free / GB:.1f} GB of free memory"
-    run.accelerator.print(f"micro-batches of {num_rows} rows per process: {need}")
+    run.accelerator.print(f"micro-batches of {counted(num_rows, 'row')} per process: {need}")
     return num_rows
 
 

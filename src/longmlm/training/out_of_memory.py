@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from longmlm.artifacts.run import TrainState
-from longmlm.errors import TrainingError
+from longmlm.errors import TrainingError, counted
 from longmlm.progress import dated_line
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import generator_states, restore_generators
@@ -108,7 +108,8 @@ def _with_half_the_rows(task: Task, run: Run, step: int) -> Task:
     if num_rows == 1:
         raise TrainingError(_what_to_set(task, run, step))
     if run.accelerator.is_main_process:
-        dated_line(f"out of memory in step {step}: micro-batches of {num_rows // 2} rows from now on, not {num_rows}")
+        fewer = counted(num_rows // 2, "row")
+        dated_line(f"out of memory in step {step}: micro-batches of {fewer} from now on, not {num_rows}")
     return replace(task, batches=task.batches.in_micro_batches_of(num_rows // 2))
 
 
@@ -120,4 +121,4 @@ def _what_to_set(task: Task, run: Run, step: int) -> str:
     remedy = f"set runtime.rows_per_micro_batch = {num_rows // 2}"
     if run.runtime.rows_per_micro_batch is not None:
         remedy += " or leave it out"
-    return f"out of memory in step {step} with micro-batches of {num_rows} rows: {remedy}; {RESUME}"
+    return f"out of memory in step {step} with micro-batches of {counted(num_rows, 'row')}: {remedy}; {RESUME}"

@@ -59,7 +59,7 @@ def _memory(facts: PlanFacts) -> str:
     if not training.rows_per_micro_batch:
         return f"not even one row fits: {need}, {free} are free; set activation_checkpointing = true or lower length"
     state = f"{facts.cost.state_bytes / GB:.1f} GB weights, gradients, moments"
-    return f"{need} ({state}) with micro-batches of {training.rows_per_micro_batch} rows; {free} are free"
+    return f"{need} ({state}) with micro-batches of {counted(training.rows_per_micro_batch, 'row')}; {free} are free"
 
 
 def _disk(facts: PlanFacts, config: PlanConfig) -> str:

@@ -23,6 +23,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
@@ -228,7 +229,8 @@ def attempt(planned: PlannedTrial, record: TrialRecord, label: str) -> str:
     try:
         reason = run_longmlm(folder, label)
     finally:
-        record = replace(record, seconds=record.seconds + time.monotonic() - since, attempt_started=None)
+        seconds, base_positions = record.seconds + time.monotonic() - since, _base_positions(planned)
+        record = replace(record, seconds=seconds, attempt_started=None, base_positions=base_positions)
         artifact.write(folder / TrialRecord.FILE, replace(record, is_finished=not reason))
     return reason
 
@@ -274,9 +276,16 @@ def measured_trial(planned: PlannedTrial) -> Trial:
         seed=planned.seed,
         curve=tuple(MetricsFile(run).evaluations()),
         rows_sha256=record.rows_sha256 or rows_sha256(planned),
+        base_positions=record.base_positions,
         held_out=pretrain.recipe.held_out,
         tokens_per_second=summary.train_tokens_per_second,
         training_seconds=summary.state.training_seconds,
         seconds=record.seconds,
         measured=read_evaluation(evaluation).measured if evaluation.is_file() else {},
     )
+
+
+def _base_positions(planned: PlannedTrial) -> int | None:
+    """Returns the positions of the model before its extension; None if it was not extended, or not yet."""
+    extension = read_provenance(planned.folder / "long").extension
+    return extension.base_positions if extension else None
