@@ -32,7 +32,7 @@ from longmlm.settings.pipeline import (
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
 from longmlm.settings.tables import Table, merged, with_home
-from longmlm.system_errors import explained
+from longmlm.system_errors import explained, system_error
 from longmlm.validation import json_of, problem, validated
 
 Config = TypeVar("Config")
@@ -168,6 +168,8 @@ def _toml(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
+        if system_error(error):
+            raise
         reason = error.strerror if path.suffix else "nor a pipeline of that name: longmlm pipelines lists them"
         raise ConfigError(f"{path}: no such TOML file ({reason})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from longmlm.errors import FolderError
 from longmlm.processes import lock
+from longmlm.system_errors import naming
 from longmlm.temporary import (
     MARK,
     PARTIAL,
@@ -41,7 +42,7 @@ class FileEntry:
 
 def sha256_of(path: Path) -> str:
     """Returns the hexadecimal SHA-256 of the file's bytes."""
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -112,8 +112,10 @@ def read(kind: type[Kind], path: Path) -> Kind:
     """Returns the artifact in a file; raises ArtifactError if the file is missing, damaged or of another format."""
     try:
         return load(kind, path.read_bytes(), str(path))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactError(f"{path} does not exist") from error
+    except IsADirectoryError as error:
+        raise ArtifactError(f"{path} is a folder, not a file: remove it") from error
 
 
 def write(path: Path, artifact: Artifact) -> None:

@@ -122,7 +122,7 @@ def _previous_plan(output: Path) -> RowsPlan | None:
     for kind, folder in ((RowsManifest, output), (WorkPlan, partial_of(output))):
         try:
             return artifact.read(kind, folder / kind.FILE).plan
-        except (OSError, UserError):
+        except UserError:
             continue
     return None
 
@@ -140,7 +140,7 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
             status = path.stat()
             is_touched = (status.st_size, status.st_mtime_ns) != (stamp.bytes, stamp.mtime_ns)
             has_changed = is_touched and sha256_of(path) != stamp.sha256
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             has_changed = True
         if has_changed:
             raise DataError(

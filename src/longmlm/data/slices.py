@@ -71,7 +71,7 @@ class SliceJob:
         try:
             contents = artifact.read(SliceReport, self.report_path(number)).contents
             np.load(_hashes_path(self, number))
-        except (ArtifactError, OSError, ValueError, EOFError):
+        except (ArtifactError, FileNotFoundError, ValueError, EOFError):
             return False
         return all(self.shard_path(split, number).is_file() for split in SPLITS if contents.of(split).rows)
 

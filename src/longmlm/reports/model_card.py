@@ -197,7 +197,7 @@ def training_of(checkpoint: Path) -> Training:
     """Returns how a run's checkpoint was trained; empty for any other folder."""
     try:
         saved = read_state(checkpoint)
-    except (ArtifactError, OSError):
+    except ArtifactError:
         return Training()
     settings = dict(_flat({**asdict(saved.recipe), "held_out": None}))
     if saved.precision and settings["precision"] == "auto":

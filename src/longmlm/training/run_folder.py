@@ -23,6 +23,7 @@ from longmlm.artifacts.run import CheckpointState, RunSummary
 from longmlm.errors import ArtifactError, CheckpointError, FolderError
 from longmlm.folders import EARLIER, MANIFEST, finish_replacement, read_manifest, verify
 from longmlm.ownership import check_own_file, is_own_file
+from longmlm.system_errors import explained
 from longmlm.temporary import PARTIAL, check_temporary, discard, mark, partial_of
 
 SETTINGS = "settings.toml"
@@ -65,18 +66,28 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Reads every file; raises FolderError, which names the file, when a checkpoint is incomplete or damaged."""
+    """Reads every file; raises FolderError, which names the file, when a checkpoint is incomplete or damaged.
+
+    Raises CheckpointError when a file cannot be read: the system failed, and the checkpoint may well be intact.
+    """
     try:
         listed = read_manifest(folder)["files"]
         if missing := [name for name in REQUIRED_FILES if not any(fnmatch(file, name) for file in listed)]:
             raise FolderError(f"{folder / MANIFEST} does not list {missing[0]}: the checkpoint is incomplete")
         verify(folder)
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise FolderError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder} cannot be read: {explained(error) or error}, or move this checkpoint away to go on from another"
+        ) from error
 
 
 def damage_of(folder: Path) -> str:
-    """Returns what is wrong with a checkpoint, of which every file is read; empty if it is intact."""
+    """Returns what is wrong with a checkpoint, of which every file is read; empty if it is intact.
+
+    Raises CheckpointError when a file cannot be read.
+    """
     try:
         verify_checkpoint(folder)
     except FolderError as error:
@@ -144,11 +155,11 @@ def evaluated_checkpoints(run: Path) -> list[Path]:
     """Returns the checkpoints of a trained model that were saved at an evaluated step, the most accurate first.
 
     Of equal accuracies, the earlier comes first, as in `best_at_step`. One before the first step, which a stop signal
-    may leave, and one whose state cannot be read are left out.
+    may leave, and one whose state is damaged are left out; one that the system cannot read is an error.
     """
     accuracies = {}
     for folder in list_checkpoints(run):
-        with suppress(ArtifactError, OSError):
+        with suppress(ArtifactError):
             state = read_state(folder).state
             if state.step and state.accuracy_here is not None:
                 accuracies[folder] = state.accuracy_here
