@@ -1,4 +1,4 @@
-"""A file that the system cannot read is no damaged one: nothing else is chosen, removed or packed in its stead."""
+"""A file that the system cannot read is no damaged one: no other is chosen, and nothing is removed."""
 
 import errno
 import itertools

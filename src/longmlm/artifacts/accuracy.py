@@ -39,6 +39,10 @@ class Measured:
     selected: tuple[int, ...] = ()
     correct: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.selected) != len(self.correct):
+            raise ValueError("selected and correct count different numbers of rows")
+
 
 @dataclass(frozen=True, slots=True)
 class FilledMask:

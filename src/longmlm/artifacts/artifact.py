@@ -13,7 +13,7 @@ import functools
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -22,6 +22,9 @@ from longmlm.errors import ArtifactError
 from longmlm.folders import parse_json, write_json
 
 ROOT = Path(__file__).parents[3]
+SIGNED = {"start", "cut_distances", "mtime_ns"}  # -1 where there is none; a time may be before 1970
+LENGTHS = {"row_length", "base_positions", "num_positions", "num_processes"}
+MAX_INTEGER = 2**63 - 1  # of numpy, torch and Arrow
 Json = dict[str, Any]  # a JSON object that was not validated yet, or is about to be written
 
 
@@ -95,7 +98,9 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
 
     try:
         content = json.dumps(kind.upgraded(parse_json(text)), allow_nan=False)
-        return _adapter(kind).validate_json(content, strict=True)
+        artifact = _adapter(kind).validate_json(content, strict=True)
+        _check_integers(artifact, "")
+        return artifact
     except pydantic.ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])
@@ -106,6 +111,21 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
         raise ArtifactError(f"{name} is damaged: it is not a JSON object of a format that longmlm writes") from error
     except ValueError as error:
         raise ArtifactError(f"{name} is damaged: it is not JSON") from error
+
+
+def _check_integers(value: object, name: str) -> None:
+    """Raises ArtifactError for a count or position below 0, a length below 1, and an integer of more than 64 bits."""
+    if is_dataclass(value):
+        for item in fields(value):
+            _check_integers(getattr(value, item.name), f"{name}.{item.name}")
+    elif isinstance(value, tuple):
+        for one in value:
+            _check_integers(one, name)
+    elif isinstance(value, int):
+        own = name.rpartition(".")[2]
+        lowest = -MAX_INTEGER if own in SIGNED else int(own in LENGTHS)
+        if not lowest <= value <= MAX_INTEGER:
+            raise ArtifactError(f"it is damaged: {name[1:]} is {value}")
 
 
 def read(kind: type[Kind], path: Path) -> Kind:

@@ -7,6 +7,8 @@ from longmlm.artifacts.artifact import Artifact, Json, without
 from longmlm.errors import ArtifactError
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 
+ALL = 100.0  # in percent
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
@@ -19,6 +21,10 @@ class MicroBatch:
     num_processes: int
     device: str
     is_recomputed: bool
+
+    def __post_init__(self) -> None:
+        if self.num_rows < 1:
+            raise ValueError("num_rows must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,16 @@ class TrainState:
     best_accuracy: float | None = None
     best_at_step: int | None = None
     micro_batch: MicroBatch | None = None
+
+    def __post_init__(self) -> None:
+        steps = (self.evaluated_at_step, self.recovered_at_step, self.best_at_step, self.skipped_steps)
+        if any(step > self.step for step in steps if step is not None) or self.skipped_in_a_row > self.skipped_steps:
+            raise ValueError(f"it names a later step than its own, {self.step}")
+        percentages = (self.base_cut, self.base_cut_error, self.accuracy, self.best_accuracy)
+        if any(abs(percentage) > ALL for percentage in percentages if percentage is not None):
+            raise ValueError("an accuracy is not a percentage")
+        if self.training_seconds < 0:
+            raise ValueError("training_seconds must not be negative")
 
     def after_update(self, num_rows: int, num_tokens: int, seconds: float, is_skipped: bool = False) -> Self:
         """Returns the state after one more update, applied or skipped."""

@@ -39,6 +39,10 @@ class Trial:
     seconds: float = 0.0
     measured: dict[ViewName, Measured] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.curve:
+            raise ValueError("curve must have an evaluation")
+
     @property
     def base_cut(self) -> float | None:
         """The base model's accuracy on rows cut to its length."""

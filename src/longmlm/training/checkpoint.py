@@ -9,11 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longmlm.artifacts import artifact
@@ -24,17 +25,18 @@ from longmlm.folders import rewritten_folder
 from longmlm.model.generated import stock_state
 from longmlm.model.saving import save_model
 from longmlm.runtime.collectives import any_rank
-from longmlm.runtime.launch import generator_states, restore_generators
+from longmlm.runtime.launch import generator_states
 from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
 from longmlm.settings.pipeline import LAUNCHES
 from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
 from longmlm.settings.tables import leaves
 from longmlm.system_errors import explained, naming
-from longmlm.training.backend import Backend, OptimizerState
+from longmlm.training.backend import Backend, OptimizerState, PlainBackend
 from longmlm.training.optimizer import is_constant
 from longmlm.training.run import Run, RunRecord
 from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder, list_checkpoints, prune, read_state
+from longmlm.training.saved_tensors import read_generators, read_optimizer
 
 POLL_SECONDS = 0.5
 MAX_LISTED = 3
@@ -147,15 +149,17 @@ def saving(run: Run, record: RunRecord) -> Iterator[Saver]:
             writer.shutdown()
 
 
-def restore(folder: Path, backend: Backend, rank: int) -> None:
+def restore(folder: Path, state: TrainState, backend: Backend, rank: int) -> None:
     """Restores optimizer and generators from a verified checkpoint; the weights were loaded with the model.
 
     With a different number of processes a rank may have no generator state: it keeps its seed, which only dropout uses.
     """
-    backend.restore_optimizer(torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True))
+    is_scaled = isinstance(backend, PlainBackend) and backend.scaler.is_enabled()
+    model, num_updates = cast(nn.Module, backend.objective), state.step - state.skipped_steps
+    backend.restore_optimizer(read_optimizer(folder / OPTIMIZER, model, num_updates, is_scaled))
     file = folder / _generator_file(rank)
     if file.is_file():
-        restore_generators(torch.load(file, weights_only=True))
+        read_generators(file)
 
 
 def run_precision(

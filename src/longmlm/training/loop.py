@@ -72,7 +72,7 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
     _prepare_folder(task, run, state)
-    restore(resumed_from, run.backend, run.accelerator.process_index)
+    restore(resumed_from, state, run.backend, run.accelerator.process_index)
     return state
 
 

@@ -33,6 +33,7 @@ RUN_FILES = (METRICS_FILE, RunSummary.FILE, DEEPSPEED_SETTINGS)
 CHECKPOINTS = "checkpoints"
 OPTIMIZER = "optimizer.pt"
 MODEL_FILES = ("config.json", "model*.safetensors", Provenance.FILE)
+STEP_FOLDER = re.compile(r"step-\d+")
 REQUIRED_FILES = (*MODEL_FILES, OPTIMIZER, "rng-*.pt", SETTINGS, CheckpointState.FILE)
 
 
@@ -62,7 +63,7 @@ def list_checkpoints(run: Path) -> list[Path]:
         raise CheckpointError(
             f"{run / 'checkpoints'} cannot be read ({error.strerror}): fix that and run the same command again"
         ) from error
-    return sorted(folder for folder in entries if re.fullmatch(r"step-\d+", folder.name) and folder.is_dir())
+    return sorted(folder for folder in entries if STEP_FOLDER.fullmatch(folder.name) and folder.is_dir())
 
 
 def verify_checkpoint(folder: Path) -> None:
@@ -144,8 +145,17 @@ def check_still_newest(run: Path, resumed_from: Path | None) -> None:
 
 
 def read_state(folder: Path) -> CheckpointState:
-    """Returns the state of a checkpoint; early versions recorded precision and rows in longmlm.json only."""
-    saved = artifact.read(CheckpointState, folder / CheckpointState.FILE)
+    """Returns the state of a checkpoint; early versions recorded precision and rows in longmlm.json only.
+
+    Raises ArtifactError for a state that is damaged, of another step than its folder, or beyond the end of its run.
+    """
+    path = folder / CheckpointState.FILE
+    saved = artifact.read(CheckpointState, path)
+    step, num_steps = saved.state.step, saved.recipe.num_steps
+    if step > num_steps or (STEP_FOLDER.fullmatch(folder.name) and step != int(folder.name.removeprefix("step-"))):
+        raise ArtifactError(
+            f"{path} is damaged: it is of step {step} of {num_steps}; move {folder} away to go on from another one"
+        )
     if saved.precision is None and (trained := artifact.read(Provenance, folder / Provenance.FILE).trained):
         return replace(saved, precision=trained.precision, rows=trained.rows)
     return saved

@@ -1,0 +1,167 @@
+"""A checkpoint whose content fits its manifest and not its run is refused in one line that names the file."""
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from longmlm.errors import UserError
+from longmlm.folders import MANIFEST, entry_of
+from longmlm.model.loading import load_model
+from longmlm.training.run_folder import newest_verified, read_state
+from longmlm.training.saved_tensors import read_generators, read_optimizer
+
+
+def seal_again(folder: Path) -> None:
+    """Makes the manifest say what the files hold now."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"] = {name: asdict(entry_of(folder / name)) for name in manifest["files"]}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def state_with(key: str, value: object) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        state = json.loads(content)
+        target = state if key in state else state["state"]
+        if value is KeyError:
+            del target[key]
+        else:
+            target[key] = value
+        return json.dumps(state).encode()
+
+    return change
+
+
+STATES: dict[str, Callable[[bytes], bytes]] = {
+    **{f"{key} {value}": state_with(key, value) for key in ("step", "cursor", "tokens") for value in (-1, "4", 2**63)},
+    "another step": state_with("step", 7),
+    "steps skipped": state_with("skipped_steps", 5),
+    "evaluated later": state_with("evaluated_at_step", 90),
+    "not a number": state_with("accuracy", float("nan")),
+    "no percentage": state_with("best_accuracy", 1e300),
+    "negative time": state_with("training_seconds", -1.0),
+    "no micro-batch": state_with(
+        "micro_batch", {"num_rows": 0, "num_processes": 1, "device": "cpu", "is_recomputed": False}
+    ),
+    "no recipe": state_with("recipe", KeyError),
+    "a list": lambda _: b"[]",
+    "nested": lambda _: b"[" * 100_000,
+    "empty": lambda _: b"",
+}
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    def apply(content: dict[str, Any]) -> object:
+        result = change(content)
+        return content if result is None else result
+
+    return apply
+
+
+TENSORS: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
+    "an optimizer of another type": ("optimizer.pt", lambda _: [1]),
+    "no state": ("optimizer.pt", lambda _: {}),
+    "a state of another type": ("optimizer.pt", lambda _: {"state": 3}),
+    "no moments": ("optimizer.pt", changed(lambda all_: all_["state"].clear())),
+    "a parameter less": ("optimizer.pt", changed(lambda all_: all_["state"].pop(0) and None)),
+    "a moment less": ("optimizer.pt", changed(lambda all_: all_["state"][0].pop("exp_avg") is None or None)),
+    "a moment of another type": ("optimizer.pt", changed(lambda all_: all_["state"][0].update(exp_avg="x"))),
+    "a moment of integers": (
+        "optimizer.pt",
+        changed(lambda all_: all_["state"][0].update(exp_avg=all_["state"][0]["exp_avg"].long())),
+    ),
+    "another shape": ("optimizer.pt", changed(lambda all_: all_["state"][0].update(exp_avg=torch.zeros(3)))),
+    "not a number": (
+        "optimizer.pt",
+        changed(lambda all_: all_["state"][0]["exp_avg"].fill_(float("nan")) is None or None),
+    ),
+    "a negative square": (
+        "optimizer.pt",
+        changed(lambda all_: all_["state"][0]["exp_avg_sq"].fill_(-1.0) is None or None),
+    ),
+    "a negative step": ("optimizer.pt", changed(lambda all_: all_["state"][0].update(step=torch.tensor(-4.0)))),
+    "a later step": ("optimizer.pt", changed(lambda all_: all_["state"][0].update(step=torch.tensor(400.0)))),
+    "a step of another type": ("optimizer.pt", changed(lambda all_: all_["state"][0].update(step="4"))),
+    "generators of another type": ("rng-00000.pt", lambda _: 3),
+    "no generator": ("rng-00000.pt", lambda _: {}),
+    "a state of text": ("rng-00000.pt", lambda _: {"cpu": "x"}),
+    "a short state": ("rng-00000.pt", lambda _: {"cpu": torch.zeros(3, dtype=torch.uint8)}),
+    "a state of floats": ("rng-00000.pt", lambda all_: {"cpu": all_["cpu"].float()}),
+    "an impossible state": ("rng-00000.pt", lambda all_: {"cpu": torch.full_like(all_["cpu"], 255)}),
+}
+
+
+def newest(settings: Any) -> Path:
+    found = newest_verified(Path(settings.run)).folder
+    assert found is not None
+    return found
+
+
+def refusal(path: Path, read: Callable[[], object]) -> str:
+    """Returns the line in which a file is refused."""
+    with pytest.raises(UserError) as raised:
+        read()
+    line = str(raised.value)
+    assert str(path) in line and "\n" not in line and len(line) < 700
+    return line
+
+
+def test_what_no_run_wrote_is_refused_with_the_name_of_its_file(half_trained: Any, train: Callable) -> None:
+    folder = newest(half_trained)
+    path = folder / "state.json"
+    content = path.read_bytes()
+    for name, change in STATES.items():
+        path.write_bytes(change(content))
+        assert "damaged" in refusal(path, lambda: read_state(folder)), name
+    path.write_bytes(content)
+
+    model = load_model(str(folder)).model
+    readers = {
+        "optimizer.pt": lambda: read_optimizer(folder / "optimizer.pt", model, read_state(folder).state.step, False),
+        "rng-00000.pt": lambda: read_generators(folder / "rng-00000.pt"),
+    }
+    for name, (file, change) in TENSORS.items():
+        path, content = folder / file, (folder / file).read_bytes()
+        readers[file]()
+        torch.save(change(torch.load(path, weights_only=True)), path)
+        assert "move" in refusal(path, readers[file]), name
+        path.write_bytes(content)
+    for file, read in readers.items():
+        path, content = folder / file, (folder / file).read_bytes()
+        for damaged in (b"", b"garbage", content[: len(content) // 2], pickle.dumps(print)):
+            path.write_bytes(damaged)
+            assert "damaged" in refusal(path, read)
+        path.write_bytes(content)
+
+    path, content = folder / "optimizer.pt", (folder / "optimizer.pt").read_bytes()
+    path.write_bytes(b"garbage")
+    seal_again(folder)
+    assert newest(half_trained) == folder
+    refusal(path, lambda: train(half_trained))
+    path.write_bytes(content)
+    seal_again(folder)
+    train(half_trained)
+    assert newest(half_trained) > folder
+
+
+def test_the_scaler_of_a_run_in_fp16_is_checked(tmp_path: Path) -> None:
+    model, path = nn.Linear(2, 2), tmp_path / "optimizer.pt"
+    scaler = torch.amp.GradScaler("cpu").state_dict()
+    torch.save({"state": {}, "scaler": scaler}, path)
+    assert read_optimizer(path, model, 0, True)["scaler"] == scaler
+    for changed_scaler in (
+        None,
+        3,
+        {},
+        {**scaler, "scale": "x"},
+        {**scaler, "scale": float("nan")},
+        {**scaler, "scale": 0.0},
+    ):
+        torch.save({"state": {}, "scaler": changed_scaler}, path)
+        refusal(path, lambda: read_optimizer(path, model, 0, True))
