@@ -17,6 +17,7 @@ from longmlm.temporary import (
     MARK,
     PARTIAL,
     check_temporary,
+    check_writable,
     claim,
     discard,
     empty,
@@ -178,9 +179,11 @@ def rewritten_folder(folder: Path) -> Iterator[Path]:
 
 
 def check_absent(folder: Path) -> None:
-    """Raises FolderError if anything exists at `folder`."""
+    """Raises FolderError if anything exists at `folder`, or if no folder can be written there."""
     if folder.exists():
         raise FolderError(f"{folder} already exists: name another folder, or move it away")
+    check_writable(folder)
+    check_temporary(partial_of(folder))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:  # `files`, and whatever else the writer of the folder noted
@@ -235,9 +238,13 @@ def unlisted_note(folder: Path, files: Collection[str]) -> str:
 
 
 def check_replaceable(folder: Path, names: Sequence[str]) -> None:
-    """Raises FolderError unless `folder` is absent, empty or an earlier result: the first of `names`, and no others."""
-    if folder.is_file():
-        raise FolderError(f"{folder} is a file: remove it or name another folder")
+    """Raises FolderError unless `folder` is absent, empty or an earlier result: the first of `names`, and no others.
+
+    Also raises it if a new one cannot be written in its place.
+    """
+    check_writable(folder.resolve().parent if folder.is_dir() else folder)
+    for name in (PARTIAL, EARLIER):
+        check_temporary(folder.resolve().with_name(folder.resolve().name + name))
     held = {path.name for path in folder.iterdir()} - {MARK} if folder.exists() else set()
     if others := sorted(held - set(names)) or (sorted(held) if names[0] not in held else []):
         raise FolderError(f"{folder} holds other files ({others[0]}), which would be lost: name another folder")

@@ -17,7 +17,7 @@ from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
-from longmlm.errors import ConfigError, DataError, FolderError
+from longmlm.errors import ConfigError, DataError
 from longmlm.folders import check_absent
 from longmlm.hubs.datasets import SAVED, rows_on_hub
 from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
@@ -32,12 +32,13 @@ from longmlm.settings.agreement import is_same_path
 from longmlm.settings.downstream import DownstreamConfig, LabelledData
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline, bundled_resolved
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, bundled_resolved
 from longmlm.settings.plan import PlanConfig
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
+from longmlm.temporary import check_writable
 from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints
 from longmlm.training.tracker import check_installed
 
@@ -54,8 +55,9 @@ def check_inputs(config: Any) -> None:
         case PrepareConfig():
             if config.publish:
                 check_can_publish(config.target("dataset"))
+            _check_new(config)
             _check_corpus(config)
-            if not Path(config.output).exists():
+            if not Path(config.output).is_dir():
                 _check_splits(config)
         case ExtendConfig():
             _check_extend(config)
@@ -76,6 +78,9 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
     made = {os.path.realpath(result_of(stage)) for stage in config.stages.values()}
     needs_all = not isinstance(config, PlanConfig)  # a plan needs no weights and no ONNX packages
     num_positions: int | None = None
+    check_writable(Path(config.output))
+    for stage in config.stages.values():
+        _check_new(stage)
     for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
         match stage:
             case PrepareConfig():
@@ -94,6 +99,12 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                     check_onnx_installed()
     if num_positions is not None:
         check_length(config.prepare.recipe.row_length, num_positions)
+
+
+def _check_new(stage: StageConfig) -> None:
+    """Raises FolderError if the result of a stage that has none yet cannot be written."""
+    if not result_of(stage).is_dir():
+        check_writable(result_of(stage))
 
 
 def _check_start(config: ResolvedPipeline) -> None:
@@ -171,8 +182,7 @@ def _check_extend(config: ExtendConfig, needs_weights: bool = True) -> int | Non
 
 
 def _check_downstream(config: DownstreamConfig) -> None:
-    if Path(config.output).is_file():
-        raise FolderError(f"{config.output} is a file: remove it or name another output")
+    check_writable(Path(config.output))
     check_installed(config.tracking.tracker)
     data = config.task.data
     _check_effects(data, files_of([*data.files, *data.dev_files, *data.test_files]))
@@ -195,6 +205,7 @@ def _check_rows(name: str, splits: Collection[Split]) -> RowsManifest | None:
 
 
 def _check_pretrain(config: PretrainConfig) -> None:
+    check_writable(Path(config.run))
     check_installed(config.tracking.tracker)
     if (started := num_started_processes()) is not None:
         check_num_processes(started, config.runtime.num_processes)
@@ -244,6 +255,7 @@ def _check_evaluate(config: EvaluateConfig) -> None:
 
 
 def _check_release(config: ReleaseConfig) -> None:
+    _check_new(config)
     if config.publish:
         check_can_publish(config.target())
     if config.recipe.onnx:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from longmlm.errors import FolderError, TrainingError
-from longmlm.temporary import LOCK
+from longmlm.temporary import LOCK, check_writable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -99,13 +99,12 @@ def hide_gpus() -> None:
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Creates `folder` and holds its lock in the block.
 
-    Raises FolderError if it is a file, if it cannot be created, as in /proc, or if another process holds the lock.
+    Raises FolderError if it cannot be created or written, or if another process holds the lock.
     """
-    if folder.is_file():
-        raise FolderError(f"{folder} is a file: remove it or name another output")
+    check_writable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except FileNotFoundError as error:
+    except FileNotFoundError as error:  # as in /proc
         raise FolderError(f"{folder} cannot be created: name a different path") from error
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)

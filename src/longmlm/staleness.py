@@ -30,6 +30,7 @@ from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import LOCATIONS, result_of, result_settings_by_name
 from longmlm.settings.tables import table_at
+from longmlm.temporary import check_writable
 from longmlm.training.run_folder import list_checkpoints
 
 DONE, BASE_MODEL = "done", "base_model.sha256"
@@ -38,6 +39,7 @@ MAX_LISTED = 3
 
 def check_results(config: ResolvedPipeline) -> None:
     """Raises FolderError when settings of a finished stage have changed, or the release is of an earlier model."""
+    check_writable(Path(config.output) / DONE)
     for name, stage in config.stages.items():
         changed, made = changed_settings(config, name) or [], [result_of(stage)]
         if name in ("prepare", "extend"):

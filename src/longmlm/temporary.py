@@ -23,6 +23,24 @@ def partial_of(folder: Path) -> Path:
     return folder.with_name(folder.name + PARTIAL)
 
 
+def check_writable(folder: Path) -> None:
+    """Raises FolderError unless a folder can be written at this path: the one that is there, or a new one.
+
+    Raises OSError, which names the path, for a name that the file system does not take.
+    """
+    path = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not path.exists():
+        raise FolderError(
+            f"{path} is a link to {path.readlink()}, which does not exist: remove the link or name another output"
+        )
+    if not path.is_dir():
+        raise FolderError(f"{path} is a file: remove it or name another output")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise FolderError(f"{path} is not writable for this user: name another output or change its permissions")
+    with suppress(FileNotFoundError):
+        Path(f"{folder.absolute()}{PARTIAL}").lstat()
+
+
 def is_temporary(folder: Path) -> bool:
     """Returns whether a folder may be emptied: it is no link, and bears the mark or holds nothing but an empty lock."""
     if folder.is_symlink() or not folder.is_dir():

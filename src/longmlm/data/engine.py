@@ -34,7 +34,7 @@ from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
 from longmlm.settings.prepare import PrepareRecipe, Source
-from longmlm.temporary import PARTIAL, check_temporary, claim, discard, empty, mark, partial_of
+from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, mark, partial_of
 
 Executor = Callable[[SliceJob, Sequence[int]], None]
 
@@ -48,6 +48,8 @@ def prepare_rows(
     interruption, finished slices are kept. Raises DataError when the folder holds other rows, when a split would be
     empty or when a source changes meanwhile, and FolderError while another process writes there.
     """
+    if not output.is_dir():
+        check_writable(output)
     for source in recipe.sources:
         check_language(source.language)
     work, sources = plan_rows(recipe, vocabulary.fingerprint, output)
