@@ -110,6 +110,9 @@ def test_a_folder_without_config_or_weights_has_the_same_error_in_the_check_and_
         assert missing in str(late.value)
         (tmp_path / "gone" / missing).write_text('{"model_type": "bert"}')
     check_inputs(pretrain)
+    (tmp_path / "gone" / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"config\.json has no model_type"):
+        check_inputs(pretrain)
 
 
 def test_training_starts_from_a_checkpoint_of_the_same_model_and_length_only(tmp_path: Path) -> None:

@@ -97,9 +97,9 @@ def tokenizer_folder(folder: Path, family: str, pad: int) -> Path:
     return folder
 
 
-def alter(folder: Path, change: Callable[[Described], object]) -> Path:
-    """Changes the tokenizer.json in a folder, and returns the folder."""
-    path = folder / "tokenizer.json"
+def alter(folder: Path, change: Callable[[Described], object], name: str = "tokenizer.json") -> Path:
+    """Changes a JSON file in a folder, and returns the folder."""
+    path = folder / name
     described = json.loads(path.read_text(encoding="utf-8"))
     before = json.dumps(described)
     change(described)

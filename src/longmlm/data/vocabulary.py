@@ -135,14 +135,14 @@ def _explained(name: str) -> Iterator[None]:
     except Exception as error:
         if line := explained(error):
             raise DataError(f"{name}: its tokenizer cannot be read: {line}") from error
-        if Path(name).exists() and isinstance(error, ModelError):
-            raise DataError(str(error)) from error
+        reason = (str(error).splitlines() or ["?"])[0]
+        if isinstance(error, ImportError):
+            raise DataError(f"{name}: its tokenizer cannot be loaded: {reason}") from error
         if Path(name).exists():
             raise DataError(
                 f"{name} has no tokenizer that transformers recognizes: name a folder with tokenizer.json, or with "
                 "vocabulary files and the model's config.json"
             ) from error
-        reason = (str(error).splitlines() or ["?"])[0]
         raise DataError(f"{name}: no folder, nor a reachable hub repository, with a tokenizer ({reason})") from error
 
 
