@@ -10,9 +10,19 @@ from transformers import AutoModel
 from longmlm.model.loading import load_model
 from longmlm.release.build import with_sentence_modules
 from longmlm.release.export import export
+from tests.support.altered import alter, bake_length
 from tests.support.extras import sentence_folder
-from tests.support.servers import tei_graph, tei_length, tei_pooling, vllm_length, vllm_pooling
-from tests.support.tiny import LONG_POSITIONS, tiny_folder, tiny_long
+from tests.support.servers import (
+    VLLM_KEYS,
+    fastembed_length,
+    tei_graph,
+    tei_length,
+    tei_pooling,
+    tokenizers_lengths,
+    vllm_length,
+    vllm_pooling,
+)
+from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_folder, tiny_long
 
 KINDS = [("roberta", 1), ("roberta", 3), ("xlm-roberta", 1), ("bert", 0), ("distilbert", 0)]
 POOLINGS = [None, "mean", "cls"]
@@ -39,7 +49,7 @@ def test_servers_read_all_positions_that_the_model_can_compute(
 ) -> None:
     folder = released[family, pad, pooling]
     length = tei_length(folder)
-    assert length == vllm_length(folder) == LONG_POSITIONS
+    assert length == vllm_length(folder) == fastembed_length(folder) == LONG_POSITIONS
     if pooling:
         assert tei_pooling(folder) == vllm_pooling(folder) == pooling
     model = AutoModel.from_pretrained(folder).eval()
@@ -69,6 +79,34 @@ def test_length_of_a_base_model_does_not_stay_in_any_file(family: str, tmp_path:
     other = tiny_long(tmp_path / "other", base)
     assert not (other / "sentence_bert_config.json").exists()
     assert tei_length(other) == vllm_length(other) == LONG_POSITIONS
+
+
+@pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta", "distilbert", "sentence encoder"])
+def test_old_lengths_under_other_names_do_not_stay(kind: str, tmp_path: Path) -> None:
+    modules = ("Transformer", "Pooling", "Dense", "Normalize")
+    base, pad = tmp_path / "base", int("roberta" in kind)
+    base = sentence_folder(base, "bert", modules) if kind == "sentence encoder" else tiny_folder(base, kind, pad)
+    old = dict.fromkeys(VLLM_KEYS[1:], NUM_POSITIONS)
+    alter(base, lambda config: config.update(old), "config.json")
+    names = ("model_max_length", "max_length", "max_len", "max_len_single_sentence")
+    alter(base, lambda config: config.update({**dict.fromkeys(names, 8), "stride": 0}), "tokenizer_config.json")
+    alter(base, bake_length)
+    if kind == "sentence encoder":
+        nested = {"max_position_embeddings": NUM_POSITIONS, "transformer": {"max_seq_length": 8, "max_length": 8}}
+        alter(base, lambda config: config.update(nested), "sentence_bert_config.json")
+    assert (fastembed_length(base), tokenizers_lengths(base)) == (8, (8, 8))
+    out = tmp_path / "out"
+    export(load_model(str(tiny_long(tmp_path / "long", base))), "fp32", out)
+    assert tei_length(out) == vllm_length(out) == fastembed_length(out) == LONG_POSITIONS
+    short, long = tokenizers_lengths(out)
+    assert short < 8 and long > 1000
+    config = json.loads((out / "config.json").read_text())
+    assert {config[key] for key in old if key in config} == {LONG_POSITIONS}
+    if kind == "sentence encoder":
+        settings = json.loads((out / "sentence_bert_config.json").read_text())
+        lengths = {"max_seq_length": LONG_POSITIONS, "max_length": LONG_POSITIONS}
+        assert (settings["max_seq_length"], settings["transformer"]) == (LONG_POSITIONS, lengths)
+        assert "max_position_embeddings" not in settings
 
 
 def test_rules_tell_a_wrong_length(released: dict, tmp_path: Path) -> None:
