@@ -8,11 +8,12 @@ import pytest
 
 from longmlm.cli import main
 from longmlm.config import parse
-from longmlm.errors import ConfigError
+from longmlm.errors import ConfigError, UserError
+from longmlm.inputs import check_description
 from longmlm.options import explanations
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline
+from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, recommended
 from tests.support.prepare_settings import written
 
 INIT = ["--model", "google-bert/bert-base-chinese", "--corpus", "docs/*.jsonl", "b.txt", "--length", "1536"]
@@ -59,6 +60,49 @@ def test_init_refuses_what_describes_no_pipeline(capsys: pytest.CaptureFixture[s
         main()
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"--model": "gpt"}, "gpt is a gpt2 model: only"),
+        ({"--model": "rotary"}, "it has rotary positions"),
+        ({"--model": "./nowhere"}, r"\./nowhere: no such folder"),
+        ({"--model": "out/mine/long"}, "out/mine/long: no such folder: .*run the stage that writes it first"),
+        ({"--language": "Chinese"}, "did you mean 'zh'"),
+        ({"--length": "100"}, "already has 128 positions; set more .*length"),
+        ({"--length": "99999"}, "set fewer .*length"),
+    ],
+)
+def test_init_refuses_a_model_a_language_or_a_length_that_cannot_work(changed, error, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, family in (("gpt", "gpt2"), ("rotary", "modernbert")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(f'{{"model_type": "{family}", "max_position_embeddings": 64}}')
+    given = {"--model": "bundled:roberta-mini", "--corpus": "a.txt", "--length": "256", **changed}
+    with pytest.raises(UserError, match=error):
+        pipeline_file([part for pair in given.items() for part in pair], check_description)
+
+
+@pytest.mark.parametrize(
+    ("model", "title"),
+    [
+        ("owner/name", "name-256"),
+        ("out/news/run/checkpoints/step-00000040", "news-256"),
+        ("out/news/run", "news-256"),
+        ("out/news/release", "news-256"),
+        ("long", "long-256"),
+    ],
+)
+def test_a_result_of_another_pipeline_gives_the_title_its_name(model: str, title: str) -> None:
+    base = Pipeline(model=model, corpus=("a",), length=256, output="o")
+    assert recommended(base, {})["release"]["card"]["title"] == title
+
+
+@pytest.mark.parametrize("text", ["[a.b]\nc = 1\n[a.b]\nd = 1\n", "length = 1\nlength = 2\n"])
+def test_a_repeated_table_or_key_has_a_remedy(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="put all keys of a table under one heading, each key once"):
+        resolved(written(tmp_path, "mine.toml", text))
 
 
 def test_help_of_init_explains_the_base_keys(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:

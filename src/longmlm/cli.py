@@ -87,7 +87,9 @@ def main(stage: str | None = None) -> None:
         with _exit_on_closed_pipe():
             command = stage or _command(arguments)
             if command == "init":
-                text = pipeline_file(arguments)
+                from longmlm.inputs import check_description  # not needed for --help
+
+                text = pipeline_file(arguments, check_description)
                 with printable_output():
                     print(text)
                 return

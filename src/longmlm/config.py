@@ -173,7 +173,9 @@ def _toml(path: Path) -> Table:
         reason = error.strerror if path.suffix else "nor a pipeline of that name: longmlm pipelines lists them"
         raise ConfigError(f"{path}: no such TOML file ({reason})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        is_repeated = re.search("twice|[Oo]verwrite|mutate|redefine|[Dd]uplicate", str(error))
+        remedy = ": put all keys of a table under one heading, each key once" if is_repeated else ""
+        raise ConfigError(f"{path} is not valid TOML: {error}{remedy}") from None
 
 
 def _is_pipeline(kind: type, content: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ problem has one message.
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +18,13 @@ from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
-from longmlm.errors import ConfigError, DataError
+from longmlm.errors import ConfigError, DataError, ModelUnavailableError
 from longmlm.folders import check_absent
 from longmlm.hubs.datasets import SAVED, rows_on_hub
 from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
 from longmlm.hubs.publish import check_can_publish
-from longmlm.model.families import check_architecture, num_usable_positions
-from longmlm.model.planned_extension import check_length, planned_extension
+from longmlm.model.families import check_architecture, check_has_position_table, num_usable_positions
+from longmlm.model.planned_extension import check_length, check_num_positions, planned_extension
 from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
@@ -32,7 +33,7 @@ from longmlm.settings.agreement import is_same_path
 from longmlm.settings.downstream import DownstreamConfig, LabelledData
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, bundled_resolved
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, StageConfig, bundled_resolved
 from longmlm.settings.plan import PlanConfig
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig, Start
@@ -71,6 +72,20 @@ def check_inputs(config: Any) -> None:
             _check_downstream(config)
         case ResolvedPipeline():
             _check_pipeline(config)
+
+
+def check_description(base: Pipeline) -> None:
+    """Raises a UserError if the model or the language of a pipeline file that is about to be printed is unusable.
+
+    A model on a hub that does not respond is not checked.
+    """
+    check_language(base.language)
+    with suppress(ModelUnavailableError):
+        config = config_of_model(bundled_resolved(base.model), base.revision, False) if base.model else None
+        num_positions = _positions_of(config, base.model or "") if config else None
+        if config and num_positions is not None and base.extension:
+            check_has_position_table(config, num_positions, base.model or "")
+            check_num_positions(num_positions, base.length)
 
 
 def _check_pipeline(config: ResolvedPipeline) -> None:

@@ -1,7 +1,7 @@
 """Pipeline files: print a commented one for a user's model and text, and list the shipped ones."""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,12 +16,14 @@ NOTE = (
 )
 
 
-def pipeline_file(arguments: Sequence[str]) -> str:
+def pipeline_file(arguments: Sequence[str], check: Callable[[Pipeline], None] = lambda _: None) -> str:
     """Returns a pipeline file with the base keys from the options; the recommended settings are commented out.
 
-    The docstring of each setting stands above it. Raises ConfigError for invalid options.
+    The docstring of each setting stands above it. Raises ConfigError for invalid options; `check` may refuse
+    what they describe.
     """
     base = parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"})
+    check(base)
     lines = [f"# {Pipeline.__doc__}", "# Run it with: longmlm run FILE"]
     for name, text in explanations(Pipeline).items():
         value = getattr(base, name)

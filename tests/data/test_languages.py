@@ -30,6 +30,14 @@ def test_every_code_is_known_and_named_once() -> None:
         ("de-DE", "de"),
         ("eng", "en"),
         ("germna", "de"),
+        ("cn", "zh"),
+        ("cn-Hans", "zh"),
+        ("jp", "ja"),
+        ("jpn", "ja"),
+        ("chi", "zh"),
+        ("swe", "sv"),
+        ("est", "et"),
+        ("vn", "vi"),
     ],
 )
 def test_an_unknown_code_is_refused_with_the_nearest(code: str, near: str) -> None:
@@ -37,7 +45,7 @@ def test_an_unknown_code_is_refused_with_the_nearest(code: str, near: str) -> No
         check_language(code)
 
 
-@pytest.mark.parametrize("code", ["", "qqqq", "12"])
+@pytest.mark.parametrize("code", ["", "qqqq", "12", "qx", "xx", "zz-ZZ"])
 def test_what_resembles_no_code_is_refused_with_examples(code: str) -> None:
     with pytest.raises(DataError, match="'en', 'zh' or 'de'"):
         check_language(code)

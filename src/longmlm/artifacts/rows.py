@@ -189,6 +189,8 @@ def read_rows_manifest(folder: Path) -> RowsManifest:
             f"{folder} has no {RowsManifest.FILE}, so it holds no complete rows: name a folder that longmlm prepare "
             "wrote, or remove this one and run longmlm prepare"
         )
+    if not folder.exists():
+        raise FolderError(f"{folder}: no such folder: run longmlm prepare first, or check the path of rows")
     if read_manifest(folder).get("kind") != "rows":
         raise DataError(f"{folder} holds no packed rows: make them with longmlm prepare")
     return read(RowsManifest, folder / RowsManifest.FILE)

@@ -11,7 +11,7 @@ from pathlib import Path
 from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import Span, files_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
-from longmlm.data.records import Unreadable, borders_of, extent_of, records_of
+from longmlm.data.records import Unreadable, borders_of, extent_of, fields_of_objects, records_of
 from longmlm.data.texts import BYTE_ORDER_MARK, Text, pieces_of
 from longmlm.errors import DataError
 from longmlm.folders import write_text
@@ -118,6 +118,9 @@ def check_splits(recipe: PrepareRecipe, slices: Sequence[Slice]) -> None:
         counted = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         [(commonest, _)] = reasons.most_common(1) or [("no records", 0)]
         remedy = remedy_of(commonest, recipe.sources[0].language)
+        files = [file for source in recipe.sources for file in files_of(source.files)]
+        if commonest.startswith("no field") and files and (names := fields_of_objects(files[0])):
+            remedy = f"set text_field to one of {', '.join(map(repr, names))}"
         raise DataError(f"the sources hold no document ({counted or commonest}): {remedy}")
     if num_documents == 1:
         raise DataError("the sources hold only one document: training and held-out rows need two")

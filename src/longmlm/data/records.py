@@ -76,6 +76,13 @@ def fields_of(path: Path, source: Source, number_field: str | None = None) -> It
                 yield begin, {name: _in_memory(item) for name, item in value.items()} if is_readable else value
 
 
+def fields_of_objects(path: Path) -> list[str]:
+    """Returns the names in the first object of a file of JSON lines; none for another file."""
+    is_json = kind_of(path) == ".jsonl"
+    values = (value for _, value in _json_values(_whole(path), object_of)) if is_json else ()
+    return list(next((value for value in values if isinstance(value, dict)), {}))
+
+
 def _whole(path: Path) -> Span:
     return Span(str(path), 0, count_bytes(path), 0, 0)
 

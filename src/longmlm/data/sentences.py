@@ -46,6 +46,15 @@ NAMES = {
     "hindi": "hi", "italian": "it", "japanese": "ja", "korean": "ko", "polish": "pl", "portuguese": "pt",
     "russian": "ru", "spanish": "es", "swedish": "sv", "turkish": "tr", "ukrainian": "uk", "vietnamese": "vi",
 }  # fmt: skip
+# What is often written in place of a code: ISO 639-2 codes that do not begin with it, and countries.
+OTHER_CODES = {
+    "chi": "zh", "zho": "zh", "cmn": "zh", "jpn": "ja", "ger": "de", "spa": "es", "por": "pt", "pol": "pl", "swe": "sv",
+    "cze": "cs", "ces": "cs", "nld": "nl", "dut": "nl", "tur": "tr", "est": "et", "slk": "sk", "slo": "sk", "bos": "bs",
+    "ben": "bn", "kan": "kn", "gle": "ga", "ell": "el", "gre": "el", "per": "fa", "rum": "ro", "ind": "id", "mal": "ml",
+    "mar": "mr", "mon": "mn", "srp": "sr", "cn": "zh", "jp": "ja", "cz": "cs", "dk": "da", "ua": "uk", "vn": "vi",
+    "gr": "el", "us": "en", "gb": "en", "mx": "es", "ir": "fa", "il": "he", "iw": "he", "hk": "zh", "at": "de",
+    "eg": "ar", "rs": "sr", "md": "ro",
+}  # fmt: skip
 
 IDEOGRAPHIC = ("zh", "ja", "yue", "wuu", "lzh", "gan", "hak", "nan")
 
@@ -64,17 +73,17 @@ def has_spaces(text: str) -> bool:
 
 
 def check_language(code: str) -> None:
-    """Raises DataError for an unknown code, with the nearest known one."""
+    """Raises DataError for an unknown code, with the one that was probably meant."""
     if code in CODES:
         return
     meant = code.lower().replace("_", "-")
     name = next(iter(difflib.get_close_matches(meant, NAMES, n=1, cutoff=0.75)), "")
+    main = meant.split("-")[0]
     short = meant[:2] if len(meant) == len("eng") else ""
-    close = difflib.get_close_matches(meant, CODES, n=1, cutoff=0.5)
-    candidates = (meant, NAMES.get(name), meant.split("-")[0], short, *close)
+    candidates = (meant, NAMES.get(name), main, OTHER_CODES.get(main), short)
     near = next((candidate for candidate in candidates if candidate in CODES), None)
     hint = f"did you mean {near!r}?" if near else "for example 'en', 'zh' or 'de'"
-    raise DataError(f"language {code!r} of a source is not an ISO 639 code: {hint}")
+    raise DataError(f"language {code!r} is not an ISO 639 code: {hint}")
 
 
 def sentence_starts(text: Text, language: str) -> Int64[np.ndarray, " sentences"]:

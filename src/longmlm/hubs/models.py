@@ -143,6 +143,8 @@ def is_folder(name: str) -> bool:
         raise ModelNotFoundError(f"{BUNDLED}{path.name}: no such bundled model: choose {models}")
     if name.startswith(PATH_PREFIXES):
         raise ModelNotFoundError(f"{name}: no such folder: check its path")
+    if "://" not in name and name.partition("@")[0].count("/") > 1:
+        raise ModelNotFoundError(f"{name}: no such folder: check its path, or run the stage that writes it first")
     return False
 
 
@@ -215,6 +217,8 @@ def _model_sha256(folder: str, _times_and_sizes: tuple[tuple[int, int], ...]) ->
 
 def local_weights(folder: str | Path) -> list[Path]:
     """Returns the weight files in a local folder; raises ModelError if there are none."""
+    if not Path(folder).exists():
+        raise ModelNotFoundError(f"{folder}: no such folder: run longmlm pretrain first, or check its path")
     if not (paths := weight_paths(Path(folder))):
         raise ModelError(
             f"{folder} is neither a run with checkpoints nor a folder with model.safetensors or pytorch_model.bin"

@@ -75,6 +75,11 @@ def check_length(row_length: int, num_positions: int) -> None:
 def check_num_positions(n: int, num_positions: int) -> None:
     """Raises PositionsError unless n < num_positions <= n * n."""
     if num_positions <= n:
-        raise PositionsError(f"num_positions = {num_positions}: the model already has {n} positions")
+        raise PositionsError(
+            f"num_positions = {num_positions}: the model already has {n} positions; set more (in a pipeline, length)"
+        )
     if num_positions > n**2:
-        raise PositionsError(f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most")
+        raise PositionsError(
+            f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most; set fewer (in a "
+            "pipeline, length)"
+        )

@@ -122,7 +122,7 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
     num_steps = table_at(given, "pretrain", "recipe").get("num_steps", NUM_STEPS)
     num_steps = num_steps if isinstance(num_steps, int) else NUM_STEPS  # the error is reported on validation
     every = max(1, num_steps // 12)
-    title = Path(base.model or base.output).name
+    title = _name_of(base.model or base.output)
     tables: dict[str, Table] = {
         "prepare": {"recipe": {"held_out_fraction": 0.05}},
         "extend": {"recipe": {"initialisation": _initialisation(table_at(given, "extend", "recipe"))}},
@@ -141,6 +141,14 @@ def recommended(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
         "release": {"card": {"title": f"{title.removeprefix(BUNDLED)}-{base.length}"}},
     }
     return {name: table for name, table in tables.items() if name not in absent_stages(base, given)}
+
+
+def _name_of(model: str) -> str:
+    """Returns the last part of a model's name; a result of another pipeline is named by that pipeline's folder."""
+    path = Path(model)
+    path = path.parents[1] if path.parent.name == "checkpoints" else path
+    is_result = path.name in {name for *_, name in OUTPUT_SETTINGS}
+    return (path.parent.name if is_result else "") or path.name
 
 
 def _initialisation(recipe: Table) -> Initialisation:

@@ -194,6 +194,8 @@ def model_or_best_checkpoint(name: str) -> str:
 
 def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:
     """Returns what the evaluations during a run measured; raises CheckpointError if there are none."""
+    if not run.exists():
+        raise CheckpointError(f"{run}: no such folder: run longmlm pretrain first, or check the path of run")
     if not (evaluations := MetricsFile(run).evaluations()):
         raise CheckpointError(f"{run} has no evaluations: set run to the folder that the pretrain stage wrote")
     return evaluations
