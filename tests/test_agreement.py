@@ -122,10 +122,10 @@ def test_the_corpus_is_one_of_the_sources_or_refused(tmp_path: Path) -> None:
     both = [{"files": ["a.jsonl"]}, {"dataset": "owner/texts", "split": "train"}]
     pipeline = resolved(merged(BASE, {"prepare": {"recipe": {"sources": both}}}))
     assert [source.files for source in pipeline.prepare.recipe.sources] == [("a.jsonl",), ()]
-    alone = [{"dataset": "owner/texts", "split": "train", "language": "zh"}]
+    alone = [{"dataset": "owner/texts", "split": "train"}]
     overlay = {"corpus": [], "prepare": {"recipe": {"sources": alone}}}
     pipeline = resolved(BASE, overlay)
-    assert pipeline.prepare.recipe.sources == (Source(dataset="owner/texts", split="train", language="zh"),)
+    assert pipeline.prepare.recipe.sources == (Source(dataset="owner/texts", split="train", language="de"),)
     for kind in (ResolvedPipeline, PrepareConfig):
         with pytest.raises(ConfigError, match=r"corpus and prepare\.recipe\.sources"):
             parse(kind, [given(tmp_path, merged(BASE, {"prepare": {"recipe": {"sources": alone}}}))])

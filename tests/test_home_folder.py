@@ -82,9 +82,11 @@ def test_every_path_of_a_pipeline_starts_from_the_home_folder(
 
 
 def test_only_paths_are_changed(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(PIPELINE + SOURCES.replace("~/a.csv", "x/~/a.csv"), encoding="utf-8")
+    (tmp_path / "b.toml").write_text(PIPELINE, encoding="utf-8")
+    assert read(ResolvedPipeline, [tmp_path / "b.toml"]).corpus == (f"{home}/texts/*.txt", "other/~/a.jsonl")
+    content = PIPELINE.replace("corpus =", "#") + SOURCES.replace("~/a.csv", "x/~/a.csv")
+    (tmp_path / "a.toml").write_text(content, encoding="utf-8")
     config = read(ResolvedPipeline, [tmp_path / "a.toml"])
-    assert config.corpus == (f"{home}/texts/*.txt", "other/~/a.jsonl")
     assert config.launch == f"accelerate launch --config_file {home}/ddp.yaml"
     assert config.prepare.publish == f"folder:{home}/rows"
     assert config.prepare.card.data == ("Texts in ~/texts", "~ 5 MB of text")

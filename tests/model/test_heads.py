@@ -121,10 +121,10 @@ def test_a_checkpoint_with_missing_or_misshapen_encoder_weights_is_refused(tmp_p
     folder = tiny_folder(tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("layer.1.output.dense.weight"))
-    for changed, problem in (({}, "is missing"), ({name: weights[name][:3].clone()}, "another shape")):
+    for changed, problem in (({}, "is missing"), ({name: weights[name][:3].clone()}, "shape")):
         kept = {key: value for key, value in weights.items() if key != name}
         save_file({**kept, **changed}, folder / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ModelError, match=f"layer.1.output.dense.weight of its encoder .*{problem}"):
+        with pytest.raises(ModelError, match=f"layer.1.output.dense.weight .*{problem}"):
             classifier(folder, Arm())
         with pytest.raises(ModelError, match=problem):
             classifier(folder, Arm(model="encoder", reads="chunks"))

@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
 from longmlm.errors import ModelError, UserError
+from longmlm.hubs.models import model_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import load_model
 from tests.support.tiny import World, tiny_extension, tiny_folder
@@ -268,7 +269,7 @@ def test_code_in_the_folder_is_never_run(copy: Path, kind: tuple[str, int], tmp_
 
 def test_a_run_remembers_the_model_that_it_started_from(copy: Path) -> None:
     of_run = load_model(str(copy)).provenance_of_run(str(copy))
-    assert of_run == Provenance(started_from=ModelSource(name=str(copy)))
+    assert of_run == Provenance(started_from=ModelSource(name=str(copy), sha256=model_sha256(copy)))
     first, second = (TrainingRecord(row_length=9, steps=steps, tokens=30) for steps in (3, 4))
     earlier = Provenance(extension=tiny_extension("base"), trained=second, trained_before=(first,))
     artifact.write(copy / Provenance.FILE, earlier)

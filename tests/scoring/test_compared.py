@@ -91,7 +91,9 @@ def test_arms_with_another_truth_are_refused() -> None:
     base, other = trial("base", [1, 0, 1]), trial("other", [1, 1, 1])
     first, second, third = other.predictions
     changed = replace(other, predictions=(first, replace(second, labels=("no",)), third))
-    with pytest.raises(ArtifactError, match=r"^trials of base and other differ .* of document 'd0-001': remove .*$"):
+    with pytest.raises(
+        ArtifactError, match=r"^trials of base and other differ .* of document .d0-001.: name another .*$"
+    ):
         compared(task(["base", "other"]), [base, changed], {})
     scored = [
         replace(one, predictions=(replace(one.predictions[0], score=at),)) for at, one in ((1.0, base), (2.0, other))

@@ -61,7 +61,7 @@ def test_other_rows_and_another_order_are_read_from_the_start(
     else:
         sources = (Source(files=(str(inputs / "text.jsonl"),)),)
         recipe = PrepareRecipe(
-            tokenizer=str(inputs / "tokenizer"), sources=sources, row_length=32, held_out_fraction=0.2
+            tokenizer=str(inputs / "tokenizer"), sources=sources, row_length=32, held_out_fraction=0.6
         )
         prepare(PrepareConfig(output=str(tmp_path / "rows"), recipe=recipe))
         other = replace(other, rows=str(tmp_path / "rows"))

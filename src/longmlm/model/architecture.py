@@ -98,6 +98,8 @@ def unused_bias(model: PreTrainedModel) -> tuple[str, str] | None:
     Heads like BERT's and RoBERTa's register their bias twice, in the decoder and beside it. transformers 5 makes them
     one parameter only if the decoder is tied to the word embedding. Returns None if there is no second one.
     """
+    if model.get_output_embeddings() is None:  # a model for a labelled task
+        return None
     bias, parameters = parts_of(model).decoder_bias, dict(model.named_parameters(remove_duplicate=False))
     for name in [name for name, parameter in parameters.items() if parameter is bias]:
         head, _, last = name.removesuffix(".bias").rpartition(".")

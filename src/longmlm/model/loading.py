@@ -209,7 +209,7 @@ def load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple
     stored = stored_weights(folder)
     failure = f"{name}: its config.json describes no model that transformers can make"
     with library_errors(failure), torch.device("meta"):
-        described = auto_class.from_config(config)
+        described = auto_class.from_config(config) if hasattr(auto_class, "from_config") else auto_class(config)
     check_stored(name, stored, described)
     with library_errors(f"{name} cannot be loaded"):
         model, info = auto_class.from_pretrained(
