@@ -125,7 +125,9 @@ def test_the_corpus_is_one_of_the_sources_or_refused(tmp_path: Path) -> None:
     alone = [{"dataset": "owner/texts", "split": "train"}]
     overlay = {"corpus": [], "prepare": {"recipe": {"sources": alone}}}
     pipeline = resolved(BASE, overlay)
-    assert pipeline.prepare.recipe.sources == (Source(dataset="owner/texts", split="train", language="de"),)
+    assert pipeline.prepare.recipe.sources == (
+        Source(dataset="owner/texts", split="train", language=pipeline.language, text_field=pipeline.text_field),
+    )
     for kind in (ResolvedPipeline, PrepareConfig):
         with pytest.raises(ConfigError, match=r"corpus and prepare\.recipe\.sources"):
             parse(kind, [given(tmp_path, merged(BASE, {"prepare": {"recipe": {"sources": alone}}}))])

@@ -106,8 +106,7 @@ def test_run_writes_no_secret_and_gives_it_to_the_stages_that_publish(
         return 0, None
 
     monkeypatch.setattr(run, "run_child", run_child)
-    for name in ("check_runnable", "check_inputs"):
-        monkeypatch.setattr(run, name, lambda _: None)
+    monkeypatch.setattr(run, "check_inputs", lambda _: None)
     monkeypatch.setattr(run, "is_trained", lambda _: True)
     monkeypatch.setattr(run, "is_done", lambda *_: False)
     monkeypatch.setattr(run, "summary", lambda _: "")

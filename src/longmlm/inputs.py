@@ -29,6 +29,7 @@ from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.reports.evaluation import check_output
+from longmlm.runnable import check_runnable, machine_errors
 from longmlm.settings.agreement import is_same_path
 from longmlm.settings.downstream import DownstreamConfig, LabelledData
 from longmlm.settings.evaluate import EvaluateConfig
@@ -90,8 +91,11 @@ def check_description(base: Pipeline) -> None:
 
 def _check_pipeline(config: ResolvedPipeline) -> None:
     """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
+    check_runnable(config)
     made = {os.path.realpath(result_of(stage)) for stage in config.stages.values()}
-    needs_all = not isinstance(config, PlanConfig)  # a plan needs no weights and no ONNX packages
+    needs_all = not isinstance(config, PlanConfig)  # a plan needs no weights, and may be for another machine
+    if needs_all and (error := next(machine_errors(config), None)):
+        raise error
     num_positions: int | None = None
     check_writable(Path(config.output))
     for stage in config.stages.values():
@@ -109,9 +113,6 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
             case EvaluateConfig():
                 _check_models([stage.base], made, needs_weights=needs_all)
-            case ReleaseConfig():
-                if stage.recipe.onnx and needs_all:
-                    check_onnx_installed()
     if num_positions is not None:
         check_length(config.prepare.recipe.row_length, num_positions)
 

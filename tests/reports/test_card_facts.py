@@ -9,7 +9,7 @@ import pytest
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
-from longmlm.reports.model_card import Licence, Training, languages, licence_of, training_of
+from longmlm.reports.model_card import Licence, Training, check_licence, languages, licence_of, training_of
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import PretrainRecipe
@@ -40,15 +40,19 @@ def test_licence_is_that_of_the_base_model_unless_another_is_given(tmp_path: Pat
 
 @pytest.mark.parametrize("card", [None, "# no metadata", "---\nlicense: [a, b\n---\n"])
 @pytest.mark.parametrize("is_extended", [True, False])
-def test_unknown_licence_is_refused_with_the_remedy(tmp_path: Path, card: str | None, is_extended: bool) -> None:
+def test_unknown_licence_is_refused_for_a_hub_with_the_remedy(
+    tmp_path: Path, card: str | None, is_extended: bool
+) -> None:
     if card:
         (tmp_path / "README.md").write_text(card)
     extension, source = tiny_extension(tmp_path), ModelSource(name=str(tmp_path))
     provenance = Provenance(extension=extension) if is_extended else Provenance(started_from=source)
-    with pytest.raises(ReleaseError, match=rf"{tmp_path}.*card\.license"):
-        licence_of(None, provenance)
-    with pytest.raises(ReleaseError, match=r"no base model.*card\.license"):
-        licence_of(None, Provenance())
+    stated = ReleaseCard(title="A model", license="mit")
+    for about, reason in ((provenance, str(tmp_path)), (Provenance(), "no base model")):
+        assert licence_of(None, about) == Licence()
+        with pytest.raises(ReleaseError, match=rf"{reason}.*card\.license"):
+            check_licence(replace(stated, license=None), about)
+        check_licence(stated, about)
 
 
 def test_training_is_described_as_far_as_it_is_known(tmp_path: Path) -> None:

@@ -191,6 +191,7 @@ def test_licence_of_the_base_model_is_in_metadata_and_text(
     card = ModelCard(render(provenance, measured, rows, licence=licence))
     assert (card.data.license, card.data["license_name"], card.data["license_link"]) == ("other", "openrail", "LICENSE")
     assert re.search("## Licence\n\nopenrail.* base$", card.text.rstrip())
+    assert "## Licence\n\nNo licence is stated: " in render(provenance, measured, rows, licence=Licence())
 
 
 def test_sources_are_listed_if_the_author_describes_no_data(

@@ -83,6 +83,12 @@ def _download(target: Target, with_weights: bool) -> HubSnapshot:
     return HubSnapshot(folder, tuple(names), commit, (note,) if note else ())
 
 
+def commit_of(name: str, revision: str | None = None) -> str:
+    """Returns the commit of a repository's branch, tag or commit; raises ModelNotFoundError if there is none."""
+    target = Target("hf", name, revision)
+    return huggingface.retry_download(target, lambda: huggingface.resolve(target))[0]
+
+
 def check_model(name: str, revision: str | None = None, needs_weights: bool = True) -> None:
     """Raises the error that loading would raise if there is no such model, without downloading or loading it."""
     if is_folder(name):
@@ -91,8 +97,7 @@ def check_model(name: str, revision: str | None = None, needs_weights: bool = Tr
         if needs_weights:
             check_has_weights(name, Path(name))
         return
-    target = Target("hf", name, revision)
-    huggingface.retry_download(target, lambda: huggingface.resolve(target))
+    commit_of(name, revision)
 
 
 def config_of_model(name: str, revision: str | None = None, needs_weights: bool = True) -> SimpleNamespace | None:

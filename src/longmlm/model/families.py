@@ -3,6 +3,7 @@
 `config` is a PretrainedConfig or the keys of a config.json as attributes. Imports no torch: inputs.py runs before it.
 """
 
+from collections.abc import Collection
 from typing import Any, Literal, assert_never, cast, get_args
 
 from longmlm.errors import ModelError, counted
@@ -15,6 +16,15 @@ LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
 FAMILIES: tuple[Family, ...] = get_args(Family)
 COUNTED_FROM_PADDING = ("roberta", "xlm-roberta", "camembert")  # positions start after the padding token's id
 GATED = ("modernbert", "nomic_bert", "eurobert")  # families with a gated feed-forward layer, of two input matrices
+HEADS: dict[str, tuple[str, ...]] = {  # by family, how the names of all weights of its MLM head begin
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), ("lm_head.",)),
+    **dict.fromkeys(("bert", "roformer", "nomic_bert"), ("cls.",)),
+    **dict.fromkeys(("deberta", "deberta-v2"), ("cls.", "lm_predictions.")),
+    "albert": ("predictions.",),
+    "electra": ("generator_predictions.", "generator_lm_head."),
+    "distilbert": ("vocab_",),
+    "modernbert": ("head.", "decoder."),
+}  # eurobert's is a decoder alone, which may be the word embedding
 NUM_LAYERS = ("num_hidden_layers", "n_layers")
 
 
@@ -33,6 +43,12 @@ def check_architecture(config: Any, name: str) -> None:
             f"{name} is a decoder (is_decoder = true), whose attention is causal: take an encoder, or set is_decoder = "
             "false in its config.json if these are an encoder's weights"
         )
+
+
+def has_head(config: Any, weight_names: Collection[str]) -> bool:
+    """Returns whether some of these weights are of the family's MLM head; True if their names do not say."""
+    beginnings = HEADS.get(config.model_type)
+    return beginnings is None or any(name.startswith(beginnings) for name in weight_names)
 
 
 def non_learned_positions(config: Any) -> str | None:

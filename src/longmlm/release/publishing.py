@@ -18,7 +18,7 @@ from longmlm.hubs.publish import check_publishable, publish
 from longmlm.release.build import CARD_CODE, ReleaseSettings, ReleaseSource, build
 from longmlm.release.dataset import link_or_copy
 from longmlm.reports.card_code import Address, CardCode
-from longmlm.reports.model_card import training_of
+from longmlm.reports.model_card import check_licence, training_of
 from longmlm.settings.publishing import Target
 from longmlm.training.run_folder import verify_checkpoint
 
@@ -74,6 +74,8 @@ def publish_checkpoint(checkpoint: Path, rows: Rows, settings: ReleaseSettings, 
     """Releases one checkpoint of a run into a temporary folder and publishes it as the whole content of the branch."""
     title, output = f"{settings.card.title}, {step_label(checkpoint)}", settings.output
     source = ReleaseSource(checkpoint, read_provenance(checkpoint), rows)
+    if target.is_hub:
+        check_licence(settings.card, source.provenance)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as scratch:
         folder = Path(scratch) / output.name

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.errors import ReleaseError
-from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 
 ONNX_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
 
@@ -16,6 +16,16 @@ def check_onnx_installed() -> None:
         raise ReleaseError(
             f"recipe.onnx = true needs {missing[0]}, which is not installed: pip install 'longmlm[onnx]'"
         )
+
+
+def sentences_note(recipe: ReleaseRecipe) -> str:
+    """Returns a note if the sentence-transformers model of a release cannot be run here; else an empty text."""
+    if recipe.sentence_transformer is None or find_spec("sentence_transformers"):
+        return ""
+    return (
+        f"recipe.sentence_transformer = {recipe.sentence_transformer}: sentence-transformers is not installed, so the "
+        "release is written without running the code for it on its card: pip install 'longmlm[sentence-transformers]'"
+    )
 
 
 def trial_folder(name: str) -> Path | None:

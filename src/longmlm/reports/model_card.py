@@ -37,9 +37,9 @@ from longmlm.training.run_folder import read_state
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """A licence by its identifier; one that hubs call `other` also has a name and a link."""
+    """A licence by its identifier; one that hubs call `other` also has a name and a link. No identifier: not known."""
 
-    identifier: str
+    identifier: str | None = None
     name: str | None = None
     link: str | None = None
     is_of_base: bool = False
@@ -164,9 +164,9 @@ def metadata(card: ReleaseCard, licence: Licence, provenance: Provenance, **fiel
 
 
 def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
-    """Returns the licence of that identifier, else that in the base model's card.
+    """Returns the licence of that identifier, else that in the base model's card, else one without identifier.
 
-    Raises ReleaseError without one, and UnavailableError if the hub does not respond.
+    Raises UnavailableError if the hub does not respond.
     """
     if identifier is not None:
         return Licence(identifier)
@@ -177,10 +177,20 @@ def licence_of(identifier: str | None, provenance: Provenance) -> Licence:
         kind = UnavailableError if isinstance(error, ModelUnavailableError) else ReleaseError
         raise kind(f"{error}; or state the licence of the base model as card.license") from error
     if not isinstance(data.get("license"), str):
-        reason = f"the licence of the base model {source.name} is not known" if source else "there is no base model"
-        raise ReleaseError(f'the licence is missing, and {reason}: set card.license, such as license = "apache-2.0"')
+        return Licence()
     name, link = (data.get(key) if isinstance(data.get(key), str) else None for key in ("license_name", "license_link"))
     return Licence(data["license"], name, link, is_of_base=True)
+
+
+def check_licence(card: ReleaseCard, provenance: Provenance) -> None:
+    """Raises ReleaseError if no licence is known, with which a hub's users could not use the model."""
+    if licence_of(card.license, provenance).identifier is None:
+        source = provenance.source
+        reason = f"the licence of the base model {source.name} is not known" if source else "there is no base model"
+        raise ReleaseError(
+            f"a model on a hub needs a licence, and {reason}: set card.license, in a pipeline file as the lines "
+            '[release.card] and license = "apache-2.0", with the licence of your model'
+        )
 
 
 def _card_metadata(source: ModelSource) -> dict[str, Any]:  # a card may contain anything

@@ -34,6 +34,11 @@ class Target:
     owns: tuple[str, ...] = ()
 
     @property
+    def is_hub(self) -> bool:
+        """Whether others find models there: on a hub, and not in a folder or other storage."""
+        return self.hub != "storage"
+
+    @property
     def is_pinned(self) -> bool:
         """Whether the revision is a commit."""
         return COMMIT.fullmatch(self.revision or "") is not None

@@ -43,7 +43,8 @@ class ReleaseCard:
     title: str
     """Title of the card."""
     license: str | None = None
-    """Licence of the weights, as an identifier known to hubs, such as apache-2.0; by default the base model's."""
+    """Licence of the weights, as an identifier known to hubs, such as apache-2.0; by default the base model's. Only
+    a hub needs one: the card of a release that has none says so."""
     description: str = ""
     """A paragraph about the model."""
     languages: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ from longmlm.model.positions import check_num_positions
 from longmlm.model.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
+from longmlm.runnable import machine_notes
 from longmlm.runtime.launch import free_memory_bytes
 from longmlm.runtime.precision import resolved_precision
 from longmlm.settings.plan import PlanConfig
@@ -62,7 +63,7 @@ def plan(config: PlanConfig) -> None:
         free_disk_bytes=free_bytes(Path(config.output)),
     )
     print(plan_report(facts, config))
-    for note in planned_notes(config):
+    for note in [*planned_notes(config), *machine_notes(config)]:
         print(note)
 
 

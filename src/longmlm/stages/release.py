@@ -5,6 +5,7 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import MODEL, DownstreamComparison, DownstreamTrial
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.config import read
 from longmlm.errors import ReleaseError
 from longmlm.folders import read_manifest, unlisted_note
@@ -14,6 +15,7 @@ from longmlm.release.follow import follow
 from longmlm.release.publishing import publish_checkpoint, publish_checkpoints, publish_release
 from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.release.task import TaskSource, check_task_recipe, write_task_release
+from longmlm.reports.model_card import check_licence
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseConfig
@@ -38,6 +40,8 @@ def release(config: ReleaseConfig) -> None:
         return
     rows, allow_unrecovered = check_has_rows(config), config.recipe.allow_unrecovered
     source = open_source(model_to_release(config), rows, config.evaluation, allow_unrecovered)
+    if target and target.is_hub:
+        check_licence(config.card, source.provenance)
     proof = write_release(source, settings)
     if proof:
         print(*proof.summary, f"released: {settings.output}", sep="\n")
@@ -62,6 +66,8 @@ def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSet
     for name in ("rows", "evaluation", "checkpoints", "follow"):
         if getattr(config, name):
             raise ReleaseError(f"{name} is for masked language models: remove it to release a fine-tuned model")
+    if target and target.is_hub:
+        check_licence(settings.card, read_provenance(folder / MODEL))
     trial, trial_config = artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE), folder / TRIAL
     comparison = comparison_of(folder)
     results = comparison.arms if comparison else ()

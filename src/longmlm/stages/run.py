@@ -18,18 +18,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
-from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.config import to_toml
 from longmlm.data.disk import Sizes, check_disk
 from longmlm.data.size import corpus_size
-from longmlm.errors import ArtifactError, ConfigError, DataError, ModelError, ReleaseError
+from longmlm.errors import ArtifactError, DataError, ModelError
 from longmlm.folders import write_text
 from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
 from longmlm.model.families import num_parameters
 from longmlm.ownership import check_own_file
 from longmlm.processes import exclusive_lock
 from longmlm.progress import is_terminal
-from longmlm.reports.model_card import licence_of
 from longmlm.reports.outcome import summary
 from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
@@ -58,11 +56,10 @@ STOPPED = 143  # exit code of a stage that SIGTERM stopped
 def run_pipeline(config: ResolvedPipeline) -> None:
     """Runs the stages in order and prints the accuracies reached; exits with the code of a stage that fails.
 
-    Raises ConfigError for settings that cannot be run, FolderError when a result was made with other settings, or
+    Raises FolderError when a result was made with other settings, or
     another process writes to the output folder, and DataError when the corpus or the terms have changed.
     """
     output, started = Path(config.output), time.monotonic()
-    check_runnable(config)
     with exclusive_lock(output):
         check_own_file(output / PIPELINE, HEADER)
         check_results(config)
@@ -85,23 +82,6 @@ def run_pipeline(config: ResolvedPipeline) -> None:
                 record_done(config, name)
             print(f"{label} {ended}, {result_of(stage)}", flush=True)
         print(summary(config))
-
-
-def check_runnable(config: ResolvedPipeline) -> None:
-    """Raises ConfigError for what would fail later: a launch that cannot be started, a dry run, a missing licence."""
-    if config.pretrain.dry_run:
-        raise ConfigError("pretrain.dry_run trains nothing to go on with: use longmlm pretrain FILE --dry-run")
-    if config.pretrain.runtime.stop_when_recovered and not config.extension:
-        raise ConfigError("pretrain.runtime.stop_when_recovered is for a long model, and extension = false: remove it")
-    if "release" in config.stages:
-        check_licence(config)
-    if config.launch is not None:
-        launch_command(config.launch)
-    elif (num_processes := config.pretrain.runtime.num_processes) not in (None, 1):
-        raise ConfigError(
-            f"pretrain.runtime.num_processes is {num_processes}, but launch is not set, so one process would train: "
-            f'remove it, or set launch, such as "ddp"'
-        )
 
 
 def check_space(config: ResolvedPipeline) -> None:
@@ -131,17 +111,6 @@ def planned_config(config: ResolvedPipeline) -> SimpleNamespace | None:
         return SimpleNamespace(**read_architecture(str(start.architecture)))
     folder = next(reversed(list_checkpoints(Path(start.checkpoint))), None)  # of another run
     return config_of_model(str(folder or start.checkpoint), start.revision, needs_weights=False)
-
-
-def check_licence(config: ResolvedPipeline) -> None:
-    """Raises ConfigError when a release would find no licence: neither a setting nor the card of a base in a folder."""
-    is_local = config.model is not None and Path(config.model).is_dir()
-    if config.release.card.license is None and (is_local or config.pretrain.start.architecture):
-        source = ModelSource(name=config.model) if config.model and is_local else None
-        try:
-            licence_of(None, Provenance(started_from=source))
-        except ReleaseError as error:
-            raise ConfigError(f'{error} in [release.card], or until = "pretrain"') from None
 
 
 def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:

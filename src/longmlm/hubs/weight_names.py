@@ -1,0 +1,55 @@
+"""Names of the weights in a model's files, read without the weights and without torch."""
+
+import pickletools
+import zipfile
+from pathlib import Path
+
+from huggingface_hub import try_to_load_from_cache
+from safetensors import SafetensorError, safe_open
+
+from longmlm.hubs.models import CONFIG, commit_of, is_folder, weight_paths
+
+MAX_PICKLE_BYTES = 50_000_000  # the names of a .bin file take thousands
+
+
+def weight_names(name: str, revision: str | None = None) -> frozenset[str] | None:
+    """Returns the names of a model's weights; None if they are not known before the files are loaded or downloaded.
+
+    Of a repository, only files in the hub's cache are read. A .bin file may yield other texts, too.
+    """
+    paths = weight_paths(Path(name)) if is_folder(name) else _cached_weights(name, revision)
+    found: set[str] = set()
+    for path in paths:
+        if (names := _names_in(path)) is None:
+            return None
+        found |= names
+    return frozenset(found) or None
+
+
+def _cached_weights(name: str, revision: str | None) -> list[Path]:
+    config = try_to_load_from_cache(name, CONFIG, revision=commit_of(name, revision))
+    if not isinstance(config, str):
+        return []
+    paths = weight_paths(Path(config).parent)
+    return paths if paths and _has_all_shards(paths) else []
+
+
+def _has_all_shards(paths: list[Path]) -> bool:
+    """Returns whether the folder holds every file of a model that is stored in several, such as NAME-00001-of-00002."""
+    last = paths[0].stem.rpartition("-of-")[2]
+    return len(paths) == (int(last) if last.isdigit() and "-of-" in paths[0].stem else 1)
+
+
+def _names_in(path: Path) -> set[str] | None:
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="numpy") as file:
+                return set(file.keys())
+        with zipfile.ZipFile(path) as archive:
+            entry = next((item for item in archive.infolist() if item.filename.endswith("/data.pkl")), None)
+            if entry is None or entry.file_size > MAX_PICKLE_BYTES:
+                return None
+            texts = (argument for _, argument, _ in pickletools.genops(archive.read(entry)))
+            return {text for text in texts if isinstance(text, str)}
+    except (SafetensorError, OSError, ValueError, zipfile.BadZipFile):  # loading reports it
+        return None

@@ -1,0 +1,110 @@
+"""What would stop a pipeline after hours and is known before its first stage, such as a missing head or licence."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import get_args
+
+from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
+from longmlm.hubs.models import commit_of, config_of_model, is_folder
+from longmlm.hubs.publish import check_can_publish
+from longmlm.hubs.weight_names import weight_names
+from longmlm.model.families import has_head, num_usable_positions
+from longmlm.release.requirements import check_onnx_installed, sentences_note
+from longmlm.reports.model_card import check_licence
+from longmlm.runtime.launch_command import launch_command
+from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName, bundled_resolved
+from longmlm.settings.results import result_of
+from longmlm.training.run_folder import list_checkpoints
+
+
+def check_runnable(config: ResolvedPipeline) -> None:
+    """Raises a UserError for settings, a licence or a model with which a stage that has no result yet would fail."""
+    _check_training(config)
+    model = bundled_resolved(config.model) if config.extend else config.pretrain.start.checkpoint
+    release, is_to_train = config.release, not list_checkpoints(result_of(config.pretrain))
+    if "release" in _stages(config) and release.publish and release.target().is_hub:
+        _check_licence(config, model)
+    if model is not None and is_to_train and not (config.extend and result_of(config.extend).exists()):
+        _check_head(config, model)
+
+
+def _check_training(config: ResolvedPipeline) -> None:
+    runtime = config.pretrain.runtime
+    if config.pretrain.dry_run:
+        raise ConfigError("pretrain.dry_run trains nothing to go on with: use longmlm pretrain FILE --dry-run")
+    if runtime.stop_when_recovered and not config.extension:
+        raise ConfigError("pretrain.runtime.stop_when_recovered is for a long model, and extension = false: remove it")
+    if config.launch is None and runtime.num_processes not in (None, 1):
+        raise ConfigError(
+            f"pretrain.runtime.num_processes is {runtime.num_processes}, but launch is not set, so one process would "
+            'train: remove it, or set launch, such as "ddp"'
+        )
+
+
+def _check_licence(config: ResolvedPipeline, model: str | None) -> None:
+    """Raises ConfigError if a release for a hub would find no licence in the card of the base model."""
+    about = Provenance()
+    if model is not None:
+        commit = None if is_folder(model) else commit_of(model, config.revision)
+        before = Provenance() if commit or config.extend else read_provenance(model)
+        about = before.of_run(ModelSource(name=model, revision=commit))
+    try:
+        check_licence(config.release.card, about)
+    except ReleaseError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check_head(config: ResolvedPipeline, model: str) -> None:
+    """Raises ModelError if the model to extend or to train has no MLM head, and none is to be made."""
+    start, revision = config.pretrain.start, config.revision if config.extend else config.pretrain.start.revision
+    is_new = config.extend.recipe.new_head if config.extend else start.new_head
+    if is_new or not (config.extend or (Path(model) / "config.json").is_file() or not Path(model).exists()):
+        return  # a run, whose checkpoints have heads
+    described = config_of_model(model, revision, needs_weights=False)
+    names = weight_names(model, revision)
+    if described is None or names is None or has_head(described, names):
+        return
+    if config.extend is None:
+        raise ModelError(
+            f"{model} has no MLM head: take a checkpoint that has one, or add the lines [pretrain.start] and new_head "
+            "= true, to train a new head first"
+        )
+    raise ModelError(
+        f"{model} has no MLM head, and only a model with a trained one can be made long: take a checkpoint that has "
+        f"one, or train a head first, in a pipeline of its own with the lines extension = false, length = "
+        f"{num_usable_positions(described)}, [pretrain.start] and new_head = true, and set model to its release"
+    )
+
+
+def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
+    """Yields the errors of stages that have no result yet where this machine has no program, package or access."""
+    missing = {name for name, stage in _stages(config).items() if not result_of(stage).exists()}
+    prepare, release = config.prepare, config.release
+    checks: list[Callable[[], object]] = []
+    if config.launch is not None:
+        checks.append(lambda: launch_command(str(config.launch)))
+    if prepare.publish and "prepare" in missing:
+        checks.append(lambda: check_can_publish(prepare.target("dataset")))
+    if "release" in missing and release.recipe.onnx:
+        checks.append(check_onnx_installed)
+    if "release" in missing and release.publish:
+        checks.append(lambda: check_can_publish(release.target()))
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            yield error
+
+
+def machine_notes(config: ResolvedPipeline) -> list[str]:
+    """Returns a line for each thing that this machine cannot do, or not check, and that the pipeline needs."""
+    notes = [f"longmlm run would stop on this machine: {error}" for error in machine_errors(config)]
+    return [*notes, *filter(None, [sentences_note(config.release.recipe) if "release" in _stages(config) else ""])]
+
+
+def _stages(config: ResolvedPipeline) -> dict[str, StageConfig]:
+    """Returns the settings of the stages; a comparison releases nothing."""
+    last = "evaluate" if isinstance(config, ComparedPipeline) else "release"
+    return {name: stage for name, stage in config.stages.items() if name in (*get_args(StageName)[:-1], last)}

@@ -1,0 +1,150 @@
+"""What would stop a pipeline later is found before its first stage, by plan as by run."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+from longmlm import runnable
+from longmlm.config import parse
+from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
+from longmlm.hubs.weight_names import weight_names
+from longmlm.inputs import check_inputs
+from longmlm.release import requirements
+from longmlm.runnable import check_runnable, machine_errors, machine_notes
+from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.plan import PlanConfig
+from tests.support.tiny import tiny_folder
+
+SCRATCH = ("--no-extension", "--pretrain.start.architecture", "config.json", "--pretrain.start.tokenizer", "tokenizer")
+CARD = "---\nlicense: mit\n---\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.jsonl").write_text('{"text": "A text."}\n', encoding="utf-8")
+    return tmp_path
+
+
+def settings(*options: str, kind: type = ResolvedPipeline) -> ResolvedPipeline:
+    base = () if "--pretrain.start.architecture" in options else ("--model", "base")
+    return parse(kind, [*base, "--corpus", "text.jsonl", "--length", "40", "--output", "out", *options])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture
+def base(folder: Path, model: Path) -> Path:
+    return Path(shutil.copytree(model, folder / "base"))
+
+
+def without_head(base: Path, kind: str = "safetensors") -> None:
+    """Leaves the encoder's weights alone, in one file, in two, or in a file of torch.save."""
+    model = AutoModel.from_pretrained(base)
+    (base / "model.safetensors").unlink()
+    if kind == "bin":
+        torch.save(model.state_dict(), base / "pytorch_model.bin")
+    else:
+        model.save_pretrained(base, max_shard_size="40KB" if kind == "shards" else "1GB")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--launch", "acelerate launch"), "there is no program 'acelerate'"),
+        (
+            ("--launch", "accelerate launch --config_file gone/zero-2.yaml"),
+            "launch = 'zero-2' takes the one of longmlm",
+        ),
+        (("--pretrain.dry-run",), "use longmlm pretrain FILE --dry-run"),
+        (("--pretrain.runtime.num-processes=2",), "num_processes is 2, but launch is not set"),
+        (("--no-extension", "--pretrain.runtime.stop-when-recovered"), "is for a long model, and extension = false"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_any_stage(base: Path, options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_inputs(settings(*options))
+
+
+@pytest.mark.parametrize("publish", [None, "folder:there", "memory://bucket", "hf:me/model", "ms:me/model"])
+@pytest.mark.parametrize("options", [(), SCRATCH, ("--until", "evaluate"), ("--release.card.license", "mit")])
+@pytest.mark.parametrize("card", [None, "# no metadata", CARD])
+def test_a_licence_is_needed_for_a_hub_only(
+    folder: Path, publish: str | None, options: tuple[str, ...], card: str | None
+) -> None:
+    base = folder / "base"
+    base.mkdir()
+    (base / "config.json").write_text('{"model_type": "roberta"}', encoding="utf-8")
+    if card:
+        (base / "README.md").write_text(card, encoding="utf-8")
+    given = settings(*options, *(("--release.publish", publish) if publish else ()))
+    is_hub = publish is not None and publish[:3] in ("hf:", "ms:")
+    is_unknown = options == SCRATCH or (not options and card != CARD)
+    for config in (given, settings(*options, *(("--release.publish", publish) if publish else ()), kind=PlanConfig)):
+        if is_hub and is_unknown:
+            with pytest.raises(ConfigError, match=r'\[release\.card\] and license = "apache-2\.0"'):
+                check_runnable(config)
+        else:
+            check_runnable(config)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "shards", "bin"])
+@pytest.mark.parametrize("command", [ResolvedPipeline, PlanConfig])
+def test_a_missing_head_is_found_before_any_stage_with_the_lines_to_add(base: Path, kind: str, command: type) -> None:
+    check_runnable(settings(kind=command))
+    without_head(base, kind)
+    lines = r"extension = false, length = 16, \[pretrain\.start\] and new_head = true"
+    with pytest.raises(ModelError, match=rf"^base has no MLM head.*{lines}"):
+        check_inputs(settings(kind=command))
+    own = ("--no-extension", "--length", "16")
+    with pytest.raises(ModelError, match=r"^base has no MLM head.*add the lines \[pretrain\.start\] and new_head"):
+        check_inputs(settings(*own, kind=command))
+    check_runnable(settings(*own, "--pretrain.start.new-head", kind=command))
+    (base.parent / "out" / "long").mkdir(parents=True)
+    check_runnable(settings(kind=command))
+
+
+def test_weights_that_are_not_known_are_left_to_loading(base: Path) -> None:
+    names = weight_names(str(base))
+    assert names == frozenset(load_file(base / "model.safetensors"))
+    for content in (b"", b"version https://git-lfs", b"PK\3\4" + bytes(40)):
+        for name in ("model.safetensors", "pytorch_model.bin"):
+            (base / "model.safetensors").unlink(missing_ok=True)
+            (base / name).write_bytes(content)
+            assert weight_names(str(base)) is None
+            check_runnable(settings())
+            (base / name).unlink()
+    assert weight_names(str(base)) is None
+
+
+def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirements, "find_spec", lambda _: None)
+    monkeypatch.setattr(runnable, "check_can_publish", cannot_publish)
+    options = ("--release.recipe.onnx", "--launch", "acelerate", "--release.publish", "folder:there")
+    options += ("--release.recipe.sentence-transformer", "mean", "--prepare.publish", "folder:rows")
+    options += ("--prepare.card.license", "mit")
+    with pytest.raises(UserError, match="acelerate"):
+        check_inputs(settings(*options))
+    planned = settings(*options, kind=PlanConfig)
+    check_inputs(planned)
+    for part in ("acelerate", r"longmlm\[onnx\]", "there: no token", "rows: no token", r"longmlm\[sentence-transf"):
+        assert any(part.replace("\\", "") in note for note in machine_notes(planned)), part
+    assert not machine_notes(settings(kind=PlanConfig))
+    Path("compare.toml").write_text("[compare.arms.one]\n[compare.arms.two]\nlength = 48\n", encoding="utf-8")
+    common = ("--model", "base", "--corpus", "text.jsonl", "--length", "40", "--output", "out")
+    compared = parse(ComparedPipeline, ["compare.toml", *common, "--release.recipe.onnx"])
+    assert not [*machine_errors(compared)]
+
+
+def cannot_publish(target) -> None:
+    raise ReleaseError(f"{target.name}: no token")
