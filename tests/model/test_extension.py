@@ -2,8 +2,10 @@
 
 import errno
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.errors import FolderError, ModelError, PositionsError
-from longmlm.model import extension, mlm
+from longmlm.model import extension, fitted_positions, mlm
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import write_extension
 from longmlm.model.loading import load_model
@@ -234,3 +236,31 @@ def test_a_full_disk_is_an_os_error_and_leaves_nothing(
     with pytest.raises(OSError, match="No space left on device") as raised:
         write_extension(loaded, settings(base), tmp_path / "long")
     assert (raised.value.errno, list(tmp_path.iterdir())) == (errno.ENOSPC, [])
+
+
+@pytest.mark.parametrize("initialisation", ["fitted", "random", "hierarchical"])
+def test_a_table_is_computed_on_one_thread_whatever_their_number(
+    initialisation: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, before, tables = [], torch.get_num_threads(), []
+    for name in ("extended_table", "fitted_table"):
+        monkeypatch.setattr(extension, name, noting_threads(getattr(extension, name), used))
+    monkeypatch.setattr(fitted_positions, "NUM_STEPS", 2)
+    model = load_model(str(world.base)).model
+    try:
+        for num_threads in (1, 2, 3):
+            torch.set_num_threads(num_threads)
+            tables.append(extension.long_table(model, settings(world.base, initialisation)).numpy().tobytes())
+            assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(before)
+    assert set(used) == {1}
+    assert len(set(tables)) == 1
+
+
+def noting_threads(function: Callable[..., torch.Tensor], used: list[int]) -> Callable[..., torch.Tensor]:
+    def noting(*arguments: Any) -> torch.Tensor:
+        used.append(torch.get_num_threads())
+        return function(*arguments)
+
+    return noting

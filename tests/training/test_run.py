@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import MetricsFile
@@ -57,6 +58,21 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(uninterrup
     before = {path: path.stat().st_mtime_ns for path in resumed.rglob("*") if "step-" in str(path)}
     train(half_trained)
     assert before and before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_a_run_resumed_with_another_number_of_threads_says_so(half_trained, train, capsys):
+    newest = checkpoint_folder(Path(half_trained.run), 4)
+    assert read_state(newest).num_threads == 1
+    before = torch.get_num_threads()
+    capsys.readouterr()
+    try:
+        resumed = train(with_runtime(half_trained, num_threads=2))
+    finally:
+        torch.set_num_threads(before)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "thread" in line]
+    assert line.startswith(f"{newest} was saved with 1 thread per process, and now there are 2: ")
+    assert state_at(resumed, 12).step == 12
+    assert read_state(checkpoint_folder(resumed, 12)).num_threads == 2
 
 
 def test_a_finished_run_that_is_run_again_keeps_its_summary_and_stays_finished(settings, train, monkeypatch):

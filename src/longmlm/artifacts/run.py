@@ -97,7 +97,7 @@ class CheckpointState(Artifact):
     """What a checkpoint holds in addition to tensors: progress, and all that a resumed run must agree with.
 
     `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
-    commit. Both are None in checkpoints of early versions.
+    commit. Both are None in checkpoints of early versions. `num_threads` is that of each process, on CPUs.
     """
 
     FILE: ClassVar[str] = "state.json"
@@ -107,6 +107,7 @@ class CheckpointState(Artifact):
     rows_sha256: str
     rows: str | None = None
     precision: ComputePrecision | None = None
+    num_threads: int | None = None
 
     @classmethod
     def upgrade(cls, content: Json) -> Json:

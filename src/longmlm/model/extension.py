@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -50,8 +51,20 @@ def check_finite(model: PreTrainedModel, name: str) -> None:
             raise ModelError(f"{name}: {key} holds NaN or infinite values: take an intact checkpoint")
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Makes torch compute with one thread: the number decides in which order it adds, and so how sums are rounded."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
 def long_table(model: PreTrainedModel, extension: Extension) -> Tensor:
-    """Returns the model's usable position rows extended to `extension.num_positions`."""
+    """Returns the model's usable position rows extended to `extension.num_positions`, with any number of threads."""
     trained = position_table_of(model, extension.base.name).usable_rows.cpu()
     table = extended_table(trained, extension)
     if extension.initialisation != "fitted":

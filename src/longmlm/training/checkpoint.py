@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
-from longmlm.errors import CheckpointError, TrainingError
+from longmlm.errors import CheckpointError, TrainingError, counted
 from longmlm.folders import rewritten_folder
 from longmlm.model.generated import stock_state
 from longmlm.model.saving import save_model
@@ -218,3 +218,16 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
             f"new run folder, with start.checkpoint = {str(folder)!r} to start from these weights"
         )
     return saved.state
+
+
+def notes_on_threads(folder: Path, record: RunRecord) -> tuple[str, ...]:
+    """Returns a note if a checkpoint was saved with another number of CPU threads, on which the rounding depends."""
+    saved = read_state(folder)
+    before, now = saved.num_threads, record.at(saved.state).num_threads
+    if before is None or now is None or before == now:
+        return ()
+    note = (
+        f"{folder} was saved with {counted(before, 'thread')} per process, and now there are {now}: the run equals an "
+        f"uninterrupted one up to rounding; with runtime.num_threads = {before} it does so bit for bit"
+    )
+    return (note,)

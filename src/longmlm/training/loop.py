@@ -37,7 +37,7 @@ from longmlm.runtime.collectives import any_rank, each_on_any_rank
 from longmlm.runtime.launch import generator_states, peak_memory_bytes
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
-from longmlm.training.checkpoint import Saver, restore, resumable_state, saving
+from longmlm.training.checkpoint import Saver, notes_on_threads, restore, resumable_state, saving
 from longmlm.training.micro_batch import micro_batch_of
 from longmlm.training.objective import Batch
 from longmlm.training.out_of_memory import fitting_on_all_ranks, halve_micro_batches, undo_passes
@@ -71,6 +71,8 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
         return evaluate(task, run, new, Stop())
     state = resumable_state(resumed_from, task.record)
     run.accelerator.print(f"resuming after step {state.step}, from {resumed_from}")
+    for note in notes_on_threads(resumed_from, task.record):
+        run.accelerator.print(note)
     _prepare_folder(task, run, state)
     restore(resumed_from, state, run.backend, run.accelerator.process_index)
     return state

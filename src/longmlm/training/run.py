@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
@@ -39,6 +40,7 @@ class RunRecord:
             rows_sha256=str(training.rows_sha256),
             rows=training.rows,
             precision=training.precision,
+            num_threads=None if torch.cuda.is_available() else torch.get_num_threads(),
         )
 
 
