@@ -231,8 +231,7 @@ def test_checkpoint_below_its_base_model_is_marked(provenance: Provenance, rows:
     ],
 )
 def test_the_difference_is_stated_with_its_error(base_cut, exported, expected, provenance, measured, rows) -> None:
-    base = measured.measured["base_cut"]
-    base = replace(base, whole=replace(base.whole, accuracy=base_cut))
+    base = replace(measured.measured["base_cut"], whole=replace(measured.measured["base_cut"].whole, accuracy=base_cut))
     changed = replace(measured, measured={**measured.measured, "base_cut": base})
     provenance = provenance if exported is None else provenance.exported(exported)
     assert re.search(expected, render(provenance, changed, rows), re.MULTILINE)
