@@ -32,7 +32,9 @@ def test_the_demo_recovers_and_releases_a_model_that_reads_three_times_as_much(t
     blocks = [[block.accuracy for block in evaluation.measured[view].blocks] for view in ("long_before", "long_after")]
     assert len(blocks[0]) == len(blocks[1]) == 3
     assert min(blocks[1][1:]) > max(blocks[0][1:])
-    *_, page, released = done.stdout.splitlines()
+    *_, found, page, released, step = done.stdout.splitlines()
+    assert found.startswith(("Recovered", "Not recovered")) and step.startswith("next: ")
+    assert done.stdout.count("whole row ") == 1
     assert (page, released) == (f"page: {OUTPUT}/evaluation/index.html", f"released: {OUTPUT}/release")
     assert all(name in done.stdout for name in ("base_cut", "base_windows", "long_before", "long_after"))
     tokenizer = json.loads((tmp_path / OUTPUT / "release" / "tokenizer_config.json").read_text())

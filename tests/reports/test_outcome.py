@@ -1,0 +1,54 @@
+"""The last lines of a pipeline: the finding in a sentence, paths, and what to do next."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.evaluation import Evaluation
+from longmlm.config import resolved_pipeline
+from longmlm.reports.evaluation import finding
+from longmlm.reports.outcome import summary
+from longmlm.settings.pipeline import ResolvedPipeline
+
+BASE = {"model": "owner/base", "corpus": ["a.jsonl"], "length": 40, "output": "out"}
+
+
+@pytest.fixture
+def evaluated(measured: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluation:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out" / "evaluation").mkdir(parents=True)
+    artifact.write(tmp_path / "out" / "evaluation" / Evaluation.FILE, measured)
+    return measured
+
+
+def settings(**more: object) -> ResolvedPipeline:
+    return resolved_pipeline(BASE | more)
+
+
+@pytest.mark.parametrize(
+    ("more", "step"),
+    [
+        ({}, r"next: read out/release/README.md, then publish: longmlm release out/pipeline.toml --publish"),
+        ({"until": "evaluate"}, "next: to make a release, run the same pipeline without until"),
+        ({"release": {"publish": "folder:elsewhere"}}, None),
+    ],
+)
+def test_the_finding_comes_first_and_the_next_step_last(evaluated: Evaluation, more, step: str | None) -> None:
+    assert evaluated.is_recovered
+    lines = summary(settings(**more)).splitlines()
+    assert lines[:2] == [finding(evaluated), "page: out/evaluation/index.html"]
+    assert ("released: out/release" in lines) == ("until" not in more)
+    assert [line.startswith("next: ") for line in lines] == [False] * (len(lines) - 1) + [step is not None]
+    assert step is None or lines[-1].startswith(step)
+
+
+def test_a_model_that_did_not_recover_is_trained_longer_first(evaluated: Evaluation) -> None:
+    base = evaluated.measured["base_cut"]
+    better = replace(base, whole=replace(base.whole, accuracy=99.0))
+    lost = replace(evaluated, measured=evaluated.measured | {"base_cut": better}).signed()
+    artifact.write(Path("out/evaluation") / Evaluation.FILE, lost)
+    first, *_, last = summary(settings()).splitlines()
+    assert first.startswith("Not recovered")
+    assert last.startswith("next: to train longer, set pretrain.start.checkpoint = 'out/run'")
