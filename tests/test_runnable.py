@@ -136,7 +136,7 @@ def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
     with pytest.raises(UserError, match="acelerate"):
         check_inputs(settings(*options))
     planned = settings(*options, kind=PlanConfig)
-    check_inputs(planned)
+    check_runnable(planned)
     for part in ("acelerate", r"longmlm\[onnx\]", "there: no token", "rows: no token", r"longmlm\[sentence-transf"):
         assert any(part.replace("\\", "") in note for note in machine_notes(planned)), part
     assert not machine_notes(settings(kind=PlanConfig))
