@@ -4,11 +4,17 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from threading import Thread
+
+import psutil
 
 from longmlm.data.corpus import slice_bytes
 from longmlm.data.slices import SliceJob, pack_slice
@@ -16,13 +22,15 @@ from longmlm.errors import DataError
 from longmlm.processes import end_with_parent, ignore_stop_signals
 from longmlm.progress import Progress
 
+LOOK_SECONDS, SUSPENDED_SECONDS = 5.0, 120.0
 _job_of_this_worker: list[SliceJob] = []
 
 
 def run_slices(job: SliceJob, numbers: Sequence[int], num_workers: int = 1) -> None:
     """Packs the slices of these numbers in up to `num_workers` processes; one worker is this process.
 
-    Raises DataError when a worker is killed. Any exception in this process, such as SystemExit on SIGTERM, kills them.
+    Raises DataError when a worker is killed or stays suspended. Any exception in this process, such as SystemExit on
+    SIGTERM, kills them.
     """
     total = sum(map(slice_bytes, job.slices))
     left = sum(slice_bytes(job.slices[number]) for number in numbers)
@@ -41,7 +49,7 @@ def _run_in_workers(job: SliceJob, numbers: Sequence[int], num_workers: int, pro
     with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker) as pool:
         try:
             tasks = {pool.submit(_pack, pickled, number): number for number in numbers}
-            for task in as_completed(tasks):
+            for task in completed(tasks, others):
                 task.result()
                 progress.advance(slice_bytes(job.slices[tasks[task]]))
         except BrokenProcessPool:
@@ -55,6 +63,35 @@ def _run_in_workers(job: SliceJob, numbers: Sequence[int], num_workers: int, pro
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()
             raise
+
+
+def completed(tasks: Iterable[Future[None]], others: Collection[BaseProcess]) -> Iterator[Future[None]]:
+    """Yields each task when it has finished; raises DataError if a child process, except `others`, stays suspended."""
+    pending, looked, looks = set(tasks), time.monotonic(), Counter[int]()
+    while pending:
+        done, pending = wait(pending, LOOK_SECONDS, FIRST_COMPLETED)
+        yield from done
+        if time.monotonic() - looked >= LOOK_SECONDS:
+            workers = {*multiprocessing.active_children()}.difference(others)
+            check_running([worker.pid for worker in workers if worker.pid is not None], looks)
+            looked = time.monotonic()
+
+
+def check_running(workers: Iterable[int], looks: Counter[int]) -> None:
+    """Raises DataError if a process of `workers` has been suspended, as by SIGSTOP, for SUSPENDED_SECONDS.
+
+    `looks` counts for each worker how many times in a row it was seen suspended. The time between two looks does not
+    count: this process may have been suspended, too.
+    """
+    for number in workers:
+        with suppress(psutil.NoSuchProcess):
+            is_suspended = psutil.Process(number).status() == psutil.STATUS_STOPPED
+            looks[number] = looks[number] + 1 if is_suspended else 0
+            if looks[number] * LOOK_SECONDS > SUSPENDED_SECONDS:
+                raise DataError(
+                    f"worker process {number} has been suspended for {SUSPENDED_SECONDS:.0f} s: find out what stopped "
+                    "it and run the same command again; finished slices are kept"
+                )
 
 
 def _start_worker() -> None:
