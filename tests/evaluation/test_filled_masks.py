@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel, Metaspace, WordPiece
+from tokenizers.models import WordLevel
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from longmlm.artifacts.accuracy import FilledMask
+from longmlm.data.vocabulary import as_written
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.model.mlm import MlmObjective
@@ -21,6 +25,23 @@ NUM_EXAMPLES = 6
 @pytest.fixture(scope="module")
 def tokenizer(world: World):
     return AutoTokenizer.from_pretrained(world.trained)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "decoded", "text"),
+    [
+        (WordPiece(), "天 下 大 势 ， 分 久 必 合 。", "天下大势，分久必合。"),
+        (WordPiece(), "これは GPU と 言 う", "これは GPU と言う"),
+        (WordPiece(), "它 有 3 个 words in it", "它有 3 个 words in it"),
+        (WordPiece(), "나는 학교에 간다", "나는 학교에 간다"),  # Korean has spaces
+        (Metaspace(), "天 下", "天 下"),  # the text has this space
+        (ByteLevel(), "天 下", "天 下"),
+    ],
+)
+def test_no_space_is_shown_that_the_text_does_not_have(decoder: object, decoded: str, text: str) -> None:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, "[UNK]"))
+    tokenizer.decoder = decoder
+    assert as_written(tokenizer, decoded) == text
 
 
 @pytest.fixture(scope="module")

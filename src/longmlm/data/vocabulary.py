@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 from tokenizers import Tokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.pre_tokenizers import ByteLevel
 
 from longmlm.data.pretrained import load_pretrained
@@ -20,6 +22,8 @@ from longmlm.errors import DataError, ModelError, ModelNotFoundError, UserError
 from longmlm.hubs.models import is_folder, snapshot_of
 from longmlm.system_errors import explained
 
+UNSPACED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uffef\U00020000-\U0003ffff]"
+INVENTED_SPACE = re.compile(f"(?<={UNSPACED}) (?={UNSPACED})")
 UNMATCHED = "\uffff"  # a noncharacter: no text contains a piece that starts with it
 CONTINUATION_BYTES = range(0x80, 0xC0)  # with which no UTF-8 character begins; U+0080 to U+00BF end with one of them
 CONTINUATION_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in CONTINUATION_BYTES)
@@ -223,7 +227,16 @@ def _without_special_pieces(tokenizer: Tokenizer, special: Sequence[int]) -> Tok
 
 def decode(vocabulary: Vocabulary, input_ids: Integer[np.ndarray, " tokens"]) -> str:
     """Returns the text of tokens, special ones included."""
-    return vocabulary.tokenizer.decode(input_ids.tolist(), skip_special_tokens=False).replace(UNMATCHED, "")
+    text = vocabulary.tokenizer.decode(input_ids.tolist(), skip_special_tokens=False).replace(UNMATCHED, "")
+    return as_written(vocabulary.tokenizer, text)
+
+
+def as_written(tokenizer: Tokenizer, decoded: str) -> str:
+    """Returns a decoded text without the spaces that a WordPiece decoder puts between the characters of some scripts.
+
+    天 下 becomes 天下. The spaces of other decoders, and those beside letters, stand for spaces of the text.
+    """
+    return INVENTED_SPACE.sub("", decoded) if isinstance(tokenizer.decoder, WordPieceDecoder) else decoded
 
 
 def term_lines(path: str) -> list[str]:

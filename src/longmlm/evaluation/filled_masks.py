@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from longmlm.artifacts.accuracy import FilledMask
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
-from longmlm.data.vocabulary import SpecialTokens
+from longmlm.data.vocabulary import SpecialTokens, as_written
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import inference
 from longmlm.model.mlm import MlmObjective
@@ -92,7 +92,7 @@ def _context(
 def _continuation(tokenizer: PreTrainedTokenizerBase, earlier: list[int], token_ids: list[int]) -> str:
     """Returns the text that the tokens add to the earlier ones."""
     text, longer, alone = (
-        str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        as_written(tokenizer.backend_tokenizer, str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)))
         for ids in (earlier, [*earlier, *token_ids], token_ids)
     )
     return longer.removeprefix(text) if longer.startswith(text) else alone
