@@ -91,15 +91,15 @@ def check_description(base: Pipeline) -> None:
 
 def _check_pipeline(config: ResolvedPipeline) -> None:
     """Checks the inputs that no stage of the pipeline makes, for the stages that have no result yet."""
+    check_writable(Path(config.output))
+    for stage in config.stages.values():
+        _check_new(stage)
     check_runnable(config)
     made = {os.path.realpath(result_of(stage)) for stage in config.stages.values()}
     needs_all = not isinstance(config, PlanConfig)  # a plan needs no weights, and may be for another machine
     if needs_all and (error := next(machine_errors(config), None)):
         raise error
     num_positions: int | None = None
-    check_writable(Path(config.output))
-    for stage in config.stages.values():
-        _check_new(stage)
     for stage in (stage for stage in config.stages.values() if not result_of(stage).exists()):
         match stage:
             case PrepareConfig():

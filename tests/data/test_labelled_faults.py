@@ -154,7 +154,7 @@ def test_a_class_that_cannot_be_both_trained_and_tested_is_set_aside(tmp_path: P
             labelled(["a", "b", "c"], ["d"]),
             ["4 classes in 2 training documents", "the first at line 1 of"],
         ),
-        ("classification", labelled(["a", "b"]), ["2 classes in 1 training documents"]),
+        ("classification", labelled(["a", "b"]), ["2 classes in 1 training document"]),
         ("classification", labelled([], []), ["no label occurs in 2"]),
         ("classification", labelled(["a"], ["a"]), ["'a' is the only class of 2", "add documents of another class"]),
         ("labelling", [{"text": "x", "spans": []}] * 2, ["no span in 2 training documents", "spans_field"]),

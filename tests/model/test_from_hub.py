@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from longmlm.data.vocabulary import load_vocabulary
-from longmlm.errors import DataError, ModelError
+from longmlm.errors import ModelError
 from longmlm.model.loading import load_model
 from tests.support.hub import Hub
 from tests.support.loopback import Fault
@@ -65,7 +65,7 @@ def test_index_that_names_a_file_outside_the_folder_is_refused(hub: Hub, world: 
 def test_missing_model_is_named_for_weights_and_vocabulary(hub: Hub) -> None:
     with pytest.raises(ModelError, match=NAME):
         load_model(NAME)
-    with pytest.raises(DataError, match=NAME):
+    with pytest.raises(ModelError, match=NAME):
         load_vocabulary(NAME)
 
 

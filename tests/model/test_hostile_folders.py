@@ -132,6 +132,12 @@ def test_what_is_no_file_is_refused_before_anything_is_read(folder: Path, name: 
             read(str(folder))
 
 
+def test_a_link_to_nothing_in_a_cache_does_not_matter_if_the_file_is_not_read(base: Path, tmp_path: Path) -> None:
+    snapshot = Path(shutil.copytree(base, tmp_path / "models--owner--name" / "snapshots" / "c0ffee"))
+    (snapshot / "pytorch_model.bin").symlink_to("../../blobs/not-downloaded")
+    load_model(str(snapshot))
+
+
 @pytest.mark.parametrize("name", ["a(b", "a b", "lm head.bias", "x" * 600, "weight..bias", "a/b", "湖\n"])
 def test_a_weight_whose_name_cannot_be_saved_again_is_refused(folder: Path, name: str) -> None:
     weights = load_file(folder / "model.safetensors")

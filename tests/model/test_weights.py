@@ -124,8 +124,8 @@ def test_fingerprint_of_shards_covers_all_in_the_order_of_their_names(copy: Path
 
 
 def test_folder_without_weights_has_no_fingerprint(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ModelError, match=r"model\.safetensors"):
+    for folder, problem in ((tmp_path, r"model\.safetensors"), (tmp_path / "nowhere", "no such folder")):
+        with pytest.raises(ModelError, match=problem):
             weights_sha256(folder)
 
 

@@ -97,7 +97,7 @@ def test_run_folder_stands_for_its_best_checkpoint(
     assert trained.items() <= about["trained"].items()
     stored, trained = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", world.trained))
     assert all(torch.equal(stored[name], trained[name].bfloat16()) for name in trained)
-    assert "1 steps, 100 tokens" in (tmp_path / "out" / "README.md").read_text()
+    assert "1 step, 100 tokens" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("later", [{}, {"sentence_transformer": "mean"}])

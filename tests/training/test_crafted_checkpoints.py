@@ -69,7 +69,8 @@ TENSORS: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "no state": ("optimizer.pt", lambda _: {}),
     "a state of another type": ("optimizer.pt", lambda _: {"state": 3}),
     "no moments": ("optimizer.pt", changed(lambda all_: all_["state"].clear())),
-    "a parameter less": ("optimizer.pt", changed(lambda all_: all_["state"].pop(0) and None)),
+    "a parameter more": ("optimizer.pt", changed(lambda all_: all_["state"].update({999: all_["state"][0]}))),
+    "no parameter": ("optimizer.pt", changed(lambda all_: all_["state"].clear())),
     "a moment less": ("optimizer.pt", changed(lambda all_: all_["state"][0].pop("exp_avg") is None or None)),
     "a moment of another type": ("optimizer.pt", changed(lambda all_: all_["state"][0].update(exp_avg="x"))),
     "a moment of integers": (

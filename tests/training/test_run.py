@@ -191,7 +191,7 @@ def test_rows_of_another_tokenizer_are_refused(settings, train, inputs, tmp_path
 
 def test_a_batch_of_half_a_row_becomes_a_row_and_a_line_says_so(settings, train, capsys):
     train(with_recipe(settings, batch_tokens=17, num_steps=2))
-    assert "batch_tokens = 17, but a global batch of 1 whole rows has" in capsys.readouterr().out
+    assert "batch_tokens = 17, but a global batch of 1 whole row has" in capsys.readouterr().out
     train(replace(settings, run=f"{settings.run}-256"))
     assert "batch_tokens" not in capsys.readouterr().out
 

@@ -135,7 +135,7 @@ def best_encoder(trial: FinetuningTrial, summary: RunSummary | None) -> FitResul
     """
     config, accelerator = trial.config, trial.accelerator
     accelerator.free_memory()  # it holds the model of the last epoch
-    checkpoint = best_checkpoint(trial.folder) if summary else None
+    checkpoint = best_checkpoint(trial.folder, prefers_latest=True) if summary else None
     precision = read_state(checkpoint).precision if checkpoint else None
     loaded = load_task_model(config, trial.corpus, str(checkpoint) if checkpoint else None)
     if checkpoint:

@@ -98,6 +98,7 @@ def open_run(trial: FinetuningTrial) -> tuple[Task, Run, Path | None]:
         runtime=runtime_of(config, batches.steps_per_epoch),
         cost=cost_of_trial(config, loaded, examples, precision),
         peak_tokens_per_second=None,
+        prefers_latest=True,
     )
     evaluation = TaskEvaluation(
         objective=objective,

@@ -41,8 +41,8 @@ def rows_per_micro_batch(run: Run, rows_per_step: int, row_length: int, saved: M
     if run.runtime.rows_per_micro_batch is not None:
         return run.runtime.rows_per_micro_batch
     free = min_over_ranks(run.accelerator, free_memory_bytes())
-    num_rows = saved.num_rows if saved else 0
-    is_same_setup = saved == micro_batch_of(run.runtime, run.accelerator.num_processes, num_rows)
+    num_processes, num_rows = run.accelerator.num_processes, saved.num_rows if saved else 0
+    is_same_setup = saved is not None and saved == micro_batch_of(run.runtime, num_processes, num_rows)
     if not is_same_setup or bytes_needed(run, num_rows) > free:
         num_rows = _fitting_rows(run, free, rows_per_step, row_length)
     need = f"about {bytes_needed(run, num_rows) / GB:.1f} of {free / GB:.1f} GB of free memory"

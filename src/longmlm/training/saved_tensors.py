@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longmlm.errors import CheckpointError
+from longmlm.errors import CheckpointError, counted
 from longmlm.runtime.launch import restore_generators
 from longmlm.system_errors import system_error
 from longmlm.training.backend import OptimizerState
@@ -72,10 +72,11 @@ def _shapes(model: nn.Module) -> list[tuple[int, ...]]:
 def _problems(state: dict[Any, Any], shapes: Sequence[tuple[int, ...]], num_updates: int) -> Iterator[str]:
     if not num_updates and not state:
         return
-    if state.keys() != set(range(len(shapes))):
-        yield f"it is of {len(state)} parameters, the model has {len(shapes)}"
+    # a parameter without a gradient, such as the sinusoidal positions of RoFormer, has no state
+    if not state or not state.keys() <= set(range(len(shapes))):
+        yield f"it is of {counted(len(state), 'parameter')}, the model has {len(shapes)}"
         return
-    for index, shape in enumerate(shapes):
+    for index, shape in ((index, shapes[index]) for index in sorted(state)):
         moments = state[index] if isinstance(state[index], dict) else {}
         for key in MOMENTS:
             value = moments.get(key)
