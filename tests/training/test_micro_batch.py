@@ -37,7 +37,7 @@ def chosen(train, monkeypatch, tmp_path, capsys):
             patched.setattr(stage, "FrozenRows", lambda *inputs: evaluated.append(inputs[-1]) or frozen(*inputs))
             capsys.readouterr()
             folder = train(replace(config, run=str(tmp_path / name)))
-        printed = re.search(r"micro-batches of (\d+) rows per process", capsys.readouterr().out)
+        printed = re.search(r"micro-batches of (\d+) rows? per process", capsys.readouterr().out)
         return folder, printed and int(printed[1]), evaluated[0]
 
     return run
