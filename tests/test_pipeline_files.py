@@ -84,6 +84,11 @@ def test_init_refuses_a_model_a_language_or_a_length_that_cannot_work(changed, e
         pipeline_file([part for pair in given.items() for part in pair], check_description)
 
 
+def test_a_model_on_a_hub_that_cannot_be_reached_is_not_checked() -> None:
+    """As in every test, HF_HUB_OFFLINE is set."""
+    assert tomllib.loads(pipeline_file(INIT, check_description))["model"] == INIT[1]
+
+
 @pytest.mark.parametrize(
     ("model", "title"),
     [

@@ -92,7 +92,8 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
         return DataError(line)
     if error.cause in (Cause.NOT_FOUND, Cause.NO_REVISION):
         return ModelNotFoundError(line)
-    return ModelUnavailableError(line) if error.is_transient else ModelError(line)
+    is_unavailable = error.is_transient or error.cause is Cause.OFFLINE
+    return ModelUnavailableError(line) if is_unavailable else ModelError(line)
 
 
 def cache_error(line: str, target: Target) -> UserError:
