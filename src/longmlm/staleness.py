@@ -17,7 +17,6 @@ from longmlm.artifacts.provenance import ModelSource, read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.config import read, to_toml
-from longmlm.data.engine import plan_rows
 from longmlm.errors import ArtifactError, DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of, write_text
 from longmlm.hubs.models import local_model_sha256, weights_sha256
@@ -73,6 +72,8 @@ def check_text(config: PrepareConfig, is_needed: bool = True) -> None:
 
     It raises the error of a corpus that cannot be read only if the text `is_needed`.
     """
+    from longmlm.data.engine import plan_rows  # imports datasets, which compare does not need to refuse settings
+
     rows = result_of(config)
     try:
         now = plan_rows(config.recipe, "", rows)[0].plan
