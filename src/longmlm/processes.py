@@ -68,7 +68,7 @@ def _launch_problem() -> str | None:
     given = {name: os.environ[name] for name in LAUNCHED if name in os.environ}
     for name in (name for name in given if name != "MASTER_ADDR"):
         if not given[name].isdecimal() and (name, given[name]) != ("LOCAL_RANK", "-1"):
-            return f"{name} = {given[name]!r} in the environment is no number"
+            return f"{name} = {given[name]!r} in the environment is not a number"
     local_rank, world_size = given.get("LOCAL_RANK", "-1"), given.get("WORLD_SIZE", "1")
     if local_rank != "-1" and (missing := [name for name in LAUNCHED if name not in given]):
         return f"LOCAL_RANK is set in the environment, but {missing[0]} is not"

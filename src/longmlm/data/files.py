@@ -58,7 +58,7 @@ def files_of(patterns: Sequence[str]) -> list[Path]:
         if own := own_files(paths, pattern):
             paths = [path for path in paths if path not in own]
             if not paths:
-                raise DataError(f"{_printable(pattern)}: no such file but what longmlm wrote, such as {min(own)}")
+                raise DataError(f"{_printable(pattern)}: it matches only files that longmlm wrote, such as {min(own)}")
         for path in paths:
             _check_name(path)
             files.setdefault(_identity(path), path)
@@ -66,7 +66,7 @@ def files_of(patterns: Sequence[str]) -> list[Path]:
 
 
 def left_out(patterns: Sequence[str]) -> str:
-    """Returns a line about the files of longmlm's that the globs reach, which are no text; empty without any."""
+    """Returns a line that names files written by longmlm that the globs match and that are left out; empty if none."""
     reached = {pattern: map(Path, _matches(pattern)) for pattern in patterns if not Path(pattern).is_file()}
     own = sorted(path for pattern, paths in reached.items() for path in own_files(paths, pattern) if path.is_file())
     return f"left out: {counted(len(own), 'file')} that longmlm wrote, such as {own[0]}" if own else ""

@@ -83,7 +83,7 @@ def _tensors_in(path: Path) -> Iterator[tuple[str, Tensor]]:
         yield from load_tensors(path, "meta").items()
         return
     with safe_open(path, framework="pt") as file:
-        yield from ((key, file.get_tensor(key)) for key in file.keys())  # noqa: SIM118 - it is no dict
+        yield from ((key, file.get_tensor(key)) for key in file.keys())  # noqa: SIM118 - it is not a dict
 
 
 def load_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:

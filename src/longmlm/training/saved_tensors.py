@@ -81,7 +81,7 @@ def _problems(state: dict[Any, Any], shapes: Sequence[tuple[int, ...]], num_upda
         for key in MOMENTS:
             value = moments.get(key)
             if not isinstance(value, Tensor) or not value.is_floating_point() or tuple(value.shape) != shape:
-                yield f"{key} of parameter {index} is no tensor of floats of shape {shape}"
+                yield f"{key} of parameter {index} is not a floating-point tensor of shape {shape}"
             elif not value.isfinite().all() or (key == "exp_avg_sq" and (value < 0).any()):
                 yield f"{key} of parameter {index} holds numbers that no training gives"
         step = moments.get("step")
