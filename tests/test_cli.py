@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from longmlm import config
 from longmlm.artifacts.artifact import version
 from longmlm.cli import COMMANDS, CPU_DEFAULTS, main
 from longmlm.config import parse, user_errors
@@ -113,8 +114,25 @@ def test_error_that_the_user_can_fix_is_one_line_and_exit_code_two(base: str, mo
     code, output, errors = longmlm(monkeypatch, capsys, *arguments)
     assert (code, output, errors.count("\n")) == (2, "", 1)
     assert errors.startswith("error: recipe: row_length must be")
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_another_process_of_the_machine_prints_its_error_unless_the_first_stops_it(
+    base: str, monkeypatch, capsys, is_stopped: bool
+) -> None:
+    def waiting(seconds: float) -> None:
+        assert seconds == config.SECONDS_OF_FIRST_PROCESS
+        if is_stopped:
+            raise SystemExit(143)
+
     launch_as_second_of_two(monkeypatch)
-    assert longmlm(monkeypatch, capsys, *arguments) == (2, "", "")
+    monkeypatch.setattr(config.time, "sleep", waiting)
+    code, output, errors = longmlm(monkeypatch, capsys, "prepare", base, "--recipe.row-length", "2")
+    if is_stopped:
+        assert (code, output, errors) == (143, "", "")
+    else:
+        assert (code, output, errors.count("\n")) == (2, "", 1)
+        assert errors.startswith("error: recipe: row_length must be")
 
 
 def test_an_error_is_printed_although_a_launchers_variable_is_left_over(base: str, monkeypatch, capsys) -> None:

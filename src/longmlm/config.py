@@ -5,6 +5,7 @@ import functools
 import os
 import re
 import sys
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -39,6 +40,7 @@ Config = TypeVar("Config")
 COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
+SECONDS_OF_FIRST_PROCESS = 20.0  # for an error that it finds too
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
 PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
 
@@ -57,9 +59,14 @@ def user_errors() -> Iterator[None]:
 
 
 def fail(message: str) -> None:
-    """Prints one line to standard error, in the first process of a machine only, and exits with code 2."""
-    if prints_errors():
-        print(f"error: {single_line(message)}", file=sys.stderr)
+    """Prints one line to standard error, once per machine, and exits with code 2.
+
+    The launcher stops all processes when the first one exits. So a process that is not the first of its machine waits:
+    mostly the first finds the same error, prints it, and this one is stopped. Otherwise the error is its own.
+    """
+    if not prints_errors():
+        time.sleep(SECONDS_OF_FIRST_PROCESS)
+    print(f"error: {single_line(message)}", file=sys.stderr, flush=True)
     sys.exit(2)
 
 

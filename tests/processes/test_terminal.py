@@ -129,7 +129,7 @@ def test_a_pipeline_on_a_terminal_is_stopped_and_resumed(tmp_path: Path, columns
     assert "SIGTERM" not in screen.written
     assert screen.screen()[-2] == "[3/3] pretrain: stopped by SIGINT: the same command resumes from there"
     drawn = [int(step) for step in re.findall(r"\b(\d+)/100000 ", screen.written)]
-    assert len({*drawn}) > 10
+    assert len({*drawn}) > 3 and any(step % 50 for step in drawn)  # a line is logged every 50 steps
     with terminal([sys.executable, "-m", "longmlm", "run", "mine.toml"], tmp_path, columns) as screen:
         screen.wait_for(rf"resuming after step {last}, from out/run/checkpoints/step-{last:08d}\r\n")
         screen.wait_for(rf"step: .* {last + 1}/100000 ")

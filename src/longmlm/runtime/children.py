@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -14,6 +15,7 @@ from longmlm.processes import adopt_orphans, end_with_parent
 from longmlm.runtime.signals import CHILD_VARIABLE, Stop, report, stop_on_signal
 
 POLL_SECONDS = 0.1
+SECONDS_TO_END = 1.0  # more than a killed process needs
 
 
 def run_child(
@@ -69,7 +71,17 @@ def _wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
 
 def kill_descendants() -> None:
     """Kills all processes that this one has started, and those that they have started; reports it over their bars."""
-    report("stopping at once")
-    for descendant in psutil.Process().children(recursive=True):
+    descendants = psutil.Process().children(recursive=True)
+    for descendant in descendants:
         with suppress(psutil.NoSuchProcess):
             descendant.kill()
+    deadline = time.monotonic() + SECONDS_TO_END
+    while any(map(_is_alive, descendants)) and time.monotonic() < deadline:  # until then one may draw its bar
+        time.sleep(SECONDS_TO_END / 100)
+    report("stopping at once")
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
