@@ -11,6 +11,8 @@ import beartype
 import jaxtyping
 import torch
 
+from tests.support import untrained
+
 
 def checked(function):
     """Returns the function under beartype, unless it returns Self, which beartype understands in whole classes only."""
@@ -18,4 +20,5 @@ def checked(function):
 
 
 jaxtyping.install_import_hook("longmlm", f"{__name__}.checked")
+untrained.allow()
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)

@@ -15,8 +15,8 @@ from longmlm.artifacts.rows import SPLITS
 from longmlm.folders import verify
 from tests.support.hub import Hub, serve
 from tests.support.tiny import LONG_POSITIONS, World, tiny_world
+from tests.support.training import ROOT, SOURCES
 
-ROOT = Path(__file__).parents[2]
 TOKEN, NAME = "hf_planted0123456789", "owner/tiny-rows"
 Run = Callable[..., subprocess.CompletedProcess]
 
@@ -49,7 +49,7 @@ def run(environment: dict[str, str], tmp_path: Path) -> Run:
         path = tmp_path / f"{stage}.toml"
         path.write_text(tomli_w.dumps(settings), encoding="utf-8")
         arguments = [sys.executable, "-m", "longmlm", stage, str(path), *overrides]
-        places = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        places = {"PYTHONPATH": SOURCES}
         return subprocess.run(
             arguments, cwd=ROOT, env=environment | places, capture_output=True, text=True, check=False
         )

@@ -22,11 +22,10 @@ from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import take_snapshot, write_checkpoint
 from longmlm.training.run import RunRecord
 from tests.support.tiny import World, held_out, with_fresh_process_state
+from tests.support.training import ROOT, SOURCES
 from tests.support.worlds import evaluation, single_thread, world
 
 __all__ = ["evaluation", "run_folder", "run_here", "run_there", "settings", "single_thread", "world"]
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def run_there(tmp_path: Path) -> Callable:
 
     def run(stage: str, settings: dict[str, object]) -> tuple[int, str, str]:
         command = [sys.executable, "-m", "longmlm", stage, str(_written(tmp_path, settings))]
-        places = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "HF_HUB_OFFLINE": "1"}
+        places = {"PYTHONPATH": SOURCES, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, cwd=ROOT, env=os.environ | places, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 

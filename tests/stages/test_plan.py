@@ -102,7 +102,7 @@ def test_a_window_is_planned_for(world):
     assert window_of(model.config) is None
 
 
-def test_weights_are_not_read(planned, world, tmp_path):
+def test_a_model_whose_weights_are_not_on_this_machine_is_planned(planned, world, tmp_path):
     for path in world.base.iterdir():
         if path.suffix != ".safetensors":
             (tmp_path / "bare").mkdir(exist_ok=True)

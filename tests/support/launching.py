@@ -12,7 +12,7 @@ import pytest
 
 from longmlm.config import to_toml
 from longmlm.settings.pretrain import PretrainConfig
-from tests.support.training import ROOT, losses
+from tests.support.training import ROOT, SOURCES, losses
 
 YAML = ROOT / "configs" / "accelerate"
 FAULTY = str(ROOT / "tests" / "support" / "faulty.py")
@@ -34,7 +34,7 @@ def start(
     """Starts training, or `script`, in a process group of its own, which writes to output.txt in `folder`."""
     file = folder / "settings.toml"
     file.write_text(to_toml(settings), encoding="utf-8")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES}
     command = [*launcher, *(script or (str(ROOT / "pretrain.py"),)), str(file)]
     with (folder / "output.txt").open("w") as output:
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
@@ -92,7 +92,7 @@ def has_steps(run: Path, num_steps: int) -> bool:
 
 def start_command(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Starts a longmlm command in `folder`, in a process group of its own; it writes to output.txt there."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES}
     with (folder / "output.txt").open("w") as output:
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
         command = [sys.executable, "-m", "longmlm", *arguments]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.training import ROOT
+from tests.support.training import SOURCES
 
 CTRL_C = "\x03"
 ON_TERMINAL = (
@@ -78,7 +78,7 @@ def terminal(command: Sequence[str], folder: Path, columns: int = 80) -> Iterato
     """Yields the terminal of a command, of which nothing is left running."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES}
     process = subprocess.Popen(
         [sys.executable, "-c", ON_TERMINAL, *command],
         cwd=folder,

@@ -25,6 +25,8 @@ from longmlm.training.run_folder import checkpoint_folder, read_state
 from tests.support.tiny import with_fresh_process_state
 
 ROOT = Path(__file__).parents[2]
+# for children that run the tree, and train random models
+SOURCES = os.pathsep.join(map(str, (ROOT / "src", ROOT, ROOT / "tests" / "support" / "children")))
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 

@@ -65,7 +65,7 @@ def unknown_notes(sources: Sequence[Source], vocabulary: Vocabulary, shares: Seq
 
 def _sampled(vocabulary: Vocabulary, source: Source) -> Unknown:
     """Returns what is unknown in texts from the beginning of ten files of the source, spread over all of them."""
-    texts = list(_sample(source))
+    texts = list(sampled_texts(source))
     encodings = encode_batch(vocabulary.tokenizer, texts)
     words = Counter(
         text[begin:end][:NAMED_CHARACTERS]
@@ -78,7 +78,8 @@ def _sampled(vocabulary: Vocabulary, source: Source) -> Unknown:
     return Unknown(words.total() / max(1, num_tokens), named)
 
 
-def _sample(source: Source) -> Iterator[str]:
+def sampled_texts(source: Source) -> Iterator[str]:
+    """Yields texts from the beginning of ten files of a source on this machine, spread over all of its files."""
     paths = arrow_files(source) if source.dataset else files_of(source.files)
     paths = paths[:: -(-len(paths) // SAMPLED_FILES)]
     for path in paths:

@@ -13,6 +13,7 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ModelError
+from longmlm.evaluation.commonest import check_predicts
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, cut, whole, windows
 from longmlm.evaluation.measure import Subject, tallies
@@ -61,7 +62,7 @@ def compare(
     """Returns the accuracy of every view of the base model, and of the models before and after training.
 
     `sources` says which of these two exist. If the base model reads whole rows, each model has a single view. The last
-    model fills in the examples.
+    model fills in the examples. Raises ModelError for a base model of a shorter length that predicts nothing.
     """
     row_length = frozen.rows.row_length
     base_positions = min(architecture_of(models[0].model).num_positions, row_length)
@@ -76,6 +77,8 @@ def compare(
     if base_positions == row_length:
         subjects = {name: one for name, one in subjects.items() if name not in ("base_windows", "long_after_cut")}
     found = tallies(subjects, frozen, base_positions, accelerator, "evaluate")
+    if base_positions < row_length:  # else it may be a model whose new head was trained
+        check_predicts(found["base_cut"].measured.whole, frozen, cut_row, sources.base)
     examples = filled_masks(long[-1], models[-1].tokenizer, frozen, NUM_EXAMPLES, accelerator.device)
     return Evaluation(
         row_length=row_length,

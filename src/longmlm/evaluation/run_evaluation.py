@@ -12,6 +12,7 @@ from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
+from longmlm.evaluation.commonest import check_predicts
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole
 from longmlm.evaluation.measure import Subject, tallies
@@ -48,7 +49,8 @@ class RunEvaluation:
     def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:
         """Returns base_cut; None, after printing the reason, when the base model is not available.
 
-        Raises TrainingError then, if the run is to stop once the accuracy is recovered.
+        Raises TrainingError then, if the run is to stop once the accuracy is recovered, and ModelError for a base model
+        that predicts nothing.
         """
         if self.base is None:
             return None
@@ -66,7 +68,9 @@ class RunEvaluation:
         heartbeat()
         view = partial(cut, base_positions=self.base_positions, special=self.frozen.special)
         base = MlmObjective(model, self.objective.precision)
-        return self._measure(base, view, between_rows, "base model").whole
+        measured = self._measure(base, view, between_rows, "base model").whole
+        check_predicts(measured, self.frozen, view, name)
+        return measured
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
         """Returns the accuracy now, of whole rows and per block, and `num_examples` predictions.

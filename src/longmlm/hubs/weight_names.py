@@ -17,13 +17,17 @@ def weight_names(name: str, revision: str | None = None) -> frozenset[str] | Non
 
     Of a repository, only files in the hub's cache are read. A .bin file may yield other texts, too.
     """
-    paths = weight_paths(Path(name)) if is_folder(name) else _cached_weights(name, revision)
     found: set[str] = set()
-    for path in paths:
+    for path in weights_here(name, revision):
         if (names := _names_in(path)) is None:
             return None
         found |= names
     return frozenset(found) or None
+
+
+def weights_here(name: str, revision: str | None = None) -> list[Path]:
+    """Returns the files of a model's weights; none if they are not on this machine or not complete."""
+    return weight_paths(Path(name)) if is_folder(name) else _cached_weights(name, revision)
 
 
 def _cached_weights(name: str, revision: str | None) -> list[Path]:

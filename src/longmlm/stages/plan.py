@@ -1,22 +1,32 @@
 """The plan command: reports what a pipeline will take, without writing anything or downloading weights."""
 
+from itertools import islice
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
-from longmlm.data.corpus import plan_slices
+from longmlm.data.corpus import Document, document_of, plan_slices
 from longmlm.data.engine import check_splits
-from longmlm.data.notes import markup_note, unknown_notes
+from longmlm.data.notes import markup_note, sampled_texts, unknown_notes
+from longmlm.data.packing import TokenizedDocument, pack
+from longmlm.data.rows import LooseRows
 from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
-from longmlm.data.vocabulary import load_vocabulary
+from longmlm.data.slices import tokenized
+from longmlm.data.vocabulary import load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import ConfigError, DataError, counted
+from longmlm.evaluation.commonest import check_predicts
+from longmlm.evaluation.frozen import FrozenRows, whole
+from longmlm.evaluation.measure import measure
 from longmlm.folders import free_bytes
+from longmlm.hubs.datasets import is_local
+from longmlm.hubs.weight_names import weights_here
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
 from longmlm.model.dropout import dropout_of, set_dropout
-from longmlm.model.loading import meta_model
+from longmlm.model.loading import load_model, meta_model
+from longmlm.model.mlm import MlmObjective
 from longmlm.model.planned_extension import check_length
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
@@ -26,10 +36,14 @@ from longmlm.model.window_attention import use_window
 from longmlm.runnable import machine_notes
 from longmlm.runtime.launch import free_memory_bytes
 from longmlm.runtime.precision import resolved_precision
+from longmlm.settings.held_out import HeldOut
 from longmlm.settings.plan import PlanConfig
 from longmlm.training.plan import Machine, PlanFacts, training_plan
 from longmlm.training.plan_report import plan_report
 from longmlm.training.run_folder import model_or_best_checkpoint
+
+
+ROWS_OF_SAMPLE = 4  # of 512 tokens, 300 masked ones: enough to tell a trained head from another one
 
 
 def plan(config: PlanConfig) -> None:
@@ -37,6 +51,7 @@ def plan(config: PlanConfig) -> None:
     recipe, runtime = config.pretrain.recipe, config.pretrain.runtime
     corpus, rows = planned_rows(config)
     base_positions, model = planned_model(config)
+    check_base(config)
     precision = resolved_precision(recipe.precision)
     if config.gpu and recipe.precision == "auto":
         precision = "bf16" if (gpu := gpu_of(config.gpu)) is None or gpu.has_bf16 else "no"
@@ -65,6 +80,34 @@ def plan(config: PlanConfig) -> None:
     print(plan_report(facts, config))
     for note in [*planned_notes(config), *machine_notes(config)]:
         print(note)
+
+
+def check_base(config: PlanConfig) -> None:
+    """Raises ModelError if the model to extend predicts nothing in the first rows of a sample of the corpus.
+
+    Does nothing where its weights or the corpus are not on this machine: pretrain measures it then.
+    """
+    extend, recipe = config.extend, config.prepare.recipe
+    sources = [source for source in recipe.sources if not source.dataset or is_local(source)]
+    if extend is None or not sources or not weights_here(extend.base, extend.revision):
+        return
+    loaded = load_model(extend.base, extend.revision)
+    vocabulary = vocabulary_of_pretrained(loaded.tokenizer, extend.base)
+    length = min(architecture_of(loaded.model).num_positions, recipe.row_length)
+    documents = (
+        document
+        for number, source in enumerate(sources)
+        for text in sampled_texts(source)
+        if isinstance(document := document_of(text, source.name_of(Path()), number), Document)
+    )
+    texts = tokenized(vocabulary, [source.language for source in sources], documents)
+    sentences = (TokenizedDocument(tokens, 0) for _, tokens in texts)
+    packed = pack(sentences, length, vocabulary.special, recipe.packing, vocabulary.is_within_character)
+    if not (rows := LooseRows(tuple(islice(packed, ROWS_OF_SAMPLE)))):
+        return
+    frozen = FrozenRows(rows, HeldOut(), vocabulary.maskable, vocabulary.special)
+    measured = measure(MlmObjective(loaded.model), frozen, whole, length, accelerator=None)
+    check_predicts(measured.whole, frozen, whole, extend.base)
 
 
 def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:

@@ -1,0 +1,103 @@
+"""A base model that predicts nothing: there is no accuracy to recover, and no stage calls it recovered."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from longmlm.artifacts.accuracy import Accuracy
+from longmlm.data.rows import LooseRows, Row
+from longmlm.data.vocabulary import Maskable, SpecialTokens, load_vocabulary
+from longmlm.errors import ModelError
+from longmlm.evaluation import commonest
+from longmlm.evaluation.commonest import check_predicts
+from longmlm.evaluation.frozen import FrozenRows, whole
+from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import Masking
+from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pretrain import PretrainConfig
+from longmlm.stages import plan as planning
+from longmlm.stages.evaluate import evaluate
+from longmlm.stages.plan import plan
+from longmlm.stages.pretrain import pretrain
+from tests.support import untrained
+from tests.support.tiny import LONG_POSITIONS, World, commonest_token, favour, tiny_folder
+
+NOTHING = re.compile(
+    r"error: the base model \S+/base predicts nothing: 0\.\d\d % of the masked tokens are right, and always naming the "
+    r"commonest one would be right for \d+\.\d\d %: check its MLM head and tokenizer, or train it at its own length "
+    r"first, with extension = false\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    untrained.refuse(monkeypatch)
+
+
+def pipeline(world: World, folder: Path) -> dict[str, object]:
+    recipe = {"num_steps": 2, "batch_tokens": 200, "learning_rate": 1e-4, "precision": "no"}
+    corpus = [str(world.rows.parent / "text.jsonl")]
+    own = {"model": str(world.base), "corpus": corpus, "length": LONG_POSITIONS, "output": str(folder / "out")}
+    return {**own, "pretrain": {"recipe": recipe}}
+
+
+def test_plan_refuses_it_before_anything_is_prepared(world: World, run_here: Callable, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(planning, "cpu_tokens_per_second", lambda *_: 1000.0)
+    code, output, errors = run_here(PlanConfig, plan, pipeline(world, tmp_path))
+    assert (code, output) == (2, "") and NOTHING.fullmatch(errors)
+
+
+def test_pretrain_refuses_it_before_the_first_step(world: World, run_here: Callable, tmp_path) -> None:
+    settings = {"start": {"checkpoint": str(world.long)}, "rows": str(world.rows), "run": str(tmp_path / "run")}
+    recipe = {
+        "num_steps": 2,
+        "batch_tokens": 200,
+        "learning_rate": 1e-4,
+        "precision": "no",
+        "held_out": {"max_rows": 30},
+    }
+    code, _, errors = run_here(PretrainConfig, pretrain, {**settings, "recipe": recipe})
+    assert code == 2 and NOTHING.search(errors)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_evaluate_writes_no_comparison_with_it(world: World, run_here: Callable, tmp_path) -> None:
+    models = {"base": str(world.base), "long_after": str(world.trained), "rows": str(world.rows)}
+    output = tmp_path / "evaluation"
+    code, _, errors = run_here(EvaluateConfig, evaluate, {**models, "output": str(output)})
+    assert code == 2 and NOTHING.search(errors)
+    assert not output.exists()
+
+
+def test_at_its_own_length_a_model_may_begin_with_nothing(world: World, run_here: Callable, tmp_path) -> None:
+    """As one does whose new head was just trained."""
+    base = tiny_folder(tmp_path / "base", num_positions=LONG_POSITIONS)
+    after = favour(
+        tiny_folder(tmp_path / "after", num_positions=LONG_POSITIONS),
+        commonest_token(world.rows, load_vocabulary(str(base))),
+    )
+    settings = {"base": str(base), "long_after": str(after), "rows": str(world.rows)}
+    code, _, _ = run_here(EvaluateConfig, evaluate, {**settings, "output": str(tmp_path / "evaluation")})
+    assert code == 0
+    assert "Better than the base model" in (tmp_path / "evaluation" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("accuracy", "is_refused"), [(0.0, True), (75.0, True), (75.1, False), (None, False)])
+def test_always_naming_the_commonest_selected_token_is_what_a_model_must_beat(accuracy, is_refused) -> None:
+    """Of 40 tokens, of which a fraction just below one is selected, 30 are 7."""
+    special = SpecialTokens(cls=0, sep=2, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
+    is_maskable = np.arange(20) > 4
+    row = Row(np.array([0, *[7] * 30, *[8] * 10, 2]), np.array([1]), np.array([3]))
+    maskable, settings = Maskable(is_maskable, np.flatnonzero(is_maskable), 4), Masking(selected_fraction=0.999)
+    frozen = FrozenRows(LooseRows((row,)), HeldOut(masking=settings), maskable, special)
+    assert commonest.commonest_share(frozen, whole) == 75.0
+    base = Accuracy(accuracy, None, None, 40)
+    if is_refused:
+        with pytest.raises(ModelError, match=f"MODEL predicts nothing: {accuracy:.2f} % .* right for 75.00 %: check"):
+            check_predicts(base, frozen, whole, "MODEL")
+    else:
+        check_predicts(base, frozen, whole, "MODEL")

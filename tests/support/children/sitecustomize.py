@@ -1,0 +1,5 @@
+"""Imported by Python when a child of a test starts."""
+
+from tests.support import untrained
+
+untrained.allow()
