@@ -10,18 +10,19 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import tomli_w
 
 from longmlm.errors import ConfigError, UserError
 from longmlm.escaping import single_line
 from longmlm.options import given_options, sections
-from longmlm.processes import prints_errors
+from longmlm.processes import num_started_processes, prints_errors
 from longmlm.settings.agreement import disagreements
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.effects import base_keys_without_effect
+from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import (
     SHIPPED,
     Pipeline,
@@ -30,13 +31,20 @@ from longmlm.settings.pipeline import (
     bundled_resolved,
     stage_tables,
 )
+from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
 from longmlm.settings.tables import Table, merged, with_home
 from longmlm.system_errors import explained, system_error
+from longmlm.training.run_folder import model_or_best_checkpoint
 from longmlm.validation import json_of, problem, validated
 
 Config = TypeVar("Config")
+RUN_SETTINGS = {
+    ExtendConfig: ("base",),
+    PrepareConfig: ("recipe", "tokenizer"),
+}  # may name a run folder; see also model
 COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
@@ -75,19 +83,26 @@ def parse(
 ) -> Config:
     """Returns the settings from TOML files, merged in order and overridden by `--section.field value` options.
 
-    The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's either
-    way. Both override `defaults`. Raises ConfigError with the file or option, the key, and the key that was probably
-    meant.
+    The files describe the stage, or a pipeline from which its settings are derived; the options are the stage's, and
+    those of a pipeline's keys that the stage does not have. Both override `defaults`. Raises ConfigError with the file
+    or option, the key, and the key that was probably meant.
     """
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     paths, options = [_path(name) for name in arguments[:split_at]], arguments[split_at:]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
     in_pipeline = {} if content else values_in_pipeline(kind)
-    given = given_options(kind, _help_values(kind, content), in_pipeline, options, f"{program} [FILE.toml ...]")
-    if _is_pipeline(kind, content):
-        given = {STAGES.get(kind, CHECKPOINTS): given} if given else {}
+    pipeline = (Pipeline, content) if _is_pipeline(kind, content) else None
+    usage = f"{program} [FILE.toml ...]"
+    given = given_options(kind, _help_values(kind, content), in_pipeline, options, usage, pipeline)
+    if pipeline:
+        of_stage = {item.name for item in fields(cast(Any, kind))}
+        own = {name: given.pop(name) for name in of_stage & given.keys()}
+        given |= {STAGES.get(kind, CHECKPOINTS): own} if own else {}
+    tables = merged(content, given)
     try:
-        return _with_secret(_resolved(kind, merged(content, given)))
+        if kind is PretrainConfig and pipeline:
+            _note_launch(tables.get("launch"), _names_of(paths))
+        return _with_secret(_resolved(kind, tables))
     except ConfigError as error:
         if paths:
             raise ConfigError(str(error) if _is_valid(kind, content) else f"{_names_of(paths)}: {error}") from None
@@ -102,6 +117,16 @@ def resolved_pipeline(tables: Table) -> ResolvedPipeline:
     Settings without effect are allowed: trials set some for every arm.
     """
     return _resolved(ResolvedPipeline, tables, allows_unused=True)
+
+
+def _note_launch(launch: object, files: str) -> None:
+    """Prints how to start the processes of a pipeline's launch, unless they were started."""
+    if launch is not None and num_started_processes() == 1:
+        print(
+            f"note: launch = {launch!r} is used by longmlm run: this command trains in one process; longmlm run "
+            f"{files} --until pretrain starts them all",
+            file=sys.stderr,
+        )
 
 
 def _with_secret(config: Any) -> Any:
@@ -200,7 +225,10 @@ def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
     content = with_home(content)
     is_pipeline_command = issubclass(kind, ResolvedPipeline)
     if not (_is_pipeline(kind, content) or is_pipeline_command):
-        return validated(kind, bundled_resolved(content), [], allows_unused)
+        return validated(
+            kind, bundled_resolved(_with_checkpoint(content, RUN_SETTINGS.get(kind, ()))), [], allows_unused
+        )
+    content = _with_checkpoint(content, ("model",))
     problems: list[Any] = []  # in pydantic's form
     checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
     derived = _derived(content, problems)
@@ -219,6 +247,20 @@ def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
     if config is None:
         raise ConfigError(f"the pipeline has no stage {STAGES[kind]}: {absent_stages(pipeline, content)[STAGES[kind]]}")
     return config
+
+
+def _with_checkpoint(content: Table, setting: Sequence[str]) -> Table:
+    """Returns settings in which the path of a run's best checkpoint takes the place of a run folder in one of them.
+
+    Raises CheckpointError if the run has no intact checkpoint.
+    """
+    if not setting:
+        return content
+    name, *below = setting
+    value = content.get(name)
+    if below and isinstance(value, dict):
+        return {**content, name: _with_checkpoint(value, below)}
+    return {**content, name: model_or_best_checkpoint(value)} if isinstance(value, str) else content
 
 
 def _derived(content: Table, problems: list[Any]) -> Table:

@@ -131,17 +131,24 @@ def finish_replacement(folder: Path) -> None:
 
 
 @contextmanager
-def new_folder(folder: Path, about: Mapping[str, object] | None = None) -> Iterator[Path]:
+def new_folder(
+    folder: Path, about: Mapping[str, object] | None = None, replaces_earlier: bool = False
+) -> Iterator[Path]:
     """Yields an empty folder to write into, which becomes `folder` if the block succeeds and is removed otherwise.
 
-    Raises FolderError if `folder` already exists, if another process is writing it, or if something that longmlm did
-    not make has the temporary name.
+    Raises FolderError if `folder` already exists, unless the new one `replaces_earlier`, if another process is writing
+    it, or if something that longmlm did not make has the temporary name.
     """
-    check_absent(folder)
+    if is_replaced := replaces_earlier and folder.exists():
+        folder = folder.resolve()
+        _check_place(folder)
+    else:
+        check_absent(folder)
     partial = partial_of(folder)
     with _locked(partial):
         try:
-            check_absent(folder)  # another process may have finished it meanwhile
+            if not is_replaced:
+                check_absent(folder)  # another process may have finished it meanwhile
             empty(partial)
             yield partial
             seal(partial, folder, about)
@@ -242,12 +249,17 @@ def check_replaceable(folder: Path, names: Sequence[str]) -> None:
 
     Also raises it if a new one cannot be written in its place.
     """
-    check_writable(folder.resolve().parent if folder.is_dir() else folder)
-    for name in (PARTIAL, EARLIER):
-        check_temporary(folder.resolve().with_name(folder.resolve().name + name))
+    _check_place(folder)
     held = {path.name for path in folder.iterdir()} - {MARK} if folder.exists() else set()
     if others := sorted(held - set(names)) or (sorted(held) if names[0] not in held else []):
         raise FolderError(f"{folder} holds other files ({others[0]}), which would be lost: name another folder")
+
+
+def _check_place(folder: Path) -> None:
+    """Raises FolderError if a new folder cannot be written in the place of this one."""
+    check_writable(folder.resolve().parent if folder.is_dir() else folder)
+    for name in (PARTIAL, EARLIER):
+        check_temporary(folder.resolve().with_name(folder.resolve().name + name))
 
 
 @contextmanager

@@ -41,7 +41,7 @@ from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
 from longmlm.temporary import check_writable
-from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints
+from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints, model_or_best_checkpoint
 from longmlm.training.tracker import check_installed
 
 TEXT_FIELD = Source.__dataclass_fields__["text_field"].default
@@ -82,7 +82,8 @@ def check_description(base: Pipeline) -> None:
     """
     check_language(base.language)
     with suppress(ModelUnavailableError):
-        config = config_of_model(bundled_resolved(base.model), base.revision, False) if base.model else None
+        model = model_or_best_checkpoint(bundled_resolved(base.model)) if base.model else None
+        config = config_of_model(model, base.revision, False) if model else None
         num_positions = _positions_of(config, base.model or "") if config else None
         if config and num_positions is not None and base.extension:
             check_has_position_table(config, num_positions, base.model or "")

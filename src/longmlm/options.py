@@ -24,16 +24,25 @@ TYPING: Any = typing  # types made at run time have no static form
 
 
 def given_options(
-    kind: type, shown: Mapping[str, Any], in_pipeline: Mapping[str, Any], arguments: Sequence[str], usage: str
+    kind: type,
+    shown: Mapping[str, Any],
+    in_pipeline: Mapping[str, Any],
+    arguments: Sequence[str],
+    usage: str,
+    pipeline: tuple[type, Mapping[str, Any]] | None = None,
 ) -> Table:
     """Returns only the settings that the options set, as a TOML table.
 
-    --help shows `shown` as the defaults, and the values of `in_pipeline` that differ. Raises ConfigError with the name
-    of the option.
+    --help shows `shown` as the defaults, and the values of `in_pipeline` that differ. The keys of `pipeline`, with the
+    values of its file, are options too, unless the kind has one of that name. Raises ConfigError with the name of the
+    option.
     """
     import tyro
 
     errors, options = io.StringIO(), _options(kind, shown, in_pipeline)
+    if pipeline:
+        base = _options(*pipeline, {}).__annotations__
+        options = _typed_dict(kind.__name__, {**base, **options.__annotations__}, kind.__doc__)
     try:
         with contextlib.redirect_stderr(errors):
             given = tyro.cli(options, args=arguments, prog=usage, description=inspect.getdoc(kind))

@@ -44,7 +44,7 @@ def check_results(config: ResolvedPipeline) -> None:
         if name in ("prepare", "extend"):
             made.append(result_of(config.pretrain))  # which would otherwise go on from the earlier rows or model
         made = [result for result in made if result.exists()]
-        if changed and name != "evaluate" and made:
+        if changed and name not in ("evaluate", "release") and made:  # these stages replace an earlier result
             raise FolderError(
                 f"{name}: {made[0]} was made with other settings: {', '.join(changed[:MAX_LISTED])}; set them back, or "
                 "name another output"

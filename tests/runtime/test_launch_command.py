@@ -1,5 +1,7 @@
 """A launch is named: a YAML file of longmlm by its name, or a command whose program and file exist."""
 
+import importlib.util
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,19 @@ def test_a_name_stands_for_accelerate_with_the_shipped_file(name: str) -> None:
     options = launch_command_parser().parse_args(words)
     assert Path(options.config_file) == LAUNCHES / f"{name}.yaml"
     assert (options.num_processes, options.training_script) == (4, "longmlm.stages.pretrain")
+
+
+@pytest.mark.parametrize(
+    ("launch", "is_refused"),
+    [*((name, name.startswith("zero")) for name in NAMES), ("accelerate launch --use_deepspeed", True)],
+)
+def test_deepspeed_must_be_installed_for_a_launch_with_it(
+    launch: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch_command(launch)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"needs DeepSpeed.*\[deepspeed\]") if is_refused else nullcontext():
+        launch_command(launch)
 
 
 def test_a_command_stays_as_it_is(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The checkpoints of a run: listed, verified, exported."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,20 @@ def test_verify_reads_every_file_and_names_what_is_damaged(run_here, run_folder)
     assert "1 of 2 checkpoints" in error and "step-00000001/optimizer.pt is damaged" in error
     assert len(error.splitlines()) == 1
     assert "best" in next(line for line in output.splitlines() if line.startswith("step-00000002"))
+
+
+def test_a_file_that_cannot_be_read_keeps_no_other_from_being_verified(run_here, run_folder, monkeypatch) -> None:
+    unreadable, read = checkpoint_folder(run_folder, 1), Path.open
+
+    def failing(path: Path, *arguments: object, **more: object) -> object:
+        if path == unreadable / "optimizer.pt":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read(path, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", failing)
+    code, output, error = run_here(CheckpointsConfig, checkpoints, {"run": str(run_folder), "action": "verify"})
+    assert (code, output.count("intact")) == (2, 1)
+    assert "1 of 2 checkpoints" in error and f"{unreadable} cannot be read: the disk" in error
 
 
 def test_verify_names_the_files_that_no_manifest_lists(run_here, run_folder) -> None:

@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
+from longmlm.errors import ReleaseError
 from longmlm.folders import new_folder, verify
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.loading import LoadedModel
@@ -121,6 +122,38 @@ def test_release_of_an_earlier_version_is_known_by_its_settings(
     code, said, warned = run_here(ReleaseConfig, release, {**given, "recipe": recipe})
     assert (code, "already holds this release" in said) == ((2, False) if later else (0, True)), warned
     assert ("manifest.json does not list .env" in said) == (not later)
+
+
+def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, given = tmp_path / "out", settings(world, evaluation, tmp_path / "out")
+
+    def released(**changes: object) -> tuple[int, str]:
+        code, _, warned = run_here(ReleaseConfig, release, {**given, **changes})
+        return code, warned
+
+    def titles() -> list[str]:
+        return re.findall("^# (.*)", (output / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[:1]
+
+    assert (released(), titles()) == ((0, ""), ["tiny"])
+    retitled = {"card": given["card"] | {"title": "Another"}}
+    assert (released(**retitled), titles()) == ((0, ""), ["Another"])
+    verify(output)
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "prove", lambda *_: happen())
+        assert (released()[0], titles()) == (2, ["Another"])
+    (output / "notes.txt").write_text("mine")
+    code, warned = released()
+    assert code == 2 and f"{output} would be replaced, and {output}/manifest.json does not list notes.txt" in warned
+    (output / "notes.txt").unlink()
+    (output / "README.md").write_text("# Mine\n", encoding="utf-8")
+    assert (released()[0], titles()) == (2, ["Mine"])
+
+
+def happen() -> None:
+    raise ReleaseError("the files differ")
 
 
 def test_model_that_did_not_recover_is_released_only_where_allowed_and_the_card_says_so(

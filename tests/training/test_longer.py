@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.batches import steps
+from longmlm.errors import ArtifactError
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.stages.prepare import prepare
@@ -67,6 +68,15 @@ def test_other_rows_and_another_order_are_read_from_the_start(
         other = replace(other, rows=str(tmp_path / "rows"))
     state = state_at(train(other), 4)
     assert state.cursor == 4 * (state.cursor // 4) < 2 * state_at(first, 4).cursor
+
+
+def test_a_damaged_state_is_not_taken_for_another_model(short: PretrainConfig, train: Train, tmp_path: Path) -> None:
+    start = checkpoint_folder(train(short), 4)
+    (start / "state.json").write_text("{", encoding="utf-8")
+    (start / "manifest.json").unlink()
+    other = replace(short, run=str(tmp_path / "other"), start=Start(checkpoint=str(start)))
+    with pytest.raises(ArtifactError, match=r"step-00000004/state\.json"):
+        train(other)
 
 
 def test_a_dry_run_goes_on_there_too(short: PretrainConfig, train: Train, drawn: Drawn, tmp_path: Path) -> None:

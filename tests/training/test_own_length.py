@@ -23,8 +23,14 @@ from tests.support.families import NUM_POSITIONS, SPECIAL_OF_OTHERS
 from tests.support.tiny import prove_in_this_process, tiny_folder, tiny_rows, with_fresh_process_state
 from tests.support.training import losses, stop_after, training_lines, weights_at, with_recipe
 
+FAST = ("modernbert", "deberta-v2")  # one that loads in another process, one whose positions are relative
+FAMILIES = [
+    pytest.param(family, id=family[0], marks=() if family[0] in FAST else pytest.mark.slow)
+    for family in SPECIAL_OF_OTHERS
+]
 
-@pytest.fixture(scope="module", params=SPECIAL_OF_OTHERS, ids=[family for family, _ in SPECIAL_OF_OTHERS])
+
+@pytest.fixture(scope="module", params=FAMILIES)
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("own-length") / request.param[0], *request.param)
 

@@ -13,6 +13,7 @@ from longmlm.settings.pipeline import ResolvedPipeline
 from tests.support.comparing import PACKING_SECONDS, FakeRuns, best_file, compared, settings
 from tests.support.prepare_settings import written
 
+pytestmark = pytest.mark.slow  # seconds per comparison
 BASE = 'model = "owner/base"\ncorpus = ["docs.txt"]\nlength = 64\noutput = "out"\n'
 TRAINING = '[pretrain.recipe]\nnum_steps = 3000\nlearning_rate = 1e-4\nwarmup_steps = 70\nschedule = "cosine"\n'
 NUM_STEPS = int(((600 - 3 * (10 + 5)) / 10 - 10) / 0.5)

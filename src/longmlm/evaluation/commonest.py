@@ -1,7 +1,7 @@
 """Whether a base model predicts anything: more than a model that always names the commonest token would.
 
-If 6 of 100 selected tokens are ".", always naming "." is right for 6 %. A trained model reaches 30 to 60 %; a model with
-a random head, or with the head or the tokenizer of another vocabulary, reaches less than 1 %.
+If 6 of 100 selected tokens are ".", always naming "." is right for 6 %. A trained model reaches 30 to 60 %; one with a
+random head, or with the head or the tokenizer of another vocabulary, reaches less than 1 %.
 """
 
 import numpy as np
@@ -17,8 +17,8 @@ def check_predicts(base: Accuracy, frozen: FrozenRows, view: Viewer, name: str) 
     if base.accuracy is not None and base.accuracy <= commonest:
         raise ModelError(
             f"the base model {name} predicts nothing: {base.accuracy:.2f} % of the masked tokens are right, and always "
-            f"naming the commonest one would be right for {commonest:.2f} %: check its MLM head and tokenizer, or train "
-            "it at its own length first, with extension = false"
+            f"naming the commonest one would be right for {commonest:.2f} %: check its MLM head and tokenizer, or "
+            "train it at its own length first, with extension = false"
         )
 
 

@@ -16,7 +16,7 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import FolderError, ReleaseError
-from longmlm.folders import new_folder, verify
+from longmlm.folders import new_folder, unlisted_note, verify
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
@@ -32,7 +32,7 @@ from longmlm.reports.evaluation import PICTURES
 from longmlm.reports.model_card import CardFacts, languages, licence_of, model_card, training_of
 from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
 
-CARD_CODE = "card_code"  # the key of the manifest
+CARD_CODE, MODEL_SHA256 = "card_code", "model_sha256"  # keys of the manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +81,40 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, allow_unr
 def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | None:
     """Writes the output folder and returns what was verified; None if the folder already holds this very release.
 
-    A release is identified by the content of model, rows and evaluation, and by its settings. Raises FolderError when
-    the folder holds a different one. A folder that fails a check is removed.
+    A release is identified by the content of model, rows and evaluation, and by its settings. One of the same model
+    with other settings, or another evaluation, is replaced. Raises FolderError when the folder holds something else. A
+    folder that fails a check is removed, and an earlier one kept.
     """
     identity = source.identity.by_name if source.identity else None
     evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
     later = {"sentence_transformer"} if settings.recipe.sentence_transformer is None else {}  # than the first version
     recipe = {name: value for name, value in asdict(settings.recipe).items() if name not in later}
     card = asdict(settings.card) | {"languages": languages(settings.card, source.rows.manifest)}
-    released_from = new_release_id(settings.output, [recipe, card, identity, evaluation_sha256])
-    if released_from is None:
+    about = about_release(settings.output, weights_sha256(source.model), [recipe, card, identity, evaluation_sha256])
+    if about is None:
         return None
-    about: dict[str, object] = {"released_from": released_from}
-    with new_folder(settings.output, about) as partial:
+    with new_folder(settings.output, about, replaces_earlier=True) as partial:
         return build(source, settings, partial, about)
 
 
-def new_release_id(output: Path, content: Sequence[object]) -> str | None:
-    """Returns the hash of what a release is made from; None if the folder already holds that release.
+def about_release(output: Path, model_sha256: str, content: Sequence[object]) -> dict[str, object] | None:
+    """Returns what the manifest says of a release with this content; None if the folder already holds that release.
 
-    Raises FolderError if the folder holds a different one.
+    A release of the same model is replaced if it is intact and nothing was added to it. Raises FolderError for another
+    folder.
     """
     released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    about: dict[str, object] = {"released_from": released_from, MODEL_SHA256: model_sha256}
     if not output.exists():
-        return released_from
-    if verify(output).get("released_from") == released_from:
+        return about
+    manifest = verify(output)
+    if manifest.get("released_from") == released_from:
         return None
-    raise FolderError(
-        f"{output} already holds a release of a different model, or with other settings or results: remove it or name "
-        "another folder"
-    )
+    if manifest.get(MODEL_SHA256) != model_sha256:
+        raise FolderError(f"{output} already holds a release of a different model: remove it or name another folder")
+    if note := unlisted_note(output, manifest["files"]):
+        raise FolderError(f"{output} would be replaced, and {note}: move that away, or name another folder")
+    return about
 
 
 def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about: dict[str, object]) -> Proof:

@@ -25,7 +25,7 @@ from longmlm.model.saving import save_model
 from longmlm.model.similarity import load_embedder
 from longmlm.model.task_loading import load_for_task, stock_global_tokens
 from longmlm.release import reload
-from longmlm.release.build import CARD_CODE, ReleaseSettings, new_release_id
+from longmlm.release.build import CARD_CODE, ReleaseSettings, about_release
 from longmlm.release.export import TYPES
 from longmlm.release.longformer import as_longformer, longformer_problem, longformer_window
 from longmlm.release.proof import TOLERANCE, check_faithful, reload_in_process
@@ -68,8 +68,8 @@ def check_task_recipe(recipe: ReleaseRecipe) -> None:
 def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[str]:
     """Writes the output folder and returns what was verified; nothing if the folder already holds this very release.
 
-    Raises ReleaseError for a model that transformers cannot load without code, or whose export differs, and FolderError
-    if the folder holds a different release.
+    A release of the same model with other settings or results is replaced. Raises ReleaseError for a model that
+    transformers cannot load without code, or whose export differs, and FolderError if the folder holds something else.
     """
     _check_releasable(source)
     content = [
@@ -79,11 +79,10 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
         source.trial.settings_sha256,
         *([asdict(arms_table(source.comparison)), source.comparison.task.baseline] if source.comparison else []),
     ]
-    released_from = new_release_id(settings.output, content)
-    if released_from is None:
+    about = about_release(settings.output, weights_sha256(source.model), content)
+    if about is None:
         return []
-    about: dict[str, object] = {"released_from": released_from}
-    with new_folder(settings.output, about) as partial:
+    with new_folder(settings.output, about, replaces_earlier=True) as partial:
         return _build(source, settings, partial, about)
 
 

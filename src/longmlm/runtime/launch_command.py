@@ -1,6 +1,8 @@
 """The command that starts training in several processes, from the setting `launch` of a pipeline."""
 
+import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -10,12 +12,13 @@ from longmlm.errors import ConfigError
 from longmlm.settings.pipeline import LAUNCHES
 
 CONFIG_FILE = ("--config_file", "--config-file")  # of accelerate launch
+DEEPSPEED = re.compile(rb"^distributed_type:\s*['\"]?DEEPSPEED", re.MULTILINE)
 
 
 def launch_command(launch: str) -> list[str]:
     """Returns the words of a launch; the name of a shipped YAML file, with options after it, stands for its command.
 
-    Raises ConfigError for a program or a YAML file that does not exist.
+    Raises ConfigError for a program or a YAML file that does not exist, and for DeepSpeed if it is not installed.
     """
     try:
         words = shlex.split(launch)
@@ -35,6 +38,11 @@ def launch_command(launch: str) -> list[str]:
         if option in CONFIG_FILE and not Path(file).is_file():
             shipped = f"; launch = {Path(file).stem!r} takes the one of longmlm" if Path(file).stem in names else ""
             raise ConfigError(f"launch: there is no file {file}: check its path{shipped}")
+        is_deepspeed = option in CONFIG_FILE and DEEPSPEED.search(Path(file).read_bytes())
+        if (is_deepspeed or option == "--use_deepspeed") and importlib.util.find_spec("deepspeed") is None:
+            raise ConfigError(
+                f"launch = {launch!r} needs DeepSpeed, which is not installed: pip install 'longmlm[deepspeed]'"
+            )
     return words
 
 

@@ -45,7 +45,7 @@ def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
     folders = list_checkpoints(run)
     if not folders:
         raise CheckpointError(f"{run} has no checkpoints: name the folder that the pretrain stage wrote")
-    damage = {folder: damage_of(folder) for folder in folders} if is_verified else {}
+    damage = {folder: _damage_of(folder) for folder in folders} if is_verified else {}
     folders = [folder for folder in folders if folder.is_dir()]  # a run that trains may have pruned some
     best = next((folder for folder in evaluated_checkpoints(run) if not damage.get(folder)), None)
     lines = []
@@ -53,6 +53,14 @@ def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
         status = "damaged" if damage.get(folder) else "intact" if is_verified else ""
         lines.append([folder.name, *_numbers(folder), status, "best" if folder == best else ""])
     return Table(HEADER, lines), [damage[folder] for folder in folders if damage.get(folder)]
+
+
+def _damage_of(folder: Path) -> str:
+    """Returns what is wrong with a checkpoint; a file that cannot be read keeps no other from being verified."""
+    try:
+        return damage_of(folder)
+    except CheckpointError as error:
+        return str(error)
 
 
 def print_unlisted(run: Path) -> None:

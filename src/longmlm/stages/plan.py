@@ -42,7 +42,6 @@ from longmlm.training.plan import Machine, PlanFacts, training_plan
 from longmlm.training.plan_report import plan_report
 from longmlm.training.run_folder import model_or_best_checkpoint
 
-
 ROWS_OF_SAMPLE = 4  # of 512 tokens, 300 masked ones: enough to tell a trained head from another one
 
 

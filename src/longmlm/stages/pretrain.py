@@ -2,7 +2,7 @@
 
 import runpy
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -22,7 +22,7 @@ from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, row
 from longmlm.config import to_toml
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
-from longmlm.errors import ArtifactError, TrainingError, counted
+from longmlm.errors import TrainingError, counted
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.packing import check_packed_attention
 from longmlm.evaluation.run_evaluation import RunEvaluation
@@ -233,16 +233,16 @@ def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, 
     """Returns the cursor at which a new run begins.
 
     A run that starts from another run's checkpoint goes on where that stopped, if the rows and their order are the
-    same: it would repeat rows and masks otherwise.
+    same: it would repeat rows and masks otherwise. Raises ArtifactError if its state is damaged.
     """
 
     def cursor() -> int:
         folder = Path(start.name if start else "")
-        with suppress(ArtifactError):  # no checkpoint of a run, or one of an early version
-            saved = read_state(folder)
-            if (saved.rows_sha256, saved.recipe.seed) == (rows.sha256, recipe.seed):
-                return saved.state.cursor
-        return 0
+        if not (folder / CheckpointState.FILE).is_file():
+            return 0  # no checkpoint of a run
+        saved = read_state(folder)
+        is_same_order = (saved.rows_sha256, saved.recipe.seed) == (rows.sha256, recipe.seed)
+        return saved.state.cursor if is_same_order else 0
 
     return broadcast_from_main(accelerator, cursor)
 
