@@ -17,22 +17,25 @@ from tests.support.tiny import tiny_folder, tiny_long
 ROOT = Path(__file__).parents[2]
 FORMS = {"fp32": ("fp32", None), "bf16": ("bf16", None), "sharded": ("fp32", "20KB")}
 LOADERS = ("masked_lm", "encoder", "sequence_classification", "fill_mask", "sentence_transformers")
-OTHERS = "sentence-transformers==6.2.0"
+PINNED = ("--constraint", str(ROOT / "constraints.txt"))
+CLIENTS = {  # what is installed to load with, in a Python of its own
+    "pinned": ("sentence-transformers==6.2.0", *PINNED, "torch", "transformers"),
+    "transformers 4": ("sentence-transformers==5.1.2", "torch==2.13.0", "transformers==4.57.3"),
+}
 SPOILT = ("no length", "weight lost")
 PADS = {"roberta": 1, "xlm-roberta": 1, "camembert": 1}
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=CLIENTS)
+def clean(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python with transformers and sentence-transformers, and nothing of this repository."""
-    folder = tmp_path_factory.mktemp("clean") / "venv"
+    folder, packages = tmp_path_factory.mktemp("clean") / "venv", CLIENTS[request.param]
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if subprocess.run([*pip, "--no-deps", OTHERS], capture_output=True, check=False).returncode:
-        pytest.skip(f"{OTHERS} cannot be fetched here")
-    pinned = [*pip, "--constraint", str(ROOT / "constraints.txt"), "torch", "transformers", OTHERS]
-    done = subprocess.run(pinned, capture_output=True, text=True, check=False)
+    if subprocess.run([*pip, "--no-deps", packages[0]], capture_output=True, check=False).returncode:
+        pytest.skip(f"{packages[0]} cannot be fetched here")
+    done = subprocess.run([*pip, *packages], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return python
 

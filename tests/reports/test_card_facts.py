@@ -9,6 +9,7 @@ import pytest
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
+from longmlm.reports.card_code import EXAMPLES, LoadingCode
 from longmlm.reports.model_card import Licence, Training, check_licence, languages, licence_of, training_of
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.masking import Masking
@@ -19,6 +20,22 @@ from tests.support.tiny import World, tiny_extension
 RECIPE = PretrainRecipe(
     num_steps=5, batch_tokens=100, learning_rate=1e-4, seed=7, masking=Masking(selected_fraction=0.2)
 )
+
+
+TEMPLATES = ("load_model.md", "load_task.md", "load_longformer.md", "load_sentences.md", "load_onnx.md")
+
+
+@pytest.mark.parametrize("language", [*EXAMPLES, "zh-Hant", "fi"])
+def test_the_example_on_a_card_is_in_the_language_of_the_model(language: str) -> None:
+    texts = EXAMPLES.get(language[:2], EXAMPLES["en"])
+    for template in TEMPLATES:
+        code = LoadingCode(template, language=language).runnable
+        compile(code, template, "exec")
+        assert any(f'"{text}' in code for text in texts)
+    assert (
+        f'(f"{texts[0]}{{fill_mask.tokenizer.mask_token}}{texts[1]}")'
+        in LoadingCode(TEMPLATES[0], language=language).runnable
+    )
 
 
 def write_state(folder: Path, precision: str = "bf16", trained_precision: str | None = None) -> None:

@@ -137,9 +137,10 @@ def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(
         return re.findall("^# (.*)", (output / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[:1]
 
     assert (released(), titles()) == ((0, ""), ["tiny"])
-    retitled = {"card": given["card"] | {"title": "Another"}}
+    retitled = {"card": given["card"] | {"title": "Another", "languages": ["zh"]}}
     assert (released(**retitled), titles()) == ((0, ""), ["Another"])
     verify(output)
+    assert "今天天气很" in (output / "README.md").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out"]
     with monkeypatch.context() as patch:
         patch.setattr(build, "prove", lambda *_: happen())

@@ -152,6 +152,7 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about:
         carried=carried.parts,
         modules=carried.modules,
         num_global_tokens=window.num_global if window else 0,
+        language=next(iter(languages(settings.card, rows.manifest)), "en"),
     )
     (folder / REPOCARD_NAME).write_text(model_card(settings.card, facts), encoding="utf-8")
     base_positions = provenance.extension.base_positions if provenance.extension else None

@@ -130,6 +130,7 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path, about: d
         num_tokens=num_tokens,
         labels=_labels(model.config.id2label or {}, kind),
         is_multilabel=model.config.problem_type == MULTI_LABEL,
+        language=next(iter(settings.card.languages), "en"),
     )
     (folder / REPOCARD_NAME).write_text(task_card(settings.card, facts), encoding="utf-8")
     difference = _prove(loaded, kind, folder, facts.code)

@@ -8,7 +8,7 @@ and a check passes the folder as data.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
@@ -20,6 +20,29 @@ USE = "\n## Use\n"  # the heading of the code
 OPTIONS = {  # of pipelines for fine-tuned models
     "text-classification": Markup(", truncation=True"),
     "token-classification": Markup(', aggregation_strategy="simple"'),
+}
+
+
+class Words(NamedTuple):
+    """The texts of an example: around a mask, and two to compare."""
+
+    before: Markup
+    after: Markup
+    first: Markup
+    second: Markup
+
+
+EXAMPLES = {  # by language; English for others
+    "en": ("This is ", ".", "A short text.", "A longer one."),
+    "de": ("Das ist ", ".", "Ein kurzer Text.", "Ein längerer Text."),
+    "es": ("Esto es ", ".", "Un texto corto.", "Un texto más largo."),
+    "fr": ("C'est ", ".", "Un texte court.", "Un texte plus long."),
+    "it": ("Questo è ", ".", "Un testo breve.", "Un testo più lungo."),
+    "ja": ("今日は", "です。", "短い文です。", "もう少し長い文です。"),
+    "nl": ("Dit is ", ".", "Een korte tekst.", "Een langere tekst."),
+    "pt": ("Isto é ", ".", "Um texto curto.", "Um texto mais longo."),
+    "ru": ("Это ", ".", "Короткий текст.", "Текст длиннее."),
+    "zh": ("今天天气很", "。", "一段短文。", "一段更长的文字。"),
 }
 FENCES = ("```python\n", "```\n")
 
@@ -37,11 +60,15 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class LoadingCode:
-    """A block of code; `task` is that of a pipeline, which reads long texts in chunks if it has a `stride`."""
+    """A block of code; `task` is that of a pipeline, which reads long texts in chunks if it has a `stride`.
+
+    Its example is in `language`, an ISO 639-1 code.
+    """
 
     template: CodeTemplate
     task: str = "fill-mask"
     stride: int | None = None
+    language: str = "en"
 
     def on_card(self, address: Address) -> Markup:
         """Returns the block for a card."""
@@ -58,7 +85,11 @@ class LoadingCode:
         option = OPTIONS.get(self.task, Markup())
         if self.stride:
             option += Markup(", stride={}").format(self.stride)
-        return render(self.template, hub=hub, name=name, revision=revision, task=quoted(self.task), option=option)
+        texts = EXAMPLES.get(self.language.partition("-")[0].lower(), EXAMPLES["en"])
+        words = Words(*map(Markup, texts))
+        return render(
+            self.template, hub=hub, name=name, revision=revision, task=quoted(self.task), option=option, words=words
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from longmlm.errors import (
 )
 from longmlm.escaping import author_markdown, single_line
 from longmlm.hubs.models import model_card_of
-from longmlm.reports.card_code import Address, LoadingCode
+from longmlm.reports.card_code import Address, CodeTemplate, LoadingCode
 from longmlm.reports.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, accuracy_table, explanation
 from longmlm.reports.packing import name_of, packing_table
 from longmlm.reports.pages import front_matter, render
@@ -59,7 +59,7 @@ class CardFacts:
     """What a model card states beyond its author's text; `name` is the released folder's.
 
     `carried` names parts of the base model that were not trained, `modules` the sentence-transformers modules. The
-    first `num_global_tokens` of a text need a global_attention_mask of 1.
+    first `num_global_tokens` of a text need a global_attention_mask of 1. The example in the code is in `language`.
     """
 
     name: str
@@ -73,15 +73,18 @@ class CardFacts:
     carried: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     num_global_tokens: int = 0
+    language: str = "en"
 
     @property
     def codes(self) -> tuple[LoadingCode, ...]:
         """The code on the card: for the MLM model, and for sentence vectors and ONNX files if it has them."""
-        return (
-            LoadingCode("load_longformer.md" if self.num_global_tokens else "load_model.md"),
-            *([LoadingCode("load_sentences.md")] if self.modules else []),
-            *([LoadingCode("load_onnx.md")] if self.has_onnx else []),
-        )
+        has: dict[CodeTemplate, bool] = {
+            "load_longformer.md": self.num_global_tokens > 0,
+            "load_model.md": not self.num_global_tokens,
+            "load_sentences.md": bool(self.modules),
+            "load_onnx.md": self.has_onnx,
+        }
+        return tuple(LoadingCode(template, language=self.language) for template, is_there in has.items() if is_there)
 
 
 def model_card(card: ReleaseCard, facts: CardFacts) -> str:

@@ -38,16 +38,16 @@ class TaskFacts:
     num_tokens: int
     labels: tuple[str, ...]
     is_multilabel: bool
+    language: str = "en"
 
     @property
     def code(self) -> LoadingCode:
         """The code on the card; a pipeline would silently cut a long text of an arm that reads chunks."""
         task = PIPELINE_TASKS[self.config.task.kind]
         if task == "sentence-similarity":
-            return LoadingCode("load_sentences.md")
-        return LoadingCode(
-            "load_task.md", task, (self.num_tokens - 2) // 2 if self.config.arm.reads == "chunks" else None
-        )
+            return LoadingCode("load_sentences.md", language=self.language)
+        stride = (self.num_tokens - 2) // 2 if self.config.arm.reads == "chunks" else None
+        return LoadingCode("load_task.md", task, stride, self.language)
 
 
 def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
