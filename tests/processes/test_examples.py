@@ -17,6 +17,7 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.folders import verify
 from tests.support.launching import ROOT
 from tests.support.tiny import LONG_POSITIONS, demo_texts, tiny_folder
+from tests.support.training import SOURCES
 
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = EXAMPLES / "bert_at_1536_tokens.ipynb"
@@ -59,7 +60,7 @@ license = "mit"
 
 def run(folder: Path, *words: str, **variables: str) -> str:
     """Runs Python in a folder with the environment of a user who works on 2 threads; returns what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "2", **variables}
+    environment = {**os.environ, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "2", **variables}
     command = [sys.executable, "-W", "error::DeprecationWarning:__main__", *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
