@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from longmlm import config
+from longmlm import processes
 from longmlm.artifacts.artifact import version
 from longmlm.cli import COMMANDS, CPU_DEFAULTS, main
-from longmlm.config import parse, user_errors
+from longmlm.config import parse
 from longmlm.errors import DataError
+from longmlm.processes import user_errors
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from tests.support.launched import launch_as_second_of_two
 from tests.support.prepare_settings import PREPARE, written
@@ -121,12 +122,12 @@ def test_another_process_of_the_machine_prints_its_error_unless_the_first_stops_
     base: str, monkeypatch, capsys, is_stopped: bool
 ) -> None:
     def waiting(seconds: float) -> None:
-        assert seconds == config.SECONDS_OF_FIRST_PROCESS
+        assert seconds == processes.SECONDS_OF_FIRST_PROCESS
         if is_stopped:
             raise SystemExit(143)
 
     launch_as_second_of_two(monkeypatch)
-    monkeypatch.setattr(config.time, "sleep", waiting)
+    monkeypatch.setattr(processes.time, "sleep", waiting)
     code, output, errors = longmlm(monkeypatch, capsys, "prepare", base, "--recipe.row-length", "2")
     if is_stopped:
         assert (code, output, errors) == (143, "", "")

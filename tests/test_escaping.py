@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from longmlm.config import fail
 from longmlm.escaping import (
     INVISIBLE,
     PrintableStream,
@@ -23,6 +22,7 @@ from longmlm.escaping import (
     quoted,
     single_line,
 )
+from longmlm.processes import fail
 from longmlm.progress import dated_line, message
 from longmlm.reports.tables import Table, text_table
 from tests.support.foreign import HOSTILE

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longmlm.artifacts.artifact import version
-from longmlm.config import parse, user_errors
+from longmlm.config import parse
 from longmlm.errors import ConfigError
 from longmlm.escaping import printable_output
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
-from longmlm.processes import hide_gpus, prints_errors
+from longmlm.processes import hide_gpus, prints_errors, user_errors
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig

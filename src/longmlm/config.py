@@ -1,23 +1,20 @@
 """Read the settings of a stage or a pipeline from TOML files and the command line; write them back as TOML."""
 
-import contextlib
 import functools
 import os
 import re
 import sys
-import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import tomli_w
 
-from longmlm.errors import ConfigError, UserError
-from longmlm.escaping import single_line
+from longmlm.errors import ConfigError
 from longmlm.options import given_options, sections
-from longmlm.processes import num_started_processes, prints_errors
+from longmlm.processes import num_started_processes
 from longmlm.settings.agreement import disagreements
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
@@ -36,7 +33,7 @@ from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
 from longmlm.settings.tables import Table, merged, with_home
-from longmlm.system_errors import explained, system_error
+from longmlm.system_errors import system_error
 from longmlm.training.run_folder import model_or_best_checkpoint
 from longmlm.validation import json_of, problem, validated
 
@@ -48,34 +45,8 @@ RUN_SETTINGS = {
 COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
-SECONDS_OF_FIRST_PROCESS = 20.0  # for an error that it finds too
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
 PLACEHOLDER = Pipeline(model="MODEL", corpus=("TEXT",), length=512, output="OUTPUT")  # for base keys with errors
-
-
-@contextlib.contextmanager
-def user_errors() -> Iterator[None]:
-    """Turns an error that the user can fix into one line on standard error and exit code 2."""
-    try:
-        yield
-    except UserError as error:
-        fail(str(error))
-    except Exception as error:
-        if (line := explained(error)) is None:
-            raise
-        fail(line)
-
-
-def fail(message: str) -> None:
-    """Prints one line to standard error, once per machine, and exits with code 2.
-
-    The launcher stops all processes when the first one exits. So a process that is not the first of its machine waits:
-    mostly the first finds the same error, prints it, and this one is stopped. Otherwise the error is its own.
-    """
-    if not prints_errors():
-        time.sleep(SECONDS_OF_FIRST_PROCESS)
-    print(f"error: {single_line(message)}", file=sys.stderr, flush=True)
-    sys.exit(2)
 
 
 def parse(

@@ -51,6 +51,10 @@ class TrainingError(UserError):
     """A run that cannot start, continue or resume."""
 
 
+class RankError(TrainingError):
+    """Raised by one rank alone, which prints it at once: the others only notice that it has gone."""
+
+
 class ReleaseError(UserError):
     """A model that must not be released as it is."""
 

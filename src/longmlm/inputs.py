@@ -18,7 +18,7 @@ from longmlm.data.corpus import check_splits, plan_slices
 from longmlm.data.files import COMPRESSED, files_of, kind_of
 from longmlm.data.sentences import check_language
 from longmlm.data.vocabulary import term_lines, tokenizer_folder
-from longmlm.errors import ConfigError, DataError, ModelUnavailableError
+from longmlm.errors import DataError, ModelNotFoundError, ModelUnavailableError
 from longmlm.folders import check_absent
 from longmlm.hubs.datasets import SAVED, rows_on_hub
 from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
@@ -30,7 +30,6 @@ from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.reports.evaluation import check_output
 from longmlm.runnable import check_runnable, machine_errors
-from longmlm.settings.agreement import is_same_path
 from longmlm.settings.downstream import DownstreamConfig, LabelledData
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
@@ -58,6 +57,7 @@ def check_inputs(config: Any) -> None:
             if config.publish:
                 check_can_publish(config.target("dataset"))
             _check_new(config)
+            _check_extended(config.recipe.tokenizer, config.output)
             _check_corpus(config)
             if not Path(config.output).is_dir():
                 _check_splits(config)
@@ -110,7 +110,6 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 num_positions = _check_extend(stage, needs_all)
             case PretrainConfig():
                 check_installed(stage.tracking.tracker)
-                _check_start(config)
                 num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
             case EvaluateConfig():
                 _check_models([stage.base], made, needs_weights=needs_all)
@@ -122,23 +121,6 @@ def _check_new(stage: StageConfig) -> None:
     """Raises FolderError if the result of a stage that has none yet cannot be written."""
     if not result_of(stage).is_dir():
         check_writable(result_of(stage))
-
-
-def _check_start(config: ResolvedPipeline) -> None:
-    """Raises ConfigError if training starts from a checkpoint that was not made from the pipeline's model."""
-    name, extend = config.pretrain.start.checkpoint, config.extend
-    if name is None or config.model is None or is_same_path(name, extend.output if extend else config.model):
-        return
-    folder = next(reversed(list_checkpoints(Path(name))), Path(name))
-    about = read_provenance(folder)
-    source, num_positions = about.source, about.extension.num_positions if about.extension else None
-    is_known = source is not None and (source.revision is not None or Path(source.name).is_dir())
-    is_other = source is None or (is_known and not is_same_path(source.name, bundled_resolved(config.model)))
-    if is_other or (config.extension and num_positions != config.length):
-        raise ConfigError(
-            f"pretrain.start.checkpoint is {name}, which was not made from model = {config.model} with length = "
-            f"{config.length}: remove it, or set model = {name!r} and extension = false to train that model"
-        )
 
 
 def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
@@ -211,6 +193,16 @@ def _check_downstream(config: DownstreamConfig) -> None:
             _check_models([arm.model], revision=arm.revision)
 
 
+def _check_extended(name: str | None, result: str) -> None:
+    """Raises ModelNotFoundError for a missing model in the folder of the result, as a pipeline's long model is.
+
+    Otherwise out/long would be taken for a repository on a hub.
+    """
+    folder = Path(result).parent
+    if name and Path(name).parent == folder != Path() and not Path(name).exists():
+        raise ModelNotFoundError(f"{name}: no such folder: run longmlm extend first, or check its path")
+
+
 def _check_rows(name: str, splits: Collection[Split]) -> RowsManifest | None:
     """Checks that these splits have rows, and returns the manifest; None for rows on a hub, which are not checked."""
     if rows_on_hub(name) is not None:
@@ -229,6 +221,7 @@ def _check_pretrain(config: PretrainConfig) -> None:
     manifest = _check_rows(config.rows, SPLITS)
     if list_checkpoints(Path(config.run)):
         return  # a run that resumes no longer needs what it started from
+    _check_extended(config.start.checkpoint, config.run)
     num_positions = _positions_of_start(config.start)
     if manifest and num_positions is not None:
         check_rows_fit_positions(manifest.plan.row_length, num_positions, config.start.name)
@@ -258,6 +251,7 @@ def _positions_of(config: SimpleNamespace | None, name: str) -> int | None:
 
 def _check_evaluate(config: EvaluateConfig) -> None:
     check_output(Path(config.output))
+    _check_extended(config.long_before, config.output)
     if config.run:
         evaluations_of(Path(config.run))
     if config.long_after and not _is_run(config.long_after):

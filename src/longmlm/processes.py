@@ -1,17 +1,21 @@
-"""What a process asks of the system: signals to ignore, no GPU, the lock of a folder, a thread."""
+"""What a process asks of the system: signals to ignore, no GPU, a folder's lock, a thread, an exit with an error."""
 
 import ctypes
 import errno
 import fcntl
 import os
 import signal
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from longmlm.errors import FolderError, TrainingError
+from longmlm.errors import FolderError, RankError, TrainingError, UserError
+from longmlm.escaping import single_line
+from longmlm.system_errors import explained
 from longmlm.temporary import LOCK, check_writable
 
 Item = TypeVar("Item")
@@ -22,6 +26,7 @@ WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, err
 # Set by accelerate launch or MPI, which may not set WORLD_SIZE.
 LAUNCHED = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun and DeepSpeed set them all
 DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
+SECONDS_OF_FIRST_PROCESS = 20.0  # for an error that it finds too
 LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -61,6 +66,32 @@ def check_launched() -> None:
 def prints_errors() -> bool:
     """Returns whether this process prints what all processes of its machine would: it is the first, or the only one."""
     return os.environ.get("LOCAL_RANK", "0") in ("0", "-1") or _launch_problem() is not None
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Turns an error that the user can fix into one line on standard error and exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        fail(str(error), is_of_rank=isinstance(error, RankError))
+    except Exception as error:
+        if (line := explained(error)) is None:
+            raise
+        fail(line)
+
+
+def fail(message: str, is_of_rank: bool = False) -> None:
+    """Prints one line to standard error, once per machine, and exits with code 2.
+
+    The launcher stops all processes when the first one exits. So a process that is not the first of its machine waits:
+    mostly the first finds the same error, prints it, and this one is stopped. Otherwise the error is its own, which
+    `is_of_rank` says at once.
+    """
+    if not prints_errors() and not is_of_rank:
+        time.sleep(SECONDS_OF_FIRST_PROCESS)
+    print(f"error: {single_line(message)}", file=sys.stderr, flush=True)
+    sys.exit(2)
 
 
 def _launch_problem() -> str | None:

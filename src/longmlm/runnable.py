@@ -13,6 +13,7 @@ from longmlm.model.families import has_head, num_usable_positions
 from longmlm.release.requirements import check_onnx_installed, sentences_note
 from longmlm.reports.model_card import check_licence
 from longmlm.runtime.launch_command import launch_command
+from longmlm.settings.agreement import is_same_path
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName, bundled_resolved
 from longmlm.settings.results import result_of
@@ -26,6 +27,8 @@ def check_runnable(config: ResolvedPipeline) -> None:
     release, is_to_train = config.release, not list_checkpoints(result_of(config.pretrain))
     if "release" in _stages(config) and release.publish and release.target().is_hub:
         _check_licence(config, model)
+    if is_to_train and not result_of(config.pretrain).exists():
+        _check_start(config)
     if model is not None and is_to_train and not (config.extend and result_of(config.extend).exists()):
         _check_head(config, model)
 
@@ -40,6 +43,23 @@ def _check_training(config: ResolvedPipeline) -> None:
         raise ConfigError(
             f"pretrain.runtime.num_processes is {runtime.num_processes}, but launch is not set, so one process would "
             'train: remove it, or set launch, such as "ddp"'
+        )
+
+
+def _check_start(config: ResolvedPipeline) -> None:
+    """Raises ConfigError if training starts from a checkpoint that was not made from the pipeline's model."""
+    name, extend = config.pretrain.start.checkpoint, config.extend
+    if name is None or config.model is None or is_same_path(name, extend.output if extend else config.model):
+        return
+    folder = next(reversed(list_checkpoints(Path(name))), Path(name))
+    about = read_provenance(folder)
+    source, num_positions = about.source, about.extension.num_positions if about.extension else None
+    is_known = source is not None and (source.revision is not None or Path(source.name).is_dir())
+    is_other = source is None or (is_known and not is_same_path(source.name, bundled_resolved(config.model)))
+    if is_other or (config.extension and num_positions != config.length):
+        raise ConfigError(
+            f"pretrain.start.checkpoint is {name}, which was not made from model = {config.model} with length = "
+            f"{config.length}: remove it, or set model = {name!r} and extension = false to train that model"
         )
 
 

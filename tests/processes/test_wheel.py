@@ -28,6 +28,7 @@ from setup import description
 from tests.support.launching import ROOT
 from tests.support.pages import pages_of
 from tests.support.tiny import demo_texts, tiny_folder
+from tests.support.training import CHILDREN
 
 LARGEST_BYTES = 14_000_000  # of the wheel: nearly all is the model and the texts of the demo
 FOLDERS = ".ci|benchmarks|configs|deploy|docker|docs|examples|pipelines|src|tests"
@@ -57,10 +58,11 @@ class Installed:
     python: Path
 
     def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command of the environment in a folder; nothing else of this process is inherited."""
+        """Runs a command of the environment in a folder; only CHILDREN of the tree is on its path."""
         hidden = ("PYTHONPATH", "VIRTUAL_ENV", "LONGMLM", "TRANSFORMERS_VERBOSITY")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-        environment |= {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+        environment |= {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"}
+        environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": CHILDREN}
         command = [str(self.python.parent / words[0]), *words[1:]]
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

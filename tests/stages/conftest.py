@@ -13,9 +13,10 @@ from accelerate import Accelerator
 
 from longmlm.artifacts.provenance import TrainingRecord, read_provenance
 from longmlm.artifacts.run import TrainState
-from longmlm.config import parse, user_errors
+from longmlm.config import parse
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.processes import user_errors
 from longmlm.settings.held_out import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend

@@ -101,7 +101,7 @@ def test_a_damaged_checkpoint_is_not_exported(run_here, run_folder, tmp_path) ->
         ({"action": "export"}, "output"),
         ({"output": "new"}, "output"),
         ({"action": "export", "output": "no-such-folder", "step": 7}, "step-00000007"),
-        ({"run": "nowhere"}, "nowhere has no checkpoints"),
+        ({"run": "nowhere"}, "nowhere: no such folder: run longmlm pretrain first"),
     ],
 )
 def test_impossible_settings_are_refused_in_a_line(run_here, run_folder, settings, reason) -> None:

@@ -25,8 +25,8 @@ from longmlm.training.run_folder import checkpoint_folder, read_state
 from tests.support.tiny import with_fresh_process_state
 
 ROOT = Path(__file__).parents[2]
-# for children that run the tree, and train random models
-SOURCES = os.pathsep.join(map(str, (ROOT / "src", ROOT, ROOT / "tests" / "support" / "children")))
+CHILDREN = str(ROOT / "tests" / "support" / "children")  # on the PYTHONPATH of what may train a random model
+SOURCES = os.pathsep.join([str(ROOT / "src"), str(ROOT), CHILDREN])
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.pages import ROOT, Page
+from tests.support.pages import Page
+from tests.support.training import SOURCES
 
 NOT_RUN = ("pip ", "python3", ". .venv")  # the test's environment is installed
 SHORTER = {"num_steps": "2", "warmup_steps": "0", "batch_tokens": "2048", "max_rows": "4"}
@@ -37,8 +38,7 @@ def walk_through(page: Page, folder: Path, skipped: Sequence[str] = ()) -> dict[
 
 def _run(command: Sequence[str], folder: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    source = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": SOURCES, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
     )

@@ -43,6 +43,8 @@ def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
     Without `is_verified` the files are not read. Raises CheckpointError for a folder without checkpoints.
     """
     folders = list_checkpoints(run)
+    if not run.exists():
+        raise CheckpointError(f"{run}: no such folder: run longmlm pretrain first, or check the path of run")
     if not folders:
         raise CheckpointError(f"{run} has no checkpoints: name the folder that the pretrain stage wrote")
     damage = {folder: _damage_of(folder) for folder in folders} if is_verified else {}

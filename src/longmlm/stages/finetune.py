@@ -17,7 +17,7 @@ from longmlm.artifacts.downstream import MODEL, DownstreamTrial
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import RunSummary
-from longmlm.config import read, to_toml, user_errors
+from longmlm.config import read, to_toml
 from longmlm.data.folds import Fold, folds_of
 from longmlm.data.labelled import LabelledCorpus, read_labelled
 from longmlm.errors import DataError
@@ -32,7 +32,7 @@ from longmlm.model.saving import save_model
 from longmlm.model.task_models import load_task_model, task_objective
 from longmlm.model.tfidf import fit_tfidf
 from longmlm.ownership import remove_inside
-from longmlm.processes import exclusive_lock
+from longmlm.processes import exclusive_lock, user_errors
 from longmlm.runtime.launch import launch
 from longmlm.runtime.precision import resolved_precision
 from longmlm.runtime.signals import exit_on_signal, stop_on_signal, stopped_by

@@ -9,7 +9,6 @@ memory later ends the run and says what to set. DeepSpeed communicates in every 
 """
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from longmlm.artifacts.run import TrainState
-from longmlm.errors import TrainingError, counted
+from longmlm.errors import RankError, TrainingError, counted
 from longmlm.progress import dated_line
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import generator_states, restore_generators
@@ -47,7 +46,7 @@ def unrepeatable_update(step: int) -> Iterator[None]:
 def halve_micro_batches(task: Task, run: Run, step: int, error: RuntimeError) -> Task:
     """Returns the task with micro-batches of half the rows, and prints a line about it.
 
-    The caller undoes the passes of the step and repeats it. Raises `error` if it is not about memory, and TrainingError
+    The caller undoes the passes of the step and repeats it. Raises `error` if it is not about memory, and RankError
     if the step cannot be repeated, the user set the number of rows, or there is only one.
     """
     if not is_out_of_memory(error):
@@ -55,10 +54,7 @@ def halve_micro_batches(task: Task, run: Run, step: int, error: RuntimeError) ->
     is_repeatable = run.accelerator.num_processes == 1 and run.accelerator.deepspeed_plugin is None
     if is_repeatable and run.runtime.rows_per_micro_batch is None:
         return _with_half_the_rows(task, run, step)
-    message = _what_to_set(task, run, step)
-    if not run.accelerator.is_local_main_process:  # the others do not print the errors that they raise
-        print(f"error: {message}", file=sys.stderr, flush=True)
-    raise TrainingError(message)
+    raise RankError(_what_to_set(task, run, step))
 
 
 def undo_passes(run: Run, generators: Mapping[str, Tensor]) -> None:
