@@ -122,7 +122,7 @@ def test_another_process_of_the_machine_prints_its_error_unless_the_first_stops_
     base: str, monkeypatch, capsys, is_stopped: bool
 ) -> None:
     def waiting(seconds: float) -> None:
-        assert seconds == processes.SECONDS_OF_FIRST_PROCESS
+        assert seconds == processes.FIRST_PROCESS_SECONDS
         if is_stopped:
             raise SystemExit(143)
 

@@ -100,9 +100,6 @@ def test_a_licence_is_needed_for_a_hub_only(
 @pytest.mark.parametrize("command", [ResolvedPipeline, PlanConfig])
 def test_a_missing_head_is_found_before_any_stage_with_the_lines_to_add(base: Path, kind: str, command: type) -> None:
     check_runnable(settings(kind=command))
-    unused = ("--no-extension", "--length", "16", "--pretrain.start.new-head")
-    with pytest.raises(ModelError, match="base has an MLM head, so new_head has no effect: remove new_head"):
-        check_inputs(settings(*unused, kind=command))
     without_head(base, kind)
     lines = r"extension = false, length = 16, \[pretrain\.start\] and new_head = true"
     with pytest.raises(ModelError, match=rf"^base has no MLM head.*{lines}"):

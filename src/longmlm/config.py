@@ -14,7 +14,7 @@ import tomli_w
 
 from longmlm.errors import ConfigError
 from longmlm.options import given_options, sections
-from longmlm.processes import num_started_processes
+from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
 from longmlm.settings.agreement import disagreements
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
@@ -32,16 +32,18 @@ from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import Publishing
 from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
-from longmlm.settings.tables import Table, merged, with_home
+from longmlm.settings.tables import Table, merged, table_at, with_home
 from longmlm.system_errors import system_error
-from longmlm.training.run_folder import model_or_best_checkpoint
+from longmlm.training.run_folder import likely_best_checkpoint
 from longmlm.validation import json_of, problem, validated
 
 Config = TypeVar("Config")
-RUN_SETTINGS = {
+RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint; other stages choose it themselves
     ExtendConfig: ("base",),
-    PrepareConfig: ("recipe", "tokenizer"),
-}  # may name a run folder; see also model
+    PrepareConfig: ("recipe.tokenizer",),
+    PretrainConfig: ("start.tokenizer",),
+    ResolvedPipeline: ("model", "extend.base", "evaluate.base", "prepare.recipe.tokenizer", "pretrain.start.tokenizer"),
+}
 COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
@@ -62,7 +64,8 @@ def parse(
     paths, options = [_path(name) for name in arguments[:split_at]], arguments[split_at:]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
     in_pipeline = {} if content else values_in_pipeline(kind)
-    pipeline = (Pipeline, content) if _is_pipeline(kind, content) else None
+    unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
+    pipeline = (Pipeline, content, unused) if _is_pipeline(kind, content) else None
     usage = f"{program} [FILE.toml ...]"
     given = given_options(kind, _help_values(kind, content), in_pipeline, options, usage, pipeline)
     if pipeline:
@@ -72,7 +75,7 @@ def parse(
     tables = merged(content, given)
     try:
         if kind is PretrainConfig and pipeline:
-            _note_launch(tables.get("launch"), _names_of(paths))
+            _note_launch(tables.get("launch"), paths)
         return _with_secret(_resolved(kind, tables))
     except ConfigError as error:
         if paths:
@@ -90,12 +93,13 @@ def resolved_pipeline(tables: Table) -> ResolvedPipeline:
     return _resolved(ResolvedPipeline, tables, allows_unused=True)
 
 
-def _note_launch(launch: object, files: str) -> None:
-    """Prints how to start the processes of a pipeline's launch, unless they were started."""
-    if launch is not None and num_started_processes() == 1:
+def _note_launch(launch: object, paths: Sequence[Path]) -> None:
+    """Prints how to start the processes of a pipeline's launch, unless a launcher has started this one."""
+    if launch is not None and not os.environ.keys() & {*LAUNCHED, *LAUNCHER_VARIABLES}:
+        files = " ".join(map(str, paths))
         print(
-            f"note: launch = {launch!r} is used by longmlm run: this command trains in one process; longmlm run "
-            f"{files} --until pretrain starts them all",
+            f"note: launch = {launch!r} is only used by longmlm run; this command trains in a single process. To start "
+            f"all of them: longmlm run {files} --until pretrain",
             file=sys.stderr,
         )
 
@@ -196,10 +200,8 @@ def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
     content = with_home(content)
     is_pipeline_command = issubclass(kind, ResolvedPipeline)
     if not (_is_pipeline(kind, content) or is_pipeline_command):
-        return validated(
-            kind, bundled_resolved(_with_checkpoint(content, RUN_SETTINGS.get(kind, ()))), [], allows_unused
-        )
-    content = _with_checkpoint(content, ("model",))
+        return validated(kind, bundled_resolved(_with_checkpoints(content, kind)), [], allows_unused)
+    content = _with_checkpoints(content, ResolvedPipeline)
     problems: list[Any] = []  # in pydantic's form
     checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
     derived = _derived(content, problems)
@@ -220,18 +222,23 @@ def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
     return config
 
 
-def _with_checkpoint(content: Table, setting: Sequence[str]) -> Table:
-    """Returns settings in which the path of a run's best checkpoint takes the place of a run folder in one of them.
+def _with_checkpoints(content: Table, kind: type) -> Table:
+    """Returns settings in which the path of a run's best checkpoint takes the place of a run folder.
 
-    Raises CheckpointError if the run has no intact checkpoint.
+    Raises CheckpointError if the run has no checkpoint.
     """
-    if not setting:
-        return content
-    name, *below = setting
-    value = content.get(name)
-    if below and isinstance(value, dict):
-        return {**content, name: _with_checkpoint(value, below)}
-    return {**content, name: model_or_best_checkpoint(value)} if isinstance(value, str) else content
+    names = RUN_SETTINGS.get(kind, ())
+    if "model" in names and content.get("model") == table_at(content, "pretrain", "start").get("checkpoint"):
+        names = (*names, "pretrain.start.checkpoint")
+    for name in names:
+        *tables, last = name.split(".")
+        value = table_at(content, *tables).get(last)
+        if isinstance(value, str) and (path := likely_best_checkpoint(value)) != value:
+            changed: Table = {last: path}
+            for table in reversed(tables):
+                changed = {table: changed}
+            content = merged(content, changed)
+    return content
 
 
 def _derived(content: Table, problems: list[Any]) -> Table:

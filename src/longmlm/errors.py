@@ -52,7 +52,7 @@ class TrainingError(UserError):
 
 
 class RankError(TrainingError):
-    """Raised by one rank alone, which prints it at once: the others only notice that it has gone."""
+    """Raised by one rank alone, which prints it at once: the other ranks only notice that it has exited."""
 
 
 class ReleaseError(UserError):

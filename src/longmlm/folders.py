@@ -139,15 +139,17 @@ def new_folder(
     Raises FolderError if `folder` already exists, unless the new one `replaces_earlier`, if another process is writing
     it, or if something that longmlm did not make has the temporary name.
     """
-    if is_replaced := replaces_earlier and folder.exists():
+    if replaces_earlier:
         folder = folder.resolve()
         _check_place(folder)
     else:
         check_absent(folder)
     partial = partial_of(folder)
     with _locked(partial):
+        if replaces_earlier:
+            finish_replacement(folder)  # one that was killed
         try:
-            if not is_replaced:
+            if not replaces_earlier:
                 check_absent(folder)  # another process may have finished it meanwhile
             empty(partial)
             yield partial

@@ -40,7 +40,7 @@ from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
 from longmlm.temporary import check_writable
-from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, list_checkpoints, model_or_best_checkpoint
+from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, likely_best_checkpoint, list_checkpoints
 from longmlm.training.tracker import check_installed
 
 TEXT_FIELD = Source.__dataclass_fields__["text_field"].default
@@ -82,7 +82,7 @@ def check_description(base: Pipeline) -> None:
     """
     check_language(base.language)
     with suppress(ModelUnavailableError):
-        model = model_or_best_checkpoint(bundled_resolved(base.model)) if base.model else None
+        model = likely_best_checkpoint(bundled_resolved(base.model)) if base.model else None
         config = config_of_model(model, base.revision, False) if model else None
         num_positions = _positions_of(config, base.model or "") if config else None
         if config and num_positions is not None and base.extension:
@@ -199,7 +199,7 @@ def _check_extended(name: str | None, result: str) -> None:
     Otherwise out/long would be taken for a repository on a hub.
     """
     folder = Path(result).parent
-    if name and Path(name).parent == folder != Path() and not Path(name).exists():
+    if name and folder.is_dir() and Path(name).parent == folder != Path() and not Path(name).exists():
         raise ModelNotFoundError(f"{name}: no such folder: run longmlm extend first, or check its path")
 
 

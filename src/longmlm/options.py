@@ -9,7 +9,7 @@ import itertools
 import re
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -29,19 +29,20 @@ def given_options(
     in_pipeline: Mapping[str, Any],
     arguments: Sequence[str],
     usage: str,
-    pipeline: tuple[type, Mapping[str, Any]] | None = None,
+    pipeline: tuple[type, Mapping[str, Any], Collection[str]] | None = None,
 ) -> Table:
     """Returns only the settings that the options set, as a TOML table.
 
-    --help shows `shown` as the defaults, and the values of `in_pipeline` that differ. The keys of `pipeline`, with the
-    values of its file, are options too, unless the kind has one of that name. Raises ConfigError with the name of the
-    option.
+    --help shows `shown` as the defaults, and the values of `in_pipeline` that differ. `pipeline` has the kind of a
+    pipeline, the values of its file and the keys that are no options here; its other keys are, unless the kind has one
+    of that name. Raises ConfigError with the name of the option.
     """
     import tyro
 
     errors, options = io.StringIO(), _options(kind, shown, in_pipeline)
     if pipeline:
-        base = _options(*pipeline, {}).__annotations__
+        around, values, unused = pipeline
+        base = {key: item for key, item in _options(around, values, {}).__annotations__.items() if key not in unused}
         options = _typed_dict(kind.__name__, {**base, **options.__annotations__}, kind.__doc__)
     try:
         with contextlib.redirect_stderr(errors):

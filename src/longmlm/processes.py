@@ -26,7 +26,7 @@ WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, err
 # Set by accelerate launch or MPI, which may not set WORLD_SIZE.
 LAUNCHED = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun and DeepSpeed set them all
 DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
-SECONDS_OF_FIRST_PROCESS = 20.0  # for an error that it finds too
+FIRST_PROCESS_SECONDS = 20.0  # in which the first process of a machine may report the same error
 LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -74,22 +74,22 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        fail(str(error), is_of_rank=isinstance(error, RankError))
+        fail(str(error), is_rank_local=isinstance(error, RankError))
     except Exception as error:
         if (line := explained(error)) is None:
             raise
         fail(line)
 
 
-def fail(message: str, is_of_rank: bool = False) -> None:
-    """Prints one line to standard error, once per machine, and exits with code 2.
+def fail(message: str, is_rank_local: bool = False) -> None:
+    """Prints one line to standard error and exits with code 2.
 
-    The launcher stops all processes when the first one exits. So a process that is not the first of its machine waits:
-    mostly the first finds the same error, prints it, and this one is stopped. Otherwise the error is its own, which
-    `is_of_rank` says at once.
+    A launcher stops all processes when one exits. So a process that is not the first of its machine waits before it
+    prints: usually the first process finds the same error, prints it, and this one is stopped. An error that
+    `is_rank_local` is printed at once.
     """
-    if not prints_errors() and not is_of_rank:
-        time.sleep(SECONDS_OF_FIRST_PROCESS)
+    if not prints_errors() and not is_rank_local:
+        time.sleep(FIRST_PROCESS_SECONDS)
     print(f"error: {single_line(message)}", file=sys.stderr, flush=True)
     sys.exit(2)
 

@@ -77,19 +77,14 @@ def _check_licence(config: ResolvedPipeline, model: str | None) -> None:
 
 
 def _check_head(config: ResolvedPipeline, model: str) -> None:
-    """Raises ModelError if the model has no MLM head and none is to be made, or if it has one and another is."""
+    """Raises ModelError if the model to extend or to train has no MLM head, and none is to be made."""
     start, revision = config.pretrain.start, config.revision if config.extend else config.pretrain.start.revision
     is_new = config.extend.recipe.new_head if config.extend else start.new_head
-    if not (config.extend or (Path(model) / "config.json").is_file() or not Path(model).exists()):
-        return  # a run, whose checkpoints have heads
+    if is_new or not (config.extend or (Path(model) / "config.json").is_file() or not Path(model).exists()):
+        return  # or it is a run, whose checkpoints have heads
     described = config_of_model(model, revision, needs_weights=False)
     names = weight_names(model, revision)
-    if described is None or names is None:
-        return
-    is_there = has_head(described, names)
-    if is_new and is_there:
-        raise ModelError(f"{model} has an MLM head, so new_head has no effect: remove new_head")
-    if is_new or is_there:
+    if described is None or names is None or has_head(described, names):
         return
     if config.extend is None:
         raise ModelError(
@@ -108,7 +103,7 @@ def machine_errors(config: ResolvedPipeline) -> Iterator[UserError]:
     missing = {name for name, stage in _stages(config).items() if not result_of(stage).exists()}
     prepare, release = config.prepare, config.release
     checks: list[Callable[[], object]] = []
-    if config.launch is not None:
+    if config.launch is not None and "pretrain" in config.stages:
         checks.append(lambda: launch_command(str(config.launch)))
     if prepare.publish and "prepare" in missing:
         checks.append(lambda: check_can_publish(prepare.target("dataset")))

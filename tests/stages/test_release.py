@@ -147,7 +147,7 @@ def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(
         assert (released()[0], titles()) == (2, ["Another"])
     (output / "notes.txt").write_text("mine")
     code, warned = released()
-    assert code == 2 and f"{output} would be replaced, and {output}/manifest.json does not list notes.txt" in warned
+    assert code == 2 and f"added to it lost ({output}/manifest.json does not list notes.txt)" in warned
     (output / "notes.txt").unlink()
     (output / "README.md").write_text("# Mine\n", encoding="utf-8")
     assert (released()[0], titles()) == (2, ["Mine"])

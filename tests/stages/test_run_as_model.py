@@ -7,6 +7,7 @@ import pytest
 from longmlm.config import parse
 from longmlm.errors import CheckpointError, ConfigError
 from longmlm.inputs import check_description
+from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline
@@ -71,13 +72,24 @@ def test_keys_of_the_pipeline_are_options_of_every_stage(mine: str) -> None:
 
 
 @pytest.mark.parametrize("is_launched", [False, True])
-def test_a_launch_that_a_single_command_does_not_use_is_named(
-    mine: str, is_launched: bool, monkeypatch, capsys
-) -> None:
+def test_a_launch_that_pretrain_does_not_use_is_named(mine: str, is_launched: bool, monkeypatch, capsys) -> None:
+    for name in (*LAUNCHED, *LAUNCHER_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
     if is_launched:
         launch_as_second_of_two(monkeypatch)
     parse(PretrainConfig, [mine, "--launch", "ddp"])
-    note = f"note: launch = 'ddp' is used by longmlm run: this command trains in one process; longmlm run {mine} --"
+    note = f"a single process. To start all of them: longmlm run {mine} --until pretrain\n"
     assert (note in capsys.readouterr().err) == (not is_launched)
-    parse(PrepareConfig, [mine, "--launch", "ddp"])
-    assert capsys.readouterr().err == ""
+    for option in (["--launch", "ddp"], ["--until", "extend"]):
+        with pytest.raises(ConfigError, match=f"unknown option {option[0]}"):
+            parse(PrepareConfig, [mine, *option])
+
+
+def test_a_run_folder_is_a_checkpoint_in_every_setting_of_a_pipeline(run_folder: Path, mine: str) -> None:
+    run, best = str(run_folder), str(run_folder / "checkpoints" / "step-00000001")
+    options = ["--evaluate.base", run, "--prepare.recipe.tokenizer", run, "--extend.base", run]
+    config = parse(ResolvedPipeline, [mine, *options])
+    assert config.evaluate.base == config.extend.base == config.prepare.recipe.tokenizer == best
+    own = parse(ResolvedPipeline, [mine, "--no-extension", "--pretrain.start.checkpoint", run])
+    assert own.pretrain.start.checkpoint == own.model == best
+    assert parse(ExtendConfig, [mine, "--base", run]).base == best

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +28,9 @@ from tests.support import untrained
 from tests.support.tiny import LONG_POSITIONS, World, commonest_token, favour, tiny_folder
 
 NOTHING = re.compile(
-    r"error: the base model \S+/base predicts nothing: 0\.\d\d % of the masked tokens are right, and always naming the "
-    r"commonest one would be right for \d+\.\d\d %: check its MLM head and tokenizer, or train it at its own length "
-    r"first, with extension = false\n"
+    r"error: the base model \S+/base predicts nothing: of \d+ masked tokens it predicts 0\.\d\d %, and always "
+    r"predicting the most frequent token would be right for \d+\.\d\d %: check its MLM head and tokenizer, or train it "
+    r"at its own length first, with extension = false\n"
 )
 
 
@@ -60,6 +61,7 @@ def test_pretrain_refuses_it_before_the_first_step(world: World, run_here: Calla
         "precision": "no",
         "held_out": {"max_rows": 30},
     }
+    recipe["held_out"] = {"max_rows": 999}
     code, _, errors = run_here(PretrainConfig, pretrain, {**settings, "recipe": recipe})
     assert code == 2 and NOTHING.search(errors)
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -88,16 +90,17 @@ def test_at_its_own_length_a_model_may_begin_with_nothing(world: World, run_here
 
 @pytest.mark.parametrize(("accuracy", "is_refused"), [(0.0, True), (75.0, True), (75.1, False), (None, False)])
 def test_always_naming_the_commonest_selected_token_is_what_a_model_must_beat(accuracy, is_refused) -> None:
-    """Of 40 tokens, of which a fraction just below one is selected, 30 are 7."""
+    """Of 400 tokens, of which a fraction just below one is selected, 300 are 7."""
     special = SpecialTokens(cls=0, sep=2, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
     is_maskable = np.arange(20) > 4
-    row = Row(np.array([0, *[7] * 30, *[8] * 10, 2]), np.array([1]), np.array([3]))
-    maskable, settings = Maskable(is_maskable, np.flatnonzero(is_maskable), 4), Masking(selected_fraction=0.999)
+    row = Row(np.array([0, *[7] * 300, *[8] * 100, 2]), np.array([1]), np.array([3]))
+    maskable, settings = Maskable(is_maskable, np.flatnonzero(is_maskable), 4), Masking(selected_fraction=0.9999)
     frozen = FrozenRows(LooseRows((row,)), HeldOut(masking=settings), maskable, special)
     assert commonest.commonest_share(frozen, whole) == 75.0
-    base = Accuracy(accuracy, None, None, 40)
+    base = Accuracy(accuracy, None, None, 400)
     if is_refused:
-        with pytest.raises(ModelError, match=f"MODEL predicts nothing: {accuracy:.2f} % .* right for 75.00 %: check"):
+        with pytest.raises(ModelError, match=rf"MODEL predicts nothing: of 400 .* {accuracy:.2f} %.* 75\.00 %: check"):
             check_predicts(base, frozen, whole, "MODEL")
     else:
         check_predicts(base, frozen, whole, "MODEL")
+    check_predicts(replace(base, num_selected=199), frozen, whole, "MODEL")  # too few to tell

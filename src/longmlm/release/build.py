@@ -3,9 +3,11 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.constants import REPOCARD_NAME
 
@@ -93,28 +95,54 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     about = about_release(settings.output, weights_sha256(source.model), [recipe, card, identity, evaluation_sha256])
     if about is None:
         return None
-    with new_folder(settings.output, about, replaces_earlier=True) as partial:
+    with new_release(settings.output, about) as partial:
         return build(source, settings, partial, about)
 
 
 def about_release(output: Path, model_sha256: str, content: Sequence[object]) -> dict[str, object] | None:
     """Returns what the manifest says of a release with this content; None if the folder already holds that release.
 
-    A release of the same model is replaced if it is intact and nothing was added to it. Raises FolderError for another
-    folder.
+    Raises FolderError as `check_replaceable_release` does.
     """
     released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     about: dict[str, object] = {"released_from": released_from, MODEL_SHA256: model_sha256}
-    if not output.exists():
-        return about
-    manifest = verify(output)
-    if manifest.get("released_from") == released_from:
+    if output.exists() and verified_release(output).get("released_from") == released_from:
         return None
-    if manifest.get(MODEL_SHA256) != model_sha256:
-        raise FolderError(f"{output} already holds a release of a different model: remove it or name another folder")
-    if note := unlisted_note(output, manifest["files"]):
-        raise FolderError(f"{output} would be replaced, and {note}: move that away, or name another folder")
+    check_replaceable_release(output, about)
     return about
+
+
+@contextmanager
+def new_release(output: Path, about: Mapping[str, object]) -> Iterator[Path]:
+    """Yields an empty folder to write a release into, which takes the place of an earlier one if the block succeeds."""
+    with new_folder(output, about, replaces_earlier=True) as partial:
+        yield partial
+        check_replaceable_release(output, about)  # something may have been added while this one was made
+        if output.exists():
+            print(f"the release in {output} is replaced")
+
+
+def check_replaceable_release(output: Path, about: Mapping[str, object]) -> None:
+    """Raises FolderError unless the folder is absent or an intact release of the same model and nothing else."""
+    if not output.exists():
+        return
+    manifest = verified_release(output)
+    if MODEL_SHA256 not in manifest:
+        raise FolderError(f"{output} is no release of this version: remove it or name another folder")
+    if manifest[MODEL_SHA256] != about[MODEL_SHA256]:
+        raise FolderError(f"{output} holds a release of a different model: remove it or name another folder")
+    if note := unlisted_note(output, manifest["files"]):
+        raise FolderError(f"{output} would be replaced, and what was added to it lost ({note}): move that elsewhere")
+
+
+def verified_release(output: Path) -> dict[str, Any]:  # as read_manifest
+    """Returns the manifest of a release; raises FolderError if a file has changed since it was made."""
+    try:
+        return verify(output)
+    except FolderError as error:
+        raise FolderError(
+            f"{error}: move the folder away to release anew; what a card is to say belongs into [release.card]"
+        ) from None
 
 
 def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about: dict[str, object]) -> Proof:

@@ -15,7 +15,6 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import ReleaseError, counted
-from longmlm.folders import new_folder
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import position_offset
 from longmlm.model.carried import Carried
@@ -25,7 +24,7 @@ from longmlm.model.saving import save_model
 from longmlm.model.similarity import load_embedder
 from longmlm.model.task_loading import load_for_task, stock_global_tokens
 from longmlm.release import reload
-from longmlm.release.build import CARD_CODE, ReleaseSettings, about_release
+from longmlm.release.build import CARD_CODE, ReleaseSettings, about_release, new_release
 from longmlm.release.export import TYPES
 from longmlm.release.longformer import as_longformer, longformer_problem, longformer_window
 from longmlm.release.proof import TOLERANCE, check_faithful, reload_in_process
@@ -82,7 +81,7 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
     about = about_release(settings.output, weights_sha256(source.model), content)
     if about is None:
         return []
-    with new_folder(settings.output, about, replaces_earlier=True) as partial:
+    with new_release(settings.output, about) as partial:
         return _build(source, settings, partial, about)
 
 

@@ -15,7 +15,7 @@ from longmlm.processes import adopt_orphans, end_with_parent
 from longmlm.runtime.signals import CHILD_VARIABLE, Stop, report, stop_on_signal
 
 POLL_SECONDS = 0.1
-SECONDS_TO_END = 1.0  # more than a killed process needs
+SECONDS_TO_END = 1.0  # most killed processes need milliseconds
 
 
 def run_child(

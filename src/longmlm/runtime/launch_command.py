@@ -12,6 +12,7 @@ from longmlm.errors import ConfigError
 from longmlm.settings.pipeline import LAUNCHES
 
 CONFIG_FILE = ("--config_file", "--config-file")  # of accelerate launch
+USE_DEEPSPEED = ("--use_deepspeed", "--use-deepspeed")
 DEEPSPEED = re.compile(rb"^distributed_type:\s*['\"]?DEEPSPEED", re.MULTILINE)
 
 
@@ -39,7 +40,8 @@ def launch_command(launch: str) -> list[str]:
             shipped = f"; launch = {Path(file).stem!r} takes the one of longmlm" if Path(file).stem in names else ""
             raise ConfigError(f"launch: there is no file {file}: check its path{shipped}")
         is_deepspeed = option in CONFIG_FILE and DEEPSPEED.search(Path(file).read_bytes())
-        if (is_deepspeed or option == "--use_deepspeed") and importlib.util.find_spec("deepspeed") is None:
+        is_deepspeed = is_deepspeed or option in USE_DEEPSPEED
+        if Path(words[0]).name == "accelerate" and is_deepspeed and importlib.util.find_spec("deepspeed") is None:
             raise ConfigError(
                 f"launch = {launch!r} needs DeepSpeed, which is not installed: pip install 'longmlm[deepspeed]'"
             )

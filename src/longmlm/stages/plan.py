@@ -1,6 +1,5 @@
 """The plan command: reports what a pipeline will take, without writing anything or downloading weights."""
 
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -42,7 +41,7 @@ from longmlm.training.plan import Machine, PlanFacts, training_plan
 from longmlm.training.plan_report import plan_report
 from longmlm.training.run_folder import model_or_best_checkpoint
 
-ROWS_OF_SAMPLE = 4  # of 512 tokens, 300 masked ones: enough to tell a trained head from another one
+TOKENS_OF_SAMPLE = 4096  # of which 15 % are masked: enough to tell a trained head from another one
 
 
 def plan(config: PlanConfig) -> None:
@@ -82,9 +81,9 @@ def plan(config: PlanConfig) -> None:
 
 
 def check_base(config: PlanConfig) -> None:
-    """Raises ModelError if the model to extend predicts nothing in the first rows of a sample of the corpus.
+    """Raises ModelError if the model to extend predicts nothing in rows of a sample of the corpus.
 
-    Does nothing where its weights or the corpus are not on this machine: pretrain measures it then.
+    Does nothing where its weights or the corpus are not on this machine: pretrain measures the model then.
     """
     extend, recipe = config.extend, config.prepare.recipe
     sources = [source for source in recipe.sources if not source.dataset or is_local(source)]
@@ -101,12 +100,12 @@ def check_base(config: PlanConfig) -> None:
     )
     texts = tokenized(vocabulary, [source.language for source in sources], documents)
     sentences = (TokenizedDocument(tokens, 0) for _, tokens in texts)
-    packed = pack(sentences, length, vocabulary.special, recipe.packing, vocabulary.is_within_character)
-    if not (rows := LooseRows(tuple(islice(packed, ROWS_OF_SAMPLE)))):
-        return
-    frozen = FrozenRows(rows, HeldOut(), vocabulary.maskable, vocabulary.special)
-    measured = measure(MlmObjective(loaded.model), frozen, whole, length, accelerator=None)
-    check_predicts(measured.whole, frozen, whole, extend.base)
+    rows = [*pack(sentences, length, vocabulary.special, recipe.packing, vocabulary.is_within_character)]
+    rows = rows[:: max(1, len(rows) * length // TOKENS_OF_SAMPLE)]
+    if rows:
+        frozen = FrozenRows(LooseRows(tuple(rows)), HeldOut(), vocabulary.maskable, vocabulary.special)
+        measured = measure(MlmObjective(loaded.model), frozen, whole, length, accelerator=None)
+        check_predicts(measured.whole, frozen, whole, extend.base)
 
 
 def planned_rows(config: PlanConfig) -> tuple[CorpusSize, RowsSize]:

@@ -31,13 +31,13 @@ RESUME = "the same command resumes from the last checkpoint"
 
 @contextmanager
 def unrepeatable_update(step: int) -> Iterator[None]:
-    """Raises TrainingError if memory runs out in the block, where weights change: the update must not be repeated."""
+    """Raises RankError if memory runs out in the block, where weights change: the update must not be repeated."""
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise TrainingError(
+        raise RankError(
             f"out of memory in the update of step {step}, after its gradients were computed: free some memory, or use "
             f"{LAUNCHES / 'zero-2.yaml'} on several GPUs; {RESUME}"
         ) from error

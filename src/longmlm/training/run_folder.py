@@ -195,6 +195,16 @@ def model_or_best_checkpoint(name: str) -> str:
     return str(best_checkpoint(Path(name))) if (Path(name) / CHECKPOINTS).is_dir() else name
 
 
+def likely_best_checkpoint(name: str) -> str:
+    """Returns what `model_or_best_checkpoint` does if all checkpoints are intact, of which it reads only the states."""
+    run = Path(name)
+    if not (run / CHECKPOINTS).is_dir():
+        return name
+    if chosen := [*evaluated_checkpoints(run)[:1], *reversed(list_checkpoints(run))]:
+        return str(chosen[0])
+    raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
+
+
 def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:
     """Returns what the evaluations during a run measured; raises CheckpointError if there are none."""
     if not run.exists():
