@@ -58,8 +58,8 @@ def test_a_file_that_cannot_be_read_keeps_no_other_from_being_verified(run_here,
 
     monkeypatch.setattr(Path, "open", failing)
     code, output, error = run_here(CheckpointsConfig, checkpoints, {"run": str(run_folder), "action": "verify"})
-    assert (code, output.count("intact")) == (2, 1)
-    assert "1 of 2 checkpoints" in error and f"{unreadable} cannot be read: the disk" in error
+    assert (code, output.count("intact"), output.count("unreadable")) == (2, 1, 1)
+    assert "unreadable: 1 of 2 checkpoints" in error and f"{unreadable} cannot be read: the disk" in error
 
 
 def test_verify_names_the_files_that_no_manifest_lists(run_here, run_folder) -> None:

@@ -34,7 +34,7 @@ class Pipeline:
     """From text and a model to a released long model: the settings of every stage follow from a few keys."""
 
     model: str | None = None
-    """Folder or hub name of the base model, or a run folder, for its best checkpoint; leave it out to train a new model,
+    """Folder or hub name of the base model, or a run folder, for its best checkpoint; leave it out to train a new one,
     described in [pretrain.start]."""
     corpus: tuple[str, ...] = ()
     """Paths or globs of the text; for datasets or several languages, [[prepare.recipe.sources]] take its place."""

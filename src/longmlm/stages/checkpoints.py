@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
@@ -31,14 +32,25 @@ def checkpoints(config: CheckpointsConfig) -> None:
     print(text_table(table))
     if config.action == "verify":
         print_unlisted(Path(config.run))
+    by_status = {status: [one.line for one in problems if one.status == status] for status in ("damaged", "unreadable")}
     if problems:
+        total = counted(len(table.lines), "checkpoint")
         raise CheckpointError(
-            f"damaged: {len(problems)} of {counted(len(table.lines), 'checkpoint')}: {'; '.join(problems)}"
+            "; ".join(
+                f"{status}: {len(found)} of {total}: {'; '.join(found)}" for status, found in by_status.items() if found
+            )
         )
 
 
-def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
-    """Returns a line for each checkpoint, oldest first, and what is wrong with those that are damaged.
+class Problem(NamedTuple):
+    """What is wrong with a checkpoint: it is damaged, or the system could not read it and it may be intact."""
+
+    status: Literal["damaged", "unreadable"]
+    line: str
+
+
+def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[Problem]]:
+    """Returns a line for each checkpoint, oldest first, and what is wrong with those that are damaged or unreadable.
 
     Without `is_verified` the files are not read. Raises CheckpointError for a folder without checkpoints.
     """
@@ -47,22 +59,24 @@ def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[str]]:
         raise CheckpointError(f"{run}: no such folder: run longmlm pretrain first, or check the path of run")
     if not folders:
         raise CheckpointError(f"{run} has no checkpoints: name the folder that the pretrain stage wrote")
-    damage = {folder: _damage_of(folder) for folder in folders} if is_verified else {}
+    damage = {folder: _problem_of(folder) for folder in folders} if is_verified else {}
     folders = [folder for folder in folders if folder.is_dir()]  # a run that trains may have pruned some
     best = next((folder for folder in evaluated_checkpoints(run) if not damage.get(folder)), None)
     lines = []
     for folder in folders:
-        status = "damaged" if damage.get(folder) else "intact" if is_verified else ""
+        problem = damage.get(folder)
+        status = problem.status if problem else "intact" if is_verified else ""
         lines.append([folder.name, *_numbers(folder), status, "best" if folder == best else ""])
-    return Table(HEADER, lines), [damage[folder] for folder in folders if damage.get(folder)]
+    return Table(HEADER, lines), [problem for folder in folders if (problem := damage.get(folder))]
 
 
-def _damage_of(folder: Path) -> str:
-    """Returns what is wrong with a checkpoint; a file that cannot be read keeps no other from being verified."""
+def _problem_of(folder: Path) -> Problem | None:
+    """Returns what is wrong with a checkpoint; one that cannot be read keeps no other from being verified."""
     try:
-        return damage_of(folder)
+        line = damage_of(folder)
     except CheckpointError as error:
-        return str(error)
+        return Problem("unreadable", str(error))
+    return Problem("damaged", line) if line else None
 
 
 def print_unlisted(run: Path) -> None:
