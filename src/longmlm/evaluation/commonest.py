@@ -7,7 +7,7 @@ with a random head, or with the head or the tokenizer of another vocabulary, les
 import numpy as np
 
 from longmlm.artifacts.accuracy import Accuracy
-from longmlm.errors import ModelError
+from longmlm.errors import ModelError, counted
 from longmlm.evaluation.frozen import FrozenRows, Viewer
 
 MIN_SELECTED = 200  # of fewer tokens, the most frequent one may have a large share by chance
@@ -21,7 +21,7 @@ def check_predicts(base: Accuracy, frozen: FrozenRows, view: Viewer, name: str) 
     commonest = commonest_share(frozen, view)
     if base.accuracy is not None and base.num_selected >= MIN_SELECTED and base.accuracy <= commonest:
         raise ModelError(
-            f"the base model {name} predicts nothing: of {base.num_selected:,} masked tokens it predicts "
+            f"the base model {name} predicts nothing: of {counted(base.num_selected, 'masked token')} it predicts "
             f"{base.accuracy:.2f} %, and always predicting the most frequent token would be right for "
             f"{commonest:.2f} %: check its MLM head and tokenizer, or train it at its own length first, with "
             "extension = false"
