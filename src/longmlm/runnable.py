@@ -27,7 +27,7 @@ def check_runnable(config: ResolvedPipeline) -> None:
     release, is_to_train = config.release, not list_checkpoints(result_of(config.pretrain))
     if "release" in _stages(config) and release.publish and release.target().is_hub:
         _check_licence(config, model)
-    if is_to_train and not result_of(config.pretrain).exists():
+    if "pretrain" in config.stages and not result_of(config.pretrain).exists():
         _check_start(config)
     if model is not None and is_to_train and not (config.extend and result_of(config.extend).exists()):
         _check_head(config, model)

@@ -118,8 +118,9 @@ def new_release(output: Path, about: Mapping[str, object]) -> Iterator[Path]:
     with new_folder(output, about, replaces_earlier=True) as partial:
         yield partial
         check_replaceable_release(output, about)  # something may have been added while this one was made
-        if output.exists():
-            print(f"the release in {output} is replaced")
+        is_replaced = output.exists()
+    if is_replaced:
+        print(f"replaced the earlier release in {output}")
 
 
 def check_replaceable_release(output: Path, about: Mapping[str, object]) -> None:
@@ -141,7 +142,7 @@ def verified_release(output: Path) -> dict[str, Any]:  # as read_manifest
         return verify(output)
     except FolderError as error:
         raise FolderError(
-            f"{error}: move the folder away to release anew; what a card is to say belongs into [release.card]"
+            f"{error}: move the folder away to release anew; what the card should say belongs in [release.card]"
         ) from None
 
 

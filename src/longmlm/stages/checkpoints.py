@@ -12,6 +12,7 @@ from longmlm.reports.tables import Table, text_table
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.training.run_folder import (
     best_checkpoint,
+    check_run,
     checkpoint_folder,
     damage_of,
     evaluated_checkpoints,
@@ -54,9 +55,8 @@ def checkpoint_table(run: Path, is_verified: bool) -> tuple[Table, list[Problem]
 
     Without `is_verified` the files are not read. Raises CheckpointError for a folder without checkpoints.
     """
+    check_run(run)
     folders = list_checkpoints(run)
-    if not run.exists():
-        raise CheckpointError(f"{run}: no such folder: run longmlm pretrain first, or check the path of run")
     if not folders:
         raise CheckpointError(f"{run} has no checkpoints: name the folder that the pretrain stage wrote")
     damage = {folder: _problem_of(folder) for folder in folders} if is_verified else {}

@@ -205,10 +205,15 @@ def likely_best_checkpoint(name: str) -> str:
     raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
 
 
-def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:
-    """Returns what the evaluations during a run measured; raises CheckpointError if there are none."""
+def check_run(run: Path) -> None:
+    """Raises CheckpointError if there is no run folder."""
     if not run.exists():
         raise CheckpointError(f"{run}: no such folder: run longmlm pretrain first, or check the path of run")
+
+
+def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:
+    """Returns what the evaluations during a run measured; raises CheckpointError if there are none."""
+    check_run(run)
     if not (evaluations := MetricsFile(run).evaluations()):
         raise CheckpointError(f"{run} has no evaluations: set run to the folder that the pretrain stage wrote")
     return evaluations
