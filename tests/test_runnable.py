@@ -16,8 +16,7 @@ from longmlm.inputs import check_inputs
 from longmlm.release import requirements
 from longmlm.runnable import check_runnable, machine_errors, machine_notes
 from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from tests.support.tiny import tiny_folder
 
 SCRATCH = ("--no-extension", "--pretrain.start.architecture", "config.json", "--pretrain.start.tokenizer", "tokenizer")

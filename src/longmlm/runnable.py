@@ -13,10 +13,10 @@ from longmlm.model.families import has_head, num_usable_positions
 from longmlm.release.requirements import check_onnx_installed, sentences_note
 from longmlm.reports.model_card import check_licence
 from longmlm.runtime.launch_command import launch_command
-from longmlm.settings.agreement import is_same_path
 from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName, bundled_resolved
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
 from longmlm.settings.results import result_of
+from longmlm.settings.shipped import bundled_resolved, is_same_path
 from longmlm.training.run_folder import list_checkpoints
 
 

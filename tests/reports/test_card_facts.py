@@ -11,8 +11,7 @@ from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
 from longmlm.reports.card_code import EXAMPLES, LoadingCode
 from longmlm.reports.model_card import Licence, Training, check_licence, languages, licence_of, training_of
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
+from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.release import ReleaseCard
 from tests.support.tiny import World, tiny_extension

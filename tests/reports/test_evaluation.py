@@ -23,7 +23,7 @@ from longmlm.reports.evaluation import (
     gains_table,
     write_evaluation,
 )
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.temporary import mark
 
 MADE_BY = "# the command\nbase = 'b'\n"

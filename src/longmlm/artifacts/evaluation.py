@@ -19,7 +19,7 @@ from longmlm.artifacts.artifact import Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError, ReleaseError
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
 ViewName = Literal["base_cut", "base_windows", "long_before", "long_after", "long_after_cut"]

@@ -15,8 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from longmlm.data.guessed_options import guessed_options
-from longmlm.data.tokenizer_parts import contradicted_option, differing_parts, use_parts
+from longmlm.data.tokenizer_parts import contradicted_option, differing_parts, guessed_options, use_parts
 from longmlm.errors import DataError
 from longmlm.folders import parse_json
 from longmlm.hubs.models import CONFIG, read_architecture

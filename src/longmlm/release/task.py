@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import ReleaseError, counted
+from longmlm.errors import ReleaseError, counted, naming
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import position_offset
 from longmlm.model.carried import Carried
@@ -34,7 +34,6 @@ from longmlm.reports.model_card import licence_of
 from longmlm.reports.task_card import TaskFacts, task_card
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, TaskKind
 from longmlm.settings.release import ReleaseRecipe
-from longmlm.system_errors import naming
 
 AUTO_CLASSES: Mapping[TaskKind, str] = {
     "classification": "AutoModelForSequenceClassification",

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from longmlm.config import present
+from longmlm.artifacts.artifact import present
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.files import left_out
