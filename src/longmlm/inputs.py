@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from longmlm.artifacts.evaluation import evaluation_in
+from longmlm.artifacts.evaluation import check_output, evaluation_in
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
 from longmlm.data.corpus import check_splits, plan_slices
@@ -32,9 +32,7 @@ from longmlm.model.families import (
 from longmlm.model.planned_extension import check_length, planned_extension
 from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.processes import check_num_processes, num_started_processes
-from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
-from longmlm.reports.evaluation import check_output
-from longmlm.runnable import check_runnable, machine_errors
+from longmlm.runnable import check_has_rows, check_onnx_installed, check_runnable, machine_errors, trial_folder
 from longmlm.settings.downstream import DownstreamConfig, LabelledData
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig

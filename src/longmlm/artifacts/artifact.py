@@ -168,3 +168,6 @@ def present(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: present(item) for key, item in value.items() if item is not None}
     return [present(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+PAGE_FILE = "index.html"

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
-from longmlm.data.pretrained import Pretrained, load_pretrained, quiet_libraries
+from longmlm.data.pretrained import Pretrained, load_pretrained
 from longmlm.errors import ModelError, UserError, counted, explained
 from longmlm.hubs.models import (
     CONFIG,
@@ -45,6 +45,7 @@ from longmlm.model.weights import (
 )
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
+from longmlm.progress import quiet_libraries
 
 CALL_OPTIONS = {  # keys of config.json for whoever calls the model, with the values that transformers sets
     "chunk_size_feed_forward": 0,

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longmlm.data.pretrained import quiet_libraries
 from longmlm.errors import ReleaseError, explained, naming
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import SentenceEmbedding
 from longmlm.model.loading import load_model
+from longmlm.progress import quiet_libraries
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 
 INPUTS = ("input_ids", "attention_mask")

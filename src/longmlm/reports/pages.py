@@ -25,7 +25,6 @@ from longmlm.reports.tables import Table, signed
 from longmlm.settings.publishing import without_secret
 from longmlm.settings.shipped import bundled_name
 
-PAGE_FILE = "index.html"
 FOLDER_SCHEME = "folder:"
 WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥", "": "∅"}
 
