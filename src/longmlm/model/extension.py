@@ -69,9 +69,7 @@ def long_table(model: PreTrainedModel, extension: Extension) -> Tensor:
     table = extended_table(trained, extension)
     if extension.initialisation != "fitted":
         return table
-    num_kept = len(trained) if extension.keep_first_block else 1
-    attention = PositionAttention.of(model, NUM_LAYERS)
-    return fitted_table(trained, table, attention, num_kept, extension.seed)
+    return fitted_table(trained, table, PositionAttention.of(model, NUM_LAYERS), extension.seed)
 
 
 def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:
