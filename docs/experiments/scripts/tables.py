@@ -2,9 +2,9 @@
 
     python docs/experiments/scripts/tables.py MODEL OUTPUT --table averaged --num-positions 1536
 
-writes MODEL with such a table as a stock model of 1536 positions. To train it on the rows and masks of the others, set
-model = "OUTPUT" and extension = false in a copy of their pipeline. Names: spaced, averaged, repeat-last, reflected, loud
-(stretched, with every row 1.4 times as far from the mean row), and NAME-kept, which keeps the trained rows of NAME.
+writes MODEL with such a table, as a stock model of 1536 positions. To train it on the rows and masks of the others, set
+model = "OUTPUT" and extension = false in a copy of their pipeline. Tables: spaced, averaged, repeat-last, reflected,
+loud (stretched, each row 1.4 times as far from the mean row), and NAME-kept, which keeps the trained rows of NAME.
 """
 
 import argparse
