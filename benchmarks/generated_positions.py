@@ -12,9 +12,9 @@ from steps import random_batch
 from transformers import BertConfig, BertForMaskedLM
 
 from longmlm.artifacts.provenance import Extension, ModelSource
-from longmlm.model.dropout import set_dropout
-from longmlm.model.generated import rebuild_positions
+from longmlm.model.architecture import set_dropout
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.position_table import rebuild_positions
 from longmlm.settings.extend import PositionMode
 
 BASE, LENGTH, NUM_STEPS, VOCABULARY = 512, 1536, 3, 30522
@@ -37,7 +37,7 @@ def steps(num_layers: int, mode: PositionMode) -> Callable[[], int]:
 
     def work(num_steps: int = NUM_STEPS) -> int:
         for _ in range(num_steps):
-            (objective(batch).loss_sum / len(batch.labels)).backward()
+            (objective(batch)["mlm"].loss_sum / len(batch.labels)).backward()
             optimizer.step()
             optimizer.zero_grad()
         return num_steps * LENGTH

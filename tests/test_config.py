@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.config import STAGES, parse, read, to_toml
+from longmlm.artifacts.artifact import to_toml
+from longmlm.config import STAGES, parse, read
 from longmlm.errors import ConfigError
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import BUNDLED, SHIPPED
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.shipped import BUNDLED, SHIPPED
 from tests.support.prepare_settings import PREPARE, written
 
 
@@ -136,9 +137,6 @@ def test_all_errors_are_reported_at_once_with_the_misspelt_key_first(tmp_path: P
         (ExtendConfig, ["--recipe.seed", "-1"], "seed"),
         (ExtendConfig, ["--recipe.alpha", "0.5"], "alpha"),
         (ExtendConfig, ["--recipe.smooth-terms", "0", "--recipe.initialisation", "stretched"], "smooth_terms"),
-        (ExtendConfig, ["--recipe.amplitude", "0", "--recipe.initialisation", "stretched"], "amplitude"),
-        (ExtendConfig, ["--recipe.amplitude", "inf", "--recipe.initialisation", "stretched"], "amplitude"),
-        (ExtendConfig, ["--recipe.amplitude", "nan", "--recipe.initialisation", "stretched"], "amplitude"),
     ],
 )
 def test_unusable_value_is_refused(kind: type, options: list[str], key: str) -> None:

@@ -25,8 +25,8 @@ from benchmarks.micro_batch_memory import (
     table_line,
 )
 from longmlm.model import mlm, packed_attention
+from longmlm.model.architecture import set_dropout
 from longmlm.model.cost import Work, cost_of
-from longmlm.model.dropout import set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 from tests.support.training import ROOT
@@ -57,7 +57,7 @@ def saved_without_weights(shape: Shape, *numbers_of_rows: int) -> list[int]:
         found = []
         for num_rows in numbers_of_rows:
             batch = random_batch(objective, num_rows, shape.row_length, round(SELECTED * num_rows * shape.row_length))
-            found.append(saved_storage_bytes(model, lambda batch=batch: objective(batch).loss_sum))
+            found.append(saved_storage_bytes(model, lambda batch=batch: objective(batch)["mlm"].loss_sum))
     return found
 
 

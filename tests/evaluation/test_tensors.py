@@ -14,14 +14,14 @@ from torch.utils._pytree import tree_iter
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.data.rows import LooseRows
+from longmlm.data.row import LooseRows
 from longmlm.evaluation import measure as measurement
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, cut, viewer_of, whole
 from longmlm.evaluation.measure import Subject, measure, tallies
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.model.packed_attention import ATTENTION_NAME, attention_name
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from tests.evaluation.test_measure import OneOfTwo
 from tests.support.tiny import NUM_POSITIONS, World
 
@@ -62,8 +62,8 @@ def test_no_tensor_holds_logits_of_tokens_that_are_not_selected(
 
     def counted(batch: MlmBatch) -> MlmOutput:
         nonlocal most_selected
-        most_selected = max(most_selected, batch.num_targets)
-        assert batch.num_targets < batch.num_tokens / 2
+        most_selected = max(most_selected, len(batch.labels))
+        assert len(batch.labels) < batch.num_tokens / 2
         return predict(batch)
 
     monkeypatch.setattr(objective, "predict", counted)

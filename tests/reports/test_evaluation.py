@@ -11,17 +11,16 @@ import matplotlib.image
 import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Difference
-from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, OffsetGain, read_evaluation
-from longmlm.errors import FolderError
-from longmlm.reports.evaluation import (
-    accuracy_table,
+from longmlm.artifacts.evaluation import (
+    VIEW_NAMES,
+    Evaluation,
+    OffsetGain,
     check_output,
     evaluation_folder,
-    explanation,
-    finding,
-    gains_table,
-    write_evaluation,
+    read_evaluation,
 )
+from longmlm.errors import FolderError
+from longmlm.reports.evaluation import accuracy_table, explanation, finding, gains_table, write_evaluation
 from longmlm.temporary import mark
 from tests.support.evaluations import FULL, measured
 

@@ -11,8 +11,9 @@ from huggingface_hub import ModelCard
 from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.rows import SourceFile, SourceRecord
+from longmlm.hubs.licences import Licence
 from longmlm.reports.card_code import Address
-from longmlm.reports.model_card import CardFacts, Licence, Training, model_card
+from longmlm.reports.model_card import CardFacts, Training, model_card
 from longmlm.settings.release import ReleaseCard
 from tests.support.evaluations import FULL, measured
 from tests.support.rows import rows_manifest

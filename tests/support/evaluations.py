@@ -7,7 +7,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 
 NOTHING = Accuracy(None, None, None, 0)
 SOURCES = EvaluationSources(

@@ -19,7 +19,7 @@ from transformers import RobertaForMaskedLM
 from window_attention import SELECTED, WINDOW
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.dropout import set_dropout
+from longmlm.model.architecture import set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window
@@ -37,7 +37,7 @@ def step(row_length: int, new_objective: Callable[[], MlmObjective]) -> Callable
     batch = MlmBatch(tokens, None, selected, tokens.flatten()[selected], row_lengths=(row_length,))
 
     def work() -> int:
-        (objective(batch).loss_sum / len(selected)).backward()
+        (objective(batch)["mlm"].loss_sum / len(selected)).backward()
         return row_length
 
     work()

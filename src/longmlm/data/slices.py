@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from tokenizers import Encoding
@@ -27,7 +26,8 @@ from longmlm.artifacts.rows import (
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
 from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch, tokens_of
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
-from longmlm.data.rows import Row, Shard, open_shard
+from longmlm.data.row import Row
+from longmlm.data.rows import Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, counted
@@ -213,8 +213,7 @@ def tokenized(
     tokenizer = vocabulary.tokenizer
 
     def encoded(batch: list[Document]) -> list[Encoding]:
-        texts = [cast(str, document.text) for document in batch]  # none is long enough to be a LongText
-        return encode_batch(tokenizer, texts) if len(batch) > 1 else []
+        return encode_batch(tokenizer, [document.text for document in batch]) if len(batch) > 1 else []
 
     for batch, encodings in one_ahead(encoded, _batches(documents)):
         starts = [sentence_starts(document.text, languages[document.source]) for document in batch]

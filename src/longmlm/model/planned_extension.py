@@ -5,7 +5,7 @@ from typing import Any
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
 from longmlm.errors import PositionsError
-from longmlm.model.families import check_has_position_table
+from longmlm.model.families import check_has_position_table, check_num_positions
 from longmlm.settings.extend import USED_BY, ExtendRecipe
 
 POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
@@ -60,26 +60,4 @@ def check_keeps_window(base: Provenance, extension: Extension | None, name: str)
         raise PositionsError(
             f"{name} was trained with a window of {before.attention}: set num_positions and attention_window; "
             "a window as large as num_positions is full attention"
-        )
-
-
-def check_length(row_length: int, num_positions: int) -> None:
-    """Raises PositionsError if a pipeline's rows are longer than its model reads."""
-    if row_length > num_positions:
-        raise PositionsError(
-            f"the rows have {row_length} tokens and the model reads {num_positions}: set length to {num_positions} or "
-            "less, or extend the model"
-        )
-
-
-def check_num_positions(n: int, num_positions: int) -> None:
-    """Raises PositionsError unless n < num_positions <= n * n."""
-    if num_positions <= n:
-        raise PositionsError(
-            f"num_positions = {num_positions}: the model already has {n} positions; set more (in a pipeline, length)"
-        )
-    if num_positions > n**2:
-        raise PositionsError(
-            f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most; set fewer (in a "
-            "pipeline, length)"
         )

@@ -8,11 +8,11 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.config import read
 from longmlm.errors import ReleaseError
 from longmlm.folders import read_manifest, unlisted_note
+from longmlm.hubs.licences import check_licence
 from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.release.build import ReleaseSettings, open_source, write_release
-from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.release.task import TaskSource, check_task_recipe, write_task_release
-from longmlm.reports.model_card import check_licence
+from longmlm.runnable import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.training.run_folder import model_or_best_checkpoint

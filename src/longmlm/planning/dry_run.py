@@ -1,6 +1,5 @@
 """Dry run: checks everything, makes two steps, reports what a run would take, and writes nothing."""
 
-import math
 import platform
 import tempfile
 import time
@@ -12,19 +11,17 @@ import torch
 import transformers
 
 from longmlm.artifacts.run import TrainState
-from longmlm.data.disk import GB, bytes_in, num_checkpoints
+from longmlm.batches.sampling import largest_share
 from longmlm.errors import TrainingError, counted
-from longmlm.folders import free_bytes
+from longmlm.folders import GB, free_bytes
+from longmlm.planning.estimate import evaluations_as_steps
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
 from longmlm.settings.pretrain import number_format
-from longmlm.training.checkpoint import resumable_state
+from longmlm.training.checkpoint import check_room, resumable_state
 from longmlm.training.loop import fitting_update
-from longmlm.training.micro_batch import bytes_needed
-from longmlm.training.out_of_memory import fitting_on_all_ranks
-from longmlm.training.plan import evaluations_as_steps
+from longmlm.training.micro_batch import bytes_needed, fitting_on_all_ranks
 from longmlm.training.run import Run, Task
-from longmlm.training.run_folder import CHECKPOINTS
 
 
 def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
@@ -38,8 +35,8 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     steps_left = num_steps - state.step
     if steps_left <= 0:
         return f"{run.folder} is finished: {state.step} of {counted(num_steps, 'step')}"
-    largest_share = math.ceil(batches.rows_per_step / run.accelerator.num_processes)
-    memory = bytes_needed(run, min(batches.rows_per_micro_batch, largest_share))
+    share = largest_share(batches.rows_per_step, run.accelerator.num_processes)
+    memory = bytes_needed(run, min(batches.rows_per_micro_batch, share))
     free_memory = free_memory_bytes()
     if any_rank(run.accelerator, memory > free_memory):
         raise TrainingError(
@@ -55,7 +52,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
             scratch.rmdir()
     epochs = steps_left * batches.rows_per_step / batches.num_rows
     held = f"about {memory / GB:.1f} GB per process, {peak_memory_bytes() / GB:.1f} GB held in two steps"
-    number = counted(num_checkpoints(run.runtime, num_steps), "checkpoint")
+    number = counted(run.runtime.num_checkpoints(num_steps), "checkpoint")
     kept = f"at most {number} of {run.cost.checkpoint_bytes / GB:.2f} GB"
     lines = {
         **_description(task, run),
@@ -69,27 +66,16 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     return "\n".join(f"{name:12}{text}" for name, text in lines.items())
 
 
-def check_room(run: Run, num_steps: int) -> None:
-    """Raises TrainingError if the checkpoints to come do not fit on the disk; those that exist count as written."""
-    needed = num_checkpoints(run.runtime, num_steps) * run.cost.checkpoint_bytes - bytes_in(run.folder / CHECKPOINTS)
-    if needed > (free := free_bytes(run.folder)):
-        raise TrainingError(
-            f"the checkpoints in {run.folder} will take {needed / GB:.1f} GB more, {free / GB:.1f} GB are free: free "
-            "some space, lower runtime.checkpoints_kept, or name a different run folder"
-        )
-
-
 def _description(task: Task, run: Run) -> dict[str, str]:
     model, batches = run.backend.objective.model, task.batches
     cpu = f"CPU, {counted(torch.get_num_threads(), 'thread')} each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     precision = number_format(task.record.trained_on.precision or "no")
-    num_parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
     return {
         "environment": f"Python {python}, {libraries}",
         "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
-        "model": f"{model.config.model_type}, {num_parameters / 1e6:.1f} M parameters",
+        "model": f"{model.config.model_type}, {run.backend.num_parameters / 1e6:.1f} M parameters",
         "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
         "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
     }

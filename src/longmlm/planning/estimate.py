@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from longmlm.batches.sampling import largest_share
 from longmlm.batches.steps import rows_per_step
-from longmlm.data.disk import num_checkpoints
-from longmlm.data.size import CorpusSize, RowsSize
 from longmlm.model.cost import Cost, Work, micro_batch_rows
+from longmlm.planning.size import CorpusSize, RowsSize
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 
 LIBRARY_BYTES = 500_000_000  # Python with torch and transformers holds 470 MB
@@ -63,7 +63,7 @@ def training_plan(
     """
     row_length, num_processes = work.row_length, machine.num_processes
     num_rows = rows_per_step(recipe.batch_tokens, row_length, rows.mean_fill, num_processes)
-    share = math.ceil(num_rows / num_processes)
+    share = largest_share(num_rows, num_processes)
     fitting = cost.fitting_rows(machine.memory_bytes, cost.state_bytes)
     chosen = micro_batch_rows(fitting, share, row_length, work.has_gpu)
     if runtime.rows_per_micro_batch is not None:
@@ -78,7 +78,7 @@ def training_plan(
         epochs=num_steps * num_rows / rows.train_rows,
         rows_per_micro_batch=chosen,
         memory_bytes=memory_bytes(cost, work, max(1, chosen)),
-        checkpoints_bytes=num_checkpoints(runtime, num_steps) * cost.checkpoint_bytes,
+        checkpoints_bytes=runtime.num_checkpoints(num_steps) * cost.checkpoint_bytes,
         hours=(num_steps + evaluations) * num_rows * row_length / machine.tokens_per_second / 3600,
     )
 
