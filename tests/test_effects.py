@@ -32,6 +32,7 @@ REFUSED_LATER = {  # where only the model shows it, by the test that proves it
     "ReleaseRecipe.onnx": TASK,
     "ReleaseRecipe.sentence_transformer": TASK,
     "ReleaseRecipe.allow_unrecovered": TASK,
+    "ReleaseRecipe.allow_worse_short_texts": TASK,
 }
 # Settings with an effect wherever they are accepted: the code reads them.
 EFFECTIVE = {
@@ -51,7 +52,7 @@ EFFECTIVE = {
     "PretrainRuntime": "rows_per_micro_batch rows_per_evaluation_batch num_processes num_threads hang_seconds "
     "num_loader_workers activation_checkpointing log_every_steps evaluate_every_steps save_every_steps "
     "checkpoints_kept",
-    "ReleaseConfig": "model rows output evaluation pull_request checkpoints follow",
+    "ReleaseConfig": "model rows output evaluation",
     "ReleaseCard": "title license description languages data hardware",
     "ReleaseRecipe": "weights max_shard_size",
     "ExtendConfig": "base output revision",

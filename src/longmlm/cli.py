@@ -21,7 +21,7 @@ from longmlm.config import parse
 from longmlm.errors import ConfigError, naming
 from longmlm.escaping import printable_output
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
-from longmlm.processes import hide_gpus, prints_errors, user_errors
+from longmlm.processes import prints_errors, user_errors
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
@@ -199,16 +199,10 @@ def _run_stage(command: str, config: Any) -> None:
 
             _start(evaluate, config)
         case "release", ReleaseConfig():
-            _release(config)
+            from longmlm.stages.release import release
+
+            _start(release, config)
         case "checkpoints", CheckpointsConfig():
             from longmlm.stages.checkpoints import checkpoints
 
             _start(checkpoints, config)
-
-
-def _release(config: ReleaseConfig) -> None:
-    if config.follow:
-        hide_gpus()  # before torch is imported
-    from longmlm.stages.release import release
-
-    _start(release, config)

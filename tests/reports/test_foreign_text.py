@@ -19,6 +19,7 @@ from longmlm.hubs.licences import Licence
 from longmlm.release import dataset
 from longmlm.release.dataset import Publication
 from longmlm.reports import pages
+from longmlm.reports.card_code import Address
 from longmlm.reports.comparison import comparison_page
 from longmlm.reports.downstream import downstream_page
 from longmlm.reports.evaluation import evaluation_page
@@ -77,13 +78,23 @@ class Reports:
     comparison: Comparison
 
     def model_card(self, text: str, **facts: Any) -> str:
-        known = {"name": "tiny", "provenance": self.trained, "evaluation": self.evaluation, "rows": rows_manifest()}
+        known = {
+            "address": Address("tiny"),
+            "provenance": self.trained,
+            "evaluation": self.evaluation,
+            "rows": rows_manifest(),
+        }
         known |= {"training": Training({"seed": "1"}, 60.0, 1.0), "licence": LICENCE, "num_positions": 512}
         known |= {"carried": ("pooler",), "modules": ("Pooling",), "has_onnx": True}
         return model_card(card(text), with_text(CardFacts(**{**known, **facts}), CardFacts, text))
 
     def task_card(self, text: str, **facts: Any) -> str:
-        known = {"name": "news", "provenance": Provenance(started_from=BASE), "config": TRIAL, "labels": ("a", "b")}
+        known = {
+            "address": Address("news"),
+            "provenance": Provenance(started_from=BASE),
+            "config": TRIAL,
+            "labels": ("a", "b"),
+        }
         known |= {"trial": trial("base", CLEAR["base"], rate=0.1), "comparison": comparison_of(CLEAR)}
         known |= {"licence": LICENCE, "num_tokens": 512, "is_multilabel": False}
         return task_card(card(text), with_text(TaskFacts(**{**known, **facts}), TaskFacts, text))

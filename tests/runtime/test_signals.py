@@ -81,7 +81,6 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         main()
 
     monkeypatch.setattr(cli, "parse", lambda kind, *_: kind.__new__(kind))
-    monkeypatch.setattr(cli.ReleaseConfig, "follow", None)
     monkeypatch.setattr(inputs, "check_inputs", lambda _: None)
     return run
 
