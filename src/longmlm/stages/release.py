@@ -16,11 +16,11 @@ from longmlm.release.publishing import publish_checkpoint, publish_checkpoints, 
 from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.release.task import TaskSource, check_task_recipe, write_task_release
 from longmlm.reports.model_card import check_licence
+from longmlm.runtime.trials import TRIAL
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseConfig
 from longmlm.training.run_folder import CHECKPOINTS, list_checkpoints, model_or_best_checkpoint
-from longmlm.trials.planned import TRIAL
 
 
 def release(config: ReleaseConfig) -> None:
