@@ -29,8 +29,8 @@ from longmlm.artifacts.artifact import Artifact
 from longmlm.errors import ArtifactError, TrainingError
 from longmlm.escaping import single_line
 from longmlm.folders import write_text
-from longmlm.ownership import move_aside, remove_with
 from longmlm.runtime.children import run_child
+from longmlm.temporary import move_aside, remove_with
 
 TRIALS = "trials"  # in the folder of a command
 TRIAL, LOG = "trial.toml", "log.txt"  # in the folder of a trial
