@@ -10,7 +10,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 from longmlm.cli import STAGES
 from longmlm.config import STAGES as PIPELINE_STAGES
 from longmlm.options import OWN_NAME, explanations, named_fields, sections
-from longmlm.settings.compare import CompareSettings
 from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.pipeline import Pipeline, stage_tables
 from longmlm.settings.tables import Table, default_of, leaves, table_of
@@ -37,7 +36,7 @@ are those from which the value is computed.
 This page is generated from `src/longmlm/settings/`.
 """
 EXAMPLE = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")
-OTHERS = {"compare": CompareSettings, "downstream": DownstreamConfig}
+OTHERS = {"downstream": DownstreamConfig}
 TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean"}
 
 
