@@ -24,7 +24,7 @@ from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, without_se
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
 from longmlm.settings.tables import Table, merged, table_at, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
-from longmlm.validation import json_of, problem, validated
+from longmlm.validation import adapter_of, json_of, problem, validated
 
 Config = TypeVar("Config")
 RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint; other stages choose it themselves
@@ -232,7 +232,7 @@ def _derived(content: Table, problems: list[Any]) -> Table:
     base_table = {key: value for key, value in content.items() if key in BASE_KEYS}
     base = PLACEHOLDER
     try:
-        base = pydantic.TypeAdapter(Pipeline).validate_json(json_of(base_table), strict=True)
+        base = adapter_of(Pipeline).validate_json(json_of(base_table), strict=True)
     except pydantic.ValidationError as error:
         problems += error.errors(include_url=False)
         base_table = asdict(base)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from longmlm.artifacts.comparison import Comparison
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import read
 from longmlm.settings.pipeline import ResolvedPipeline
