@@ -16,7 +16,7 @@ from longmlm.compare import planned, running
 from longmlm.compare.command import compare
 from longmlm.compare.comparison import Comparison
 from longmlm.compare.settings import ComparedPipeline
-from longmlm.config import parse
+from longmlm.config import parse, read
 from longmlm.errors import FolderError
 from longmlm.folders import MANIFEST
 from longmlm.settings.masking import HeldOut
@@ -78,7 +78,7 @@ class FakeRuns:
     def run_child(
         self, command: Sequence[str], _environment: Mapping[str, str], log: Path, **_answer: str
     ) -> tuple[int, str]:
-        pipeline = parse(ResolvedPipeline, command[5:])
+        pipeline = read(ResolvedPipeline, [Path(command[5])])
         try:
             check_results(pipeline)
         except FolderError as error:
@@ -87,9 +87,10 @@ class FakeRuns:
         if not rows.is_file():
             rows.parent.mkdir(parents=True, exist_ok=True)
             rows.touch()
-        if pipeline.until == "prepare":
+        if "prepare" in command:
             return 0, ""
         if len(self.started) == self.stopped_at:
+            (Path(pipeline.output) / "run").mkdir(parents=True)
             return 143, "SIGTERM"
         self.started.append(pipeline)
         if reason := self.failures(pipeline):

@@ -32,6 +32,7 @@ seeds = [1, 2, 3]
 learning_rate = [1e-4, 4e-4]
 schedule = ["linear", "cosine"]
 """
+EVALUATE = '[compare]\nuntil = "evaluate"\n'
 FIRST = ["hierarchical/as-given/seed-42", "tile/as-given/seed-42"]
 
 
@@ -89,16 +90,16 @@ def test_an_old_result_is_never_taken_for_one_of_new_settings(
     mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compared(mine)
-    faster = ("--pretrain.recipe.learning-rate", "4e-4")
+    faster = overlay("[pretrain.recipe]\nlearning_rate = 4e-4\n")
     runs.stopped_at = 2
     with pytest.raises(SystemExit) as stopped:
-        compared(mine, *faster)
+        compared(mine, faster)
     assert stopped.value.code == 143
     captured = capsys.readouterr()
     assert "[1/2] hierarchical, seed 42 starts anew: other settings or inputs of pretrain" in captured.out
     assert "[1/2] hierarchical, seed 42 stopped by SIGTERM: run the same command again to resume" in captured.err
     runs.stopped_at = None
-    comparison = compared(mine, *faster)
+    comparison = compared(mine, faster)
     assert "[1/2] hierarchical, seed 42 resumes\n" in capsys.readouterr().out
     assert [trial.after.whole.accuracy for trial in comparison.trials] == [30.0, 34.0]
     assert len(runs.started) == 4
@@ -117,20 +118,20 @@ def test_a_trial_is_repeated_for_what_it_depends_on_and_nothing_else(mine: str, 
 def test_a_later_last_stage_needs_the_weights(
     mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str], is_kept: bool
 ) -> None:
-    kept = ["--compare.keep-weights"] if is_kept else []
-    compared(mine, *kept)
-    compared(mine, *kept, "--compare.until", "evaluate")
+    kept, later = overlay(f"[compare]\nkeep_weights = {is_kept}\n".lower()), overlay(EVALUATE, "later.toml")
+    compared(mine, kept)
+    compared(mine, kept, later)
     anew = "starts anew: its weights, which evaluate needs, are gone" in capsys.readouterr().out
     assert anew != is_kept
     assert len(runs.started) == 4
-    compared(mine, *kept)
+    compared(mine, kept)
     assert len(runs.started) == 4
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_weights_are_removed_unless_they_are_kept(mine: str, runs: FakeRuns, is_kept: bool) -> None:
     trial = Path("out/compare/trials/tile/as-given/seed-42")
-    compared(mine, "--compare.keep-weights" if is_kept else "--compare.no-keep-weights")
+    compared(mine, overlay(f"[compare]\nkeep_weights = {is_kept}\n".lower()))
     weights = [trial / "long/model.safetensors", trial / "run/checkpoints"]
     assert [path.exists() for path in weights] == [is_kept] * 2
     assert (trial / "run/metrics.jsonl").is_file()

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import tomli_w
 
 from docs.scripts.settings_reference import settings_table
 from longmlm.artifacts.artifact import to_toml
@@ -113,8 +112,6 @@ def test_a_comparison_publishes_nothing_and_writes_no_secret(monkeypatch: pytest
     best = (Path("out") / FOLDER / command.PIPELINE).read_text(encoding="utf-8")
     assert without_secret(address) in best
     assert "planted" not in best + made_with("compare", {"tables": config.tables})
-    settings_again = tomli_w.dumps({**config.tables, "prepare": {"publish": without_secret(address)}})
-    assert settings(written(Path(), "again.toml", settings_again + ARMS)).tables
 
 
 def test_paths_of_arms_start_from_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
