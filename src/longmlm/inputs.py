@@ -74,7 +74,7 @@ def check_inputs(config: Any) -> None:
             _check_release(config)
         case DownstreamConfig():
             _check_downstream(config)
-        case ResolvedPipeline():
+        case ResolvedPipeline() if not config.HAS_TRIALS:  # each trial is checked before it starts
             _check_pipeline(config)
 
 

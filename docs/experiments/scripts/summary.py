@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import get_args
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import Evaluation, ViewName
+from longmlm.compare.comparison import Arm, Comparison
 
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)
 SUMMARY = Path(__file__).parents[1] / "summary.json"

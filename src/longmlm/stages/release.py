@@ -13,10 +13,10 @@ from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.release.build import ReleaseSettings, open_source, write_release
 from longmlm.release.task import TaskSource, check_task_recipe, write_task_release
 from longmlm.runnable import check_has_rows, check_onnx_installed, trial_folder
+from longmlm.runtime.trials import TRIAL
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.training.run_folder import model_or_best_checkpoint
-from longmlm.trials.planned import TRIAL
 
 
 def release(config: ReleaseConfig) -> None:
