@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.downstream import DownstreamTrial
-from longmlm.config import to_toml
 from longmlm.data.labelled import read_labelled
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, FinetuneRecipe, LabelledData, LabelledTask
 from longmlm.settings.pretrain import PretrainRuntime

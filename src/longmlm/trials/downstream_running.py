@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import present, to_toml
 from longmlm.artifacts.downstream import MODEL, ComparedTask, DownstreamComparison, DownstreamTrial
-from longmlm.config import present, read, to_toml
+from longmlm.config import read
 from longmlm.errors import ArtifactError, ConfigError, TrainingError
 from longmlm.folders import write_text
-from longmlm.ownership import move_aside, remove_inside, remove_with
 from longmlm.reports.downstream import write_downstream
 from longmlm.reports.pages import made_with
 from longmlm.scoring.compared import chosen_values, compared
 from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
+from longmlm.temporary import move_aside, remove_inside, remove_with
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.downstream_planned import (
     FOLDER,
