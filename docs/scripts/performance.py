@@ -77,24 +77,24 @@ def _lines(name: str, by_name: dict[str, dict[str, Any]]) -> Iterable[str]:
         ]
         return [*head, *lines, "", _origin([found])]
     benchmarks = [by_name[each] for each in TABLES[name]]
-    head = ["| work | longmlm | peer | unit | ratio | memory (GiB) |", "|---|---:|---|---|---:|---|"]
+    head = ["| work | longmlm | peer | ratio | GiB |", "|---|---:|---|---:|---:|"]
     lines = [_row(one["name"], entry) for one in benchmarks for entry in (one, *one.get("others", ()))]
     return [*head, *lines, "", _origin(benchmarks)]
 
 
 def _origin(benchmarks: list[dict[str, Any]]) -> str:
-    """Returns command and date of each benchmark, and the machines."""
-    commands = dict.fromkeys(f"`{one['command']}`, {one['date']}" for one in benchmarks)
+    """Returns the script and the date of each benchmark, and the machines."""
+    scripts = dict.fromkeys(f"`{one['command'].split()[1]}` ({one['date']})" for one in benchmarks)
     machines = dict.fromkeys(one["machine"] for one in benchmarks)
-    return f"{'; '.join(commands)}; {', '.join(machines)}."
+    return f"{', '.join(scripts)}: {', '.join(machines)}."
 
 
 def _row(name: str, entry: dict[str, Any]) -> str:
-    peer = ", ".join((_figure(entry["peer"]), *([entry["peer_name"]] if entry.get("peer_name") else [])))
-    memory = " and ".join(f"{entry[key]:.2f}" for key in ("ours_gib", "peer_gib") if entry.get(key) is not None) or "–"
+    unit = "" if entry["unit"] == "tokens/s" else f" {entry['unit']}"
+    peer = f"{_figure(entry['peer'])}{unit}, {entry['peer_name'].replace('transformers Trainer', 'Trainer')}"
+    memory = "/".join(f"{entry[key]:.2f}" for key in ("ours_gib", "peer_gib") if entry.get(key) is not None) or "–"
     work = f"{name}: {entry['shape'].replace(BASE, '').removesuffix(', bf16')}"
-    cells = (work, _figure(entry["ours"]), peer, entry["unit"], f"{entry['ratio']:.2f}", memory)
-    return f"| {' | '.join(cells)} |"
+    return f"| {work} | {_figure(entry['ours'])}{unit} | {peer} | {entry['ratio']:.2f} | {memory} |"
 
 
 def _figure(value: float) -> str:
