@@ -66,7 +66,7 @@ def saved_without_weights(shape: Shape, *numbers_of_rows: int) -> list[int]:
         found = []
         for num_rows in numbers_of_rows:
             batch = random_batch(objective, num_rows, shape.row_length, round(SELECTED * num_rows * shape.row_length))
-            found.append(saved_storage_bytes(model, lambda batch=batch: objective(batch).loss_sum))
+            found.append(saved_storage_bytes(model, lambda batch=batch: objective(batch)["mlm"].loss_sum))
     return found
 
 

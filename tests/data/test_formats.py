@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from longmlm.data import delimited, texts
+from longmlm.data import delimited
 from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.data.labelled_records import LabelledRecord, labelled_records
-from longmlm.data.texts import pieces_of
 from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import Source
 
@@ -120,13 +119,10 @@ def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 def records_of(*sources: Source, slice_bytes: int = 1 << 40) -> list[str]:
     """Returns the text of each record, or the reason why it is set aside."""
     records = [record for spans in plan_slices(sources, slice_bytes) for record in read_slice(spans, sources)]
-    return ["".join(pieces_of(record.text)) if isinstance(record, Document) else record.reason for record in records]
+    return [record.text if isinstance(record, Document) else record.reason for record in records]
 
 
-@pytest.mark.parametrize("long_bytes", [texts.LONG_BYTES, 100])
-def test_a_text_is_the_same_in_every_format(source: dict, long_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "LONG_BYTES", long_bytes)
-    monkeypatch.setattr(texts, "PIECE_BYTES", long_bytes // 4)
+def test_a_text_is_the_same_in_every_format(source: dict) -> None:
     sources = [Source(**source, split="train" if "dataset" in source else None)]
     found = records_of(*sources, slice_bytes=10_000)
     assert dict(zip(TEXTS, found, strict=True)) == {name: text.lstrip(MARK) for name, text in TEXTS.items()}
@@ -176,11 +172,7 @@ OTHER_VALUES = {
 NAMES = (b'"other"', rb'"\ud800"', b'"caf\xe9"')
 
 
-@pytest.mark.parametrize("long_bytes", [texts.LONG_BYTES, 100])
-def test_what_is_in_another_field_does_not_cost_a_text(
-    tmp_path: Path, long_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(texts, "LONG_BYTES", long_bytes)
+def test_what_is_in_another_field_does_not_cost_a_text(tmp_path: Path) -> None:
     text = f'"label": "a", "text": "{SOUND}"'.encode()
     members = [b"%b: %b" % (name, value) for value in OTHER_VALUES.values() for name in NAMES]
     lines = [b"{%b}\n" % b", ".join(parts) for member in members for parts in ([text, member], [member, text])]
@@ -208,12 +200,7 @@ TEXT_VALUES = {
 }
 
 
-@pytest.mark.parametrize("long_bytes", [texts.LONG_BYTES, 10])
-def test_a_text_that_cannot_be_read_has_its_own_reason(
-    tmp_path: Path, long_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(texts, "LONG_BYTES", long_bytes)
-    monkeypatch.setattr(texts, "PIECE_BYTES", 6)
+def test_a_text_that_cannot_be_read_has_its_own_reason(tmp_path: Path) -> None:
     lines = [b'{"n": NaN, "text": %b}\n' % value for value in TEXT_VALUES]
     (tmp_path / "texts.jsonl").write_bytes(b"".join(lines))
     assert records_of(Source(files=(f"{tmp_path}/*",))) == [*TEXT_VALUES.values()]

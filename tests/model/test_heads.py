@@ -14,10 +14,9 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.batches.tasks import collate_examples, documents_of
 from longmlm.errors import ModelError
 from longmlm.model.architecture import set_dropout
-from longmlm.model.carried import Carried
+from longmlm.model.carried import Carried, save_model
 from longmlm.model.classification import ClassificationObjective, load_classifier
 from longmlm.model.families import LEARNED_FAMILIES
-from longmlm.model.saving import save_model
 from longmlm.settings.downstream import Arm, Pooling
 from tests.support.documents import random_examples
 from tests.support.tiny import tiny_folder

@@ -60,8 +60,6 @@ REFUSED = (
     Refused("release", "public = true", 'publish = "s3://bucket/name"', "publish", HUB),
     Refused("extend", "recipe.alpha = 0.3", "", "initialisation", 'recipe.initialisation = "hierarchical"'),
     Refused("extend", "recipe.smooth_terms = 3", 'recipe.initialisation = "tile"', "initialisation"),
-    Refused("extend", "recipe.amplitude = 1.5", "", "initialisation", 'recipe.initialisation = "stretched"'),
-    Refused("extend", "recipe.keep_first_block = true", 'recipe.initialisation = "random"', "initialisation"),
     Refused("extend", "recipe.num_global_tokens = 2", "", "attention_window", WINDOW),
     Refused("extend", "recipe.num_global_tokens = 2", "recipe.attention_window = 256", "attention_window", WINDOW),
     Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "hierarchical"', "initialisation"),

@@ -18,8 +18,6 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
-from longmlm.data.texts import Text
-
 # The axes have no names, since lists hold arrays of different lengths.
 Tokens = UInt32[np.ndarray, "_"]
 Starts = Int64[np.ndarray, "_"]  # the offset at which each sentence starts
@@ -30,7 +28,7 @@ WORD_END = re.compile(r"(?<=\S)[ \t\n\r]")
 SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
 
 
-def encode(tokenizer: Tokenizer, text: Text, starts: Starts) -> Iterator[Tokens]:
+def encode(tokenizer: Tokenizer, text: str, starts: Starts) -> Iterator[Tokens]:
     """Yields the tokens of each sentence that has any: those of the text encoded whole, cut at the offsets `starts`."""
     _read_special_tokens_as_text(tokenizer)
     first, parts = 1, []
@@ -76,7 +74,7 @@ def _offsets(encoding: Encoding) -> Int64[np.ndarray, " n"]:
     return np.maximum.accumulate(starts)
 
 
-def _encode_piecewise(tokenizer: Tokenizer, text: Text) -> Iterator[tuple[Tokens, Int64[np.ndarray, " n"], int]]:
+def _encode_piecewise(tokenizer: Tokenizer, text: str) -> Iterator[tuple[Tokens, Int64[np.ndarray, " n"], int]]:
     """Yields ids, character offsets and the end of each piece; together they are those of one encoding."""
     cuts = _cuts(text)
     begin, cut = 0, next(cuts)
@@ -94,7 +92,7 @@ def _encode_piecewise(tokenizer: Tokenizer, text: Text) -> Iterator[tuple[Tokens
     yield ids[is_inside], offsets[is_inside], cut
 
 
-def _cuts(text: Text) -> Iterator[int]:
+def _cuts(text: str) -> Iterator[int]:
     """Yields the offsets at which pieces end; the last is the end of the text.
 
     A piece ends at white space if there is any, else at the end of a sentence, never inside a word: Unigram weighs a
@@ -107,7 +105,7 @@ def _cuts(text: Text) -> Iterator[int]:
     yield len(text)
 
 
-def _border(text: Text, at: int, last: int) -> int | None:
+def _border(text: str, at: int, last: int) -> int | None:
     """Returns the first offset from `at` on at which a piece may end, up to `last`; None if there is none."""
     for end in (min(at + PIECE_CHARACTERS, last), last):
         window = text[at - 1 : max(at, end)]
@@ -117,7 +115,7 @@ def _border(text: Text, at: int, last: int) -> int | None:
     return None
 
 
-def _encode_span(tokenizer: Tokenizer, text: Text, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+def _encode_span(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     first = max(0, begin - CONTEXT_CHARACTERS)
     encoding = tokenizer.encode(text[first : end + CONTEXT_CHARACTERS], add_special_tokens=False)
     return np.array(encoding.ids, dtype=np.uint32), _offsets(encoding) + first

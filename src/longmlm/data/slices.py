@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from tokenizers import Encoding
@@ -214,8 +213,7 @@ def tokenized(
     tokenizer = vocabulary.tokenizer
 
     def encoded(batch: list[Document]) -> list[Encoding]:
-        texts = [cast(str, document.text) for document in batch]  # none is long enough to be a LongText
-        return encode_batch(tokenizer, texts) if len(batch) > 1 else []
+        return encode_batch(tokenizer, [document.text for document in batch]) if len(batch) > 1 else []
 
     for batch, encodings in one_ahead(encoded, _batches(documents)):
         starts = [sentence_starts(document.text, languages[document.source]) for document in batch]

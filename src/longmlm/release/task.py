@@ -18,10 +18,9 @@ from longmlm.errors import ReleaseError, counted, naming
 from longmlm.hubs.licences import licence_of
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import position_offset
-from longmlm.model.carried import Carried
+from longmlm.model.carried import Carried, save_model
 from longmlm.model.classification import MULTI_LABEL
 from longmlm.model.loading import LoadedModel
-from longmlm.model.saving import save_model
 from longmlm.model.similarity import load_embedder
 from longmlm.model.task_loading import load_for_task, stock_global_tokens
 from longmlm.release import reload

@@ -26,10 +26,9 @@ from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.predictor import FitResult, trial_result
 from longmlm.folders import rewritten_folder
 from longmlm.hubs.models import model_sha256
-from longmlm.model.carried import Carried
+from longmlm.model.carried import Carried, save_model
 from longmlm.model.classification import ClassificationObjective
 from longmlm.model.loading import LoadedModel
-from longmlm.model.saving import save_model
 from longmlm.model.task_models import load_task_model, task_objective
 from longmlm.model.tfidf import fit_tfidf
 from longmlm.processes import exclusive_lock, user_errors
