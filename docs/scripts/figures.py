@@ -193,6 +193,7 @@ def _of_lengths() -> list[str]:
     at_4096 = {one["positions"]: one for one in data("recorded")["before_training_by_length"]}[4096]
     minilm = data("summary")[MINILM]["evaluation"]
     return [
+        f"{minilm['base_cut']:.2f}",
         f"{at_4096['fitted']['accuracy']:.1f} of {at_4096['base_windows']['accuracy']:.1f} %",
         f"{_signed(minilm['long_after'] - minilm['base_windows'])} points",
         f"{_points(_gain('long_after', 'base_windows'))} points",

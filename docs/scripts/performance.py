@@ -26,7 +26,7 @@ TABLES = {
     "window": ("window attention",),
     "other work": (
         *("evaluation", "start-up", "masking", "packing", "pause of a save"),
-        *("planned speed", "profile", "generated positions", "busy machine"),
+        *("profile", "generated positions", "busy machine"),
     ),
 }
 FILLED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
