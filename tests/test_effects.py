@@ -43,7 +43,7 @@ EFFECTIVE = {
     "PrepareRecipe": "tokenizer row_length packing held_out_fraction slice_bytes",
     "Source": "files dataset language",
     "PrepareRuntime": "num_workers",
-    "PretrainConfig": "run rows",
+    "PretrainConfig": "run rows dry_run",
     "Start": "checkpoint architecture",
     "PretrainRecipe": "num_steps batch_tokens learning_rate schedule warmup_steps weight_decay adam_beta1 adam_beta2 "
     "adam_epsilon max_gradient_norm dropout precision seed",

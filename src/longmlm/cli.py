@@ -171,7 +171,7 @@ def run(command: str, config: Any) -> None:
             from longmlm.stages.run import run_pipeline
 
             _start(run_pipeline, config)
-        case wing, _ if wing in WINGS:
+        case wing, _ if isinstance(config, WINGS.get(wing, ())):
             _start(resolve_name(f"longmlm.{wing}.command:{wing}"), config)
         case "downstream", DownstreamConfig():
             from longmlm.stages.downstream import downstream
