@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import Evaluation
+from longmlm.compare.comparison import Arm, Comparison
 
 SUMMARY = Path(__file__).parents[1] / "data" / "summary.json"
 RATE = "pretrain.recipe.learning_rate"
