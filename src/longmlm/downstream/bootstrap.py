@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Float, Int64
 
-from longmlm.artifacts.downstream import Score
-from longmlm.scoring.scores import Measure
+from longmlm.downstream.artifacts import Score
+from longmlm.downstream.scores import Ratios
 
 NUM_RESAMPLES = 2000
 SEED = 20_001
@@ -20,7 +20,7 @@ INTERVAL = (2.5, 97.5)  # percentiles
 Values = Float[np.ndarray, "resamples metrics"]  # the first row is that of the documents as they are
 
 
-def resampled(measures: Sequence[Measure], units: Sequence[str]) -> list[Values]:
+def resampled(measures: Sequence[Ratios], units: Sequence[str]) -> list[Values]:
     """Returns the metrics of all documents, and those of 2,000 resamples, which are the same for every measure.
 
     `units` has the unit of each document. A metric that counts documents of a single unit is not defined in resamples:
