@@ -24,12 +24,12 @@ from transformers import (
     Trainer,
 )
 
-from longmlm.data.rows import LooseRows, Row
+from longmlm.data.row import LooseRows, Row
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.evaluation.frozen import FrozenRows, whole
 from longmlm.evaluation.measure import measure
 from longmlm.model.mlm import MlmObjective
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 
 NUM_BASE_POSITIONS, ROWS_PER_BATCH = 512, 8
 TOLERANCE = 0.01  # relative for the loss; for the accuracy, a share of the selected tokens

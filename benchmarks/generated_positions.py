@@ -12,9 +12,9 @@ from steps import random_batch
 from transformers import BertConfig, BertForMaskedLM
 
 from longmlm.artifacts.provenance import Extension, ModelSource
-from longmlm.model.dropout import set_dropout
-from longmlm.model.generated import rebuild_positions
+from longmlm.model.architecture import set_dropout
 from longmlm.model.mlm import MlmObjective
+from longmlm.model.position_table import rebuild_positions
 from longmlm.settings.extend import PositionMode
 
 BASE, LENGTH, NUM_STEPS, VOCABULARY = 512, 1536, 3, 30522

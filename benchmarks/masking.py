@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import mask_row
-from longmlm.data.rows import Row
+from longmlm.data.row import Row
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.settings.masking import Masking
 

@@ -13,14 +13,15 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from longmlm.config import parse
 from longmlm.data.disk import GB
-from longmlm.data.size import estimated_rows
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Gpu, Work, cost_of
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
-from longmlm.model.speed import gpu_tokens_per_second
-from longmlm.settings.pipeline import SHIPPED, ResolvedPipeline
-from longmlm.training.plan import Machine, TrainingPlan, training_plan
+from longmlm.planning.estimate import Machine, TrainingPlan, training_plan
+from longmlm.planning.size import estimated_rows
+from longmlm.planning.speed import gpu_tokens_per_second
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.shipped import SHIPPED
 
 ROOT = Path(__file__).parents[1]
 MODELS = tomllib.loads((ROOT / "benchmarks" / "models.toml").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from paired import Comparison, Way, result, run
 from steps import BASE, SMALL, Shape, ours
 
 from longmlm.model.cost import CPU_TOKENS, Work
-from longmlm.model.speed import cpu_tokens_per_second
+from longmlm.planning.speed import cpu_tokens_per_second
 from longmlm.settings.masking import Masking
 
 FACTOR = 1.5

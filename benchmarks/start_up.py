@@ -32,7 +32,8 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.run import CheckpointState
 from longmlm.batches.steps import Recipe, StepBatches
 from longmlm.data.engine import prepare_rows
-from longmlm.data.rows import Row, Rows, open_rows
+from longmlm.data.row import Row
+from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import rewritten_folder
 from longmlm.settings.masking import Masking

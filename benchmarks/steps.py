@@ -29,10 +29,10 @@ from transformers import (
 
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow, mask_row
-from longmlm.data.rows import Row
-from longmlm.data.vocabulary import Maskable, load_vocabulary
+from longmlm.data.row import Maskable, Row
+from longmlm.data.vocabulary import load_vocabulary
+from longmlm.model.architecture import set_dropout
 from longmlm.model.cost import Work, cost_of
-from longmlm.model.dropout import set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.settings.masking import Masking

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from longmlm.config import parse, read, resolved_pipeline, to_toml
+from longmlm.artifacts.artifact import to_toml
+from longmlm.config import parse, read, resolved_pipeline
 from longmlm.errors import ConfigError
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, stage_tables

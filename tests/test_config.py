@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.config import STAGES, parse, read, to_toml
+from longmlm.artifacts.artifact import to_toml
+from longmlm.config import STAGES, parse, read
 from longmlm.errors import ConfigError
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import BUNDLED, SHIPPED
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.shipped import BUNDLED, SHIPPED
 from tests.support.prepare_settings import PREPARE, written
 
 

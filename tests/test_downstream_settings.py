@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.config import parse, read, to_toml
+from longmlm.artifacts.artifact import to_toml
+from longmlm.config import parse, read
 from longmlm.errors import ConfigError, DataError, FolderError, ModelError
 from longmlm.inputs import check_inputs
 from longmlm.settings.downstream import Arm, DownstreamConfig
-from longmlm.settings.pipeline import PACKAGE
+from longmlm.settings.shipped import PACKAGE
 from tests.support.prepare_settings import written
 
 TASK = """

@@ -17,7 +17,7 @@ from longmlm.errors import UserError
 from longmlm.inputs import check_inputs
 from longmlm.options import sections
 from longmlm.runnable import check_runnable
-from longmlm.settings.pipeline import PACKAGE
+from longmlm.settings.shipped import PACKAGE
 from longmlm.settings.tables import Table, default_of, merged, with_arrays
 from tests.support.pages import ROOT
 from tests.support.prepare_settings import written

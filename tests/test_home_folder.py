@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.config import parse, read, to_toml
+from longmlm.artifacts.artifact import to_toml
+from longmlm.config import parse, read
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig

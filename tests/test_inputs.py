@@ -17,7 +17,7 @@ from longmlm.folders import write_json
 from longmlm.inputs import check_inputs
 from longmlm.model.loading import load_model
 from longmlm.processes import LAUNCHER_VARIABLES
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from longmlm.settings.tables import merged
 from longmlm.training.run_folder import checkpoint_folder

@@ -25,8 +25,8 @@ from benchmarks.micro_batch_memory import (
     table_line,
 )
 from longmlm.model import mlm, packed_attention
+from longmlm.model.architecture import set_dropout
 from longmlm.model.cost import Work, cost_of
-from longmlm.model.dropout import set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 from tests.support.training import ROOT

@@ -16,7 +16,7 @@ from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.downstream import Arm, DownstreamConfig, FinetuneRecipe, LabelledData, LabelledTask
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Start
 from longmlm.settings.release import ReleaseCard, ReleaseConfig

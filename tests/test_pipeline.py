@@ -5,16 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.config import STAGES, parse, read, to_toml
+from longmlm.artifacts.artifact import to_toml
+from longmlm.config import STAGES, parse, read
 from longmlm.errors import ConfigError
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.masking import Masking
-from longmlm.settings.pipeline import PACKAGE, ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.shipped import PACKAGE
 from tests.support.prepare_settings import PREPARE, written
 
 MINE = """

@@ -9,7 +9,8 @@ from benchmarks.pipeline_costs import LENGTHS, MODELS, PAGE, base_of, estimate, 
 from longmlm.config import parse
 from longmlm.model.architecture import architecture_of
 from longmlm.model.position_table import position_table_of
-from longmlm.settings.pipeline import SHIPPED, ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.shipped import SHIPPED
 
 RESERVED = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "bert": 0}  # rows that no position uses
 

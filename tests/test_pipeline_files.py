@@ -13,7 +13,8 @@ from longmlm.inputs import check_description
 from longmlm.options import explanations
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import SHIPPED, Pipeline, ResolvedPipeline, recommended
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, recommended
+from longmlm.settings.shipped import SHIPPED
 from tests.support.prepare_settings import written
 
 INIT = ["--model", "google-bert/bert-base-chinese", "--corpus", "docs/*.jsonl", "b.txt", "--length", "1536"]

@@ -13,11 +13,9 @@ from longmlm.config import parse
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
 from longmlm.hubs.weight_names import weight_names
 from longmlm.inputs import check_inputs
-from longmlm.release import requirements
 from longmlm.runnable import check_runnable, machine_errors, machine_notes
 from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from tests.support.tiny import tiny_folder
 
 SCRATCH = ("--no-extension", "--pretrain.start.architecture", "config.json", "--pretrain.start.tokenizer", "tokenizer")
@@ -128,7 +126,7 @@ def test_weights_that_are_not_known_are_left_to_loading(base: Path) -> None:
 def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requirements, "find_spec", lambda _: None)
+    monkeypatch.setattr(runnable, "find_spec", lambda _: None)
     monkeypatch.setattr(runnable, "check_can_publish", cannot_publish)
     options = ("--release.recipe.onnx", "--launch", "acelerate", "--release.publish", "folder:there")
     options += ("--release.recipe.sentence-transformer", "mean", "--prepare.publish", "folder:rows")

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import tomli_w
 
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.comparison import Arm
 from longmlm.artifacts.trials import TrialRecord
-from longmlm.config import parse, read, to_toml
+from longmlm.config import parse, read
 from longmlm.errors import ConfigError
-from longmlm.hubs.errors import redact
+from longmlm.hubs.transfers import redact
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import Table
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.publishing import Publishing, parse_target
+from longmlm.settings.publishing import VARIABLE, Publishing, parse_target, secret_of, without_secret
 from longmlm.settings.release import ReleaseConfig
-from longmlm.settings.secrets import VARIABLE, secret_of, without_secret
 from longmlm.stages import compare, run
 from longmlm.trials import running
 from longmlm.trials.planned import planned_trial

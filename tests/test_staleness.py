@@ -19,8 +19,9 @@ from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import MANIFEST
 from longmlm.hubs.models import local_model_sha256
-from longmlm.settings.pipeline import PACKAGE, ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
+from longmlm.settings.shipped import PACKAGE
 from longmlm.settings.tables import merged
 from longmlm.temporary import partial_of
 

@@ -15,12 +15,12 @@ from tokenizers.models import WordLevel
 
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
 from longmlm.data.corpus import SetAside, write_set_aside
-from longmlm.data.rows import Row, open_shard
-from longmlm.errors import FolderError
+from longmlm.data.row import Row
+from longmlm.data.rows import open_shard
+from longmlm.errors import FAILED, PROBLEMS, UNSUPPORTED, UNUSABLE, FolderError, explained, naming, system_error
 from longmlm.folders import new_folder, write_text
 from longmlm.reports.charts import Chart, Series, write_png
 from longmlm.reports.pages import write_page
-from longmlm.system_errors import FAILED, PROBLEMS, UNSUPPORTED, UNUSABLE, explained, naming, system_error
 from longmlm.training.checkpoint import save_tensors
 from tests.support.limits import largest_file, no_more_files
 

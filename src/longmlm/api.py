@@ -33,7 +33,7 @@ from longmlm.batches.masking import mask_row
 from longmlm.data.corpus import Document, document_of
 from longmlm.data.packing import TokenizedDocument
 from longmlm.data.packing import pack as packed
-from longmlm.data.rows import LooseRows, Row
+from longmlm.data.row import LooseRows, Row
 from longmlm.data.slices import tokenized
 from longmlm.errors import DataError, ModelError
 from longmlm.evaluation.frozen import FrozenRows, RowView, viewer_of
@@ -49,7 +49,7 @@ from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.window import Window
 from longmlm.model.window_attention import attending_within
 from longmlm.release.export import export as write_stock
-from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.extend import ExtendRecipe, Initialisation, Stretched
 from longmlm.settings.masking import Masking

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from longmlm.data import sentences
-from longmlm.data.rows import Row
-from longmlm.data.vocabulary import Maskable, Vocabulary, cached_vocabulary
+from longmlm.data.row import Maskable, Row
+from longmlm.data.vocabulary import Vocabulary, cached_vocabulary
 from longmlm.errors import ConfigError, DataError, ModelError
 from longmlm.model.loading import check_embedding
 from longmlm.settings.effects import settings_without_effect

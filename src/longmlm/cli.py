@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from longmlm.artifacts.artifact import version
 from longmlm.config import parse
-from longmlm.errors import ConfigError
+from longmlm.errors import ConfigError, naming
 from longmlm.escaping import printable_output
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
 from longmlm.processes import hide_gpus, prints_errors, user_errors
@@ -29,12 +29,10 @@ from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
-from longmlm.system_errors import naming
 
 Config = TypeVar("Config")
 STAGES: dict[str, type] = {
@@ -163,7 +161,7 @@ def run(command: str, config: Any) -> None:
     """Runs a command with its settings."""
     match command, config:
         case "plan", PlanConfig():
-            from longmlm.stages.plan import plan
+            from longmlm.planning.command import plan
 
             _start(plan, config)
         case "run", ResolvedPipeline():

@@ -10,9 +10,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import tomli_w
-
-from longmlm.errors import ConfigError
+from longmlm.errors import ConfigError, system_error
 from longmlm.options import given_options, sections
 from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
 from longmlm.settings.agreement import disagreements
@@ -20,20 +18,12 @@ from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import (
-    SHIPPED,
-    Pipeline,
-    ResolvedPipeline,
-    absent_stages,
-    bundled_resolved,
-    stage_tables,
-)
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, absent_stages, stage_tables
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.settings.publishing import Publishing
-from longmlm.settings.secrets import HIDDEN, VARIABLE, without_secret, without_secrets
+from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, without_secret
+from longmlm.settings.shipped import SHIPPED, bundled_resolved
 from longmlm.settings.tables import Table, merged, table_at, with_home
-from longmlm.system_errors import system_error
 from longmlm.training.run_folder import likely_best_checkpoint
 from longmlm.validation import json_of, problem, validated
 
@@ -148,11 +138,6 @@ def read(kind: type[Config], paths: Sequence[Path]) -> Config:
         raise ConfigError(f"{_names_of(paths)}: {error}") from None
 
 
-def to_toml(config: Any) -> str:
-    """Returns the settings as TOML that `read` accepts, without passwords; settings that are None are left out."""
-    return tomli_w.dumps(without_secrets(present(asdict(config))))
-
-
 def _is_valid(kind: Any, content: Table) -> bool:
     try:
         _resolved(kind, content)
@@ -258,10 +243,3 @@ def _derived(content: Table, problems: list[Any]) -> Table:
         if given.pop(stage, None):
             problems.append(problem(stage, f"remove the table of this stage: {reason}"))
     return {**base_table, **stage_tables(base, given)}
-
-
-def present(value: Any) -> Any:
-    """Returns settings without those that are None, which TOML does not have."""
-    if isinstance(value, dict):
-        return {key: present(item) for key, item in value.items() if item is not None}
-    return [present(item) for item in value] if isinstance(value, list | tuple) else value

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from longmlm.errors import FolderError
+from longmlm.errors import FolderError, naming
 from longmlm.processes import lock
-from longmlm.system_errors import naming
 from longmlm.temporary import (
     MARK,
     PARTIAL,
@@ -28,6 +27,7 @@ from longmlm.temporary import (
     unmark,
 )
 
+GB = 1e9
 MANIFEST = "manifest.json"
 EARLIER = f".earlier{PARTIAL}"
 MAX_LISTED = 5
@@ -56,6 +56,11 @@ def free_bytes(folder: Path) -> int:
     """Returns the free bytes on the disk of a folder, which need not exist yet."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
+
+
+def bytes_in(folder: Path) -> int:
+    """Returns the bytes of all files in a folder, which need not exist."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def sync(path: Path) -> None:

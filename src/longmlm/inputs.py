@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from longmlm.artifacts.evaluation import evaluation_in
+from longmlm.artifacts.evaluation import check_output, evaluation_in
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
 from longmlm.data.corpus import check_splits, plan_slices
@@ -23,22 +23,25 @@ from longmlm.folders import check_absent
 from longmlm.hubs.datasets import SAVED, rows_on_hub
 from longmlm.hubs.models import check_model, config_of_model, local_weights, read_architecture
 from longmlm.hubs.publish import check_can_publish
-from longmlm.model.families import check_architecture, check_has_position_table, num_usable_positions
-from longmlm.model.planned_extension import check_length, check_num_positions, planned_extension
+from longmlm.model.families import (
+    check_architecture,
+    check_has_position_table,
+    check_num_positions,
+    num_usable_positions,
+)
+from longmlm.model.planned_extension import check_length, planned_extension
 from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.processes import check_num_processes, num_started_processes
-from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
-from longmlm.reports.evaluation import check_output
-from longmlm.runnable import check_runnable, machine_errors
+from longmlm.runnable import check_has_rows, check_onnx_installed, check_runnable, machine_errors, trial_folder
 from longmlm.settings.downstream import DownstreamConfig, LabelledData
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, StageConfig, bundled_resolved
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, StageConfig
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import result_of
+from longmlm.settings.shipped import bundled_resolved
 from longmlm.temporary import check_writable
 from longmlm.training.run_folder import CHECKPOINTS, evaluations_of, likely_best_checkpoint, list_checkpoints
 from longmlm.training.tracker import check_installed

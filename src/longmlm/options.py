@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from longmlm.errors import ConfigError
-from longmlm.settings.secrets import without_secrets
+from longmlm.settings.publishing import without_secrets
 from longmlm.settings.tables import Table, default_of, without_empty_tables
 
 TYRO_ERROR = 2  # exit code of tyro for arguments that cannot be used

@@ -9,7 +9,8 @@ import tomli_w
 
 from longmlm.config import parse
 from longmlm.options import explanations, sections
-from longmlm.settings.pipeline import BUNDLED, PACKAGE, SHIPPED, Pipeline, ResolvedPipeline, recommended
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, recommended
+from longmlm.settings.shipped import BUNDLED, PACKAGE, SHIPPED
 
 NOTE = (
     "# Recommended settings of the stages: remove the # to change one; `longmlm run FILE --help` explains the others."

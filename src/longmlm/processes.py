@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from longmlm.errors import FolderError, RankError, TrainingError, UserError
+from longmlm.errors import FolderError, RankError, TrainingError, UserError, explained
 from longmlm.escaping import single_line
-from longmlm.system_errors import explained
 from longmlm.temporary import LOCK, check_writable
 
 Item = TypeVar("Item")

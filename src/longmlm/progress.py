@@ -4,12 +4,13 @@
 2026-11-22 10:15:02 prepare 45 % 0:42:10 left
 """
 
+import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
@@ -117,3 +118,19 @@ class Progress(AbstractContextManager["Progress"]):
     def _left(self) -> str:
         seconds = (time.monotonic() - self.started) / max(1, self.done - self.initial) * (self.total - self.done)
         return f"{timedelta(seconds=round(seconds))} left"
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Suppresses the progress bars of transformers and the warnings of all libraries, such as DeepSpeed's."""
+    import transformers.utils.logging as transformers_logging
+
+    level, has_bars = logging.root.manager.disable, transformers_logging.is_progress_bar_enabled()
+    logging.disable(logging.WARNING)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        if has_bars:
+            transformers_logging.enable_progress_bar()

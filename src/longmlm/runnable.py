@@ -1,22 +1,24 @@
 """What would stop a pipeline after hours and is known before its first stage, such as a missing head or licence."""
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
+from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
+from longmlm.hubs.licences import check_licence
 from longmlm.hubs.models import commit_of, config_of_model, is_folder
 from longmlm.hubs.publish import check_can_publish
 from longmlm.hubs.weight_names import weight_names
 from longmlm.model.families import has_head, num_usable_positions
-from longmlm.release.requirements import check_onnx_installed, sentences_note
-from longmlm.reports.model_card import check_licence
 from longmlm.runtime.launch_command import launch_command
-from longmlm.settings.agreement import is_same_path
 from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName, bundled_resolved
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
+from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
+from longmlm.settings.shipped import bundled_resolved, is_same_path
 from longmlm.training.run_folder import list_checkpoints
 
 
@@ -128,3 +130,37 @@ def _stages(config: ResolvedPipeline) -> dict[str, StageConfig]:
     """Returns the settings of the stages; a comparison releases nothing."""
     last = "evaluate" if isinstance(config, ComparedPipeline) else "release"
     return {name: stage for name, stage in config.stages.items() if name in (*get_args(StageName)[:-1], last)}
+
+
+ONNX_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
+
+
+def check_onnx_installed() -> None:
+    """Raises ReleaseError unless the packages that write and run ONNX are installed."""
+    if missing := [name for name in ONNX_PACKAGES if not find_spec(name)]:
+        raise ReleaseError(
+            f"recipe.onnx = true needs {missing[0]}, which is not installed: pip install 'longmlm[onnx]'"
+        )
+
+
+def sentences_note(recipe: ReleaseRecipe) -> str:
+    """Returns a note if the sentence-transformers model of a release cannot be run here; else an empty text."""
+    if recipe.sentence_transformer is None or find_spec("sentence_transformers"):
+        return ""
+    return (
+        f"recipe.sentence_transformer = {recipe.sentence_transformer}: sentence-transformers is not installed, so the "
+        "release is written without running the code for it on its card: pip install 'longmlm[sentence-transformers]'"
+    )
+
+
+def trial_folder(name: str) -> Path | None:
+    """Returns the downstream trial that a name means, its folder or its model's; None for anything else."""
+    candidates = (Path(name), Path(name).parent)
+    return next((folder for folder in candidates if (folder / DownstreamTrial.FILE).is_file()), None)
+
+
+def check_has_rows(config: ReleaseConfig) -> str:
+    """Returns the rows that a masked language model is released with; raises ReleaseError if none are named."""
+    if config.rows is None:
+        raise ReleaseError("rows is missing: name the folder of rows that the model was trained on")
+    return config.rows

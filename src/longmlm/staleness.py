@@ -11,23 +11,24 @@ from pathlib import Path
 from typing import get_args
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import ModelSource, read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
-from longmlm.config import read, to_toml
+from longmlm.config import read
 from longmlm.errors import ArtifactError, DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of, write_text
 from longmlm.hubs.models import local_model_sha256, weights_sha256
-from longmlm.settings.agreement import is_same_path
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline, StageName, bundled_resolved, recommended
+from longmlm.settings.pipeline import ResolvedPipeline, StageName, recommended
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.results import LOCATIONS, result_of, result_settings_by_name
+from longmlm.settings.shipped import bundled_resolved, is_same_path
 from longmlm.settings.tables import table_at
 from longmlm.temporary import check_writable
 from longmlm.training.run_folder import list_checkpoints

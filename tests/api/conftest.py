@@ -3,7 +3,8 @@
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from longmlm.data.rows import Row, open_rows
+from longmlm.data.row import Row
+from longmlm.data.rows import open_rows
 from tests.support.tiny import World
 from tests.support.worlds import evaluation, single_thread, world
 

@@ -25,8 +25,7 @@ from longmlm.artifacts.artifact import version
 from longmlm.errors import UserError
 from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.extend import Stretched
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
+from longmlm.settings.masking import HeldOut, Masking
 from tests.support.families import tiny_tokenizer
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
 

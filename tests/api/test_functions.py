@@ -21,7 +21,8 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import mask_row
 from longmlm.data.corpus import split_of, text_hash
-from longmlm.data.rows import Row, open_rows
+from longmlm.data.row import Row
+from longmlm.data.rows import open_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, FolderError, ModelError, PositionsError
 from longmlm.folders import sha256_of, verify
@@ -30,8 +31,7 @@ from longmlm.model.position_table import position_table_of
 from longmlm.model.positions import extended_table
 from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.extend import Stretched
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
+from longmlm.settings.masking import HeldOut, Masking
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, demo_texts, tiny_extension, tiny_folder
 
 

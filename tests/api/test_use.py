@@ -20,7 +20,7 @@ from transformers import (
 )
 
 import longmlm
-from longmlm.data.rows import Row
+from longmlm.data.row import Row
 from tests.support.tiny import LONG_POSITIONS, World, demo_texts, with_fresh_process_state
 
 

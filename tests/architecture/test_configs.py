@@ -10,7 +10,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 from longmlm.config import BASE_KEYS, parse
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.downstream import DownstreamConfig
-from longmlm.settings.pipeline import LAUNCHES, PACKAGE, SHIPPED, ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.shipped import LAUNCHES, PACKAGE, SHIPPED
 from longmlm.trials.downstream_planned import num_trials
 from longmlm.trials.planned import planned_trial
 

@@ -16,7 +16,7 @@ from accelerate.commands.config import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.cli import STAGES
-from longmlm.settings.pipeline import LAUNCHES
+from longmlm.settings.shipped import LAUNCHES
 
 RECORDER = """#!/usr/bin/env python3
 import json, os, sys

@@ -15,8 +15,7 @@ from longmlm.artifacts.metrics import EvaluationMetrics, TrainingMetrics
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.run import CheckpointState, RunSummary, TrainState
 from longmlm.errors import ArtifactError
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
+from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.pretrain import PretrainRecipe
 
 ACCURACY = Accuracy(accuracy=37.3, standard_error=0.4, loss=3.5, num_selected=1000)

@@ -10,7 +10,7 @@ from longmlm.artifacts.accuracy import Accuracy, Measured, paired_difference
 from longmlm.artifacts.comparison import Arm, Comparison, student_cdf
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.artifacts.trials import FailedTrial, Trial, mean_gain
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 
 
 def comparison(*trials: Trial, **settings: object) -> Comparison:

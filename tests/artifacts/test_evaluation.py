@@ -11,7 +11,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, FilledMask
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.errors import ArtifactError
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 
 WHOLE = {"accuracy": 30.5, "standard_error": 0.5, "loss": 3.25, "num_selected": 100}
 NOTHING = {"accuracy": None, "standard_error": None, "loss": None, "num_selected": 0}

@@ -9,8 +9,7 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.errors import ArtifactError
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
+from longmlm.settings.masking import HeldOut, Masking
 
 MASKING = {"selected_fraction": 0.2, "masked_share": 0.8, "random_share": 0.1, "mask_patterns": None}
 EXTENDED = {

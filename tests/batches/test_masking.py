@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.batches.masking import MaskedRow, mask_row
-from longmlm.data.rows import Row
-from longmlm.data.vocabulary import Maskable
+from longmlm.data.row import Maskable, Row
 from longmlm.settings.masking import Masking
 
 SIZE, MASK = 1_000, 4

@@ -13,7 +13,8 @@ from longmlm.batches import sampling
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
-from longmlm.data.rows import Row, Rows, open_rows
+from longmlm.data.row import Row
+from longmlm.data.rows import Rows, open_rows
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import DataError, TrainingError
 from longmlm.model.architecture import architecture_of

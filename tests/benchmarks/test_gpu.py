@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model import packed_attention as module
-from longmlm.model.dropout import set_dropout
+from longmlm.model.architecture import set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 

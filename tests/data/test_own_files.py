@@ -17,8 +17,8 @@ from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.processes import exclusive_lock
 from longmlm.settings.downstream import DownstreamConfig
-from longmlm.settings.pipeline import PACKAGE
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
+from longmlm.settings.shipped import PACKAGE
 from longmlm.temporary import claim
 from longmlm.training.run_folder import HEADER
 

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, models
 from tokenizers.decoders import ByteLevel
 
 from longmlm.data.packing import Row, TokenizedDocument, pack
-from longmlm.data.vocabulary import SpecialTokens, Vocabulary, vocabulary_of
+from longmlm.data.row import SpecialTokens
+from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.settings.prepare import PackingMode
 
 CLS, SEP, FIRST = 0, 2, 10

@@ -9,7 +9,8 @@ import pytest
 from datasets import Dataset
 
 from longmlm.artifacts.rows import SPLITS
-from longmlm.data.rows import ROWS_PER_RECORD_BATCH, Row, open_rows
+from longmlm.data.row import Row
+from longmlm.data.rows import ROWS_PER_RECORD_BATCH, open_rows
 from longmlm.errors import ArtifactError, DataError, FolderError, UserError
 from longmlm.folders import MANIFEST, new_folder
 from tests.support.rows import FORMAT_1, FORMAT_2, manifest_of, write_shard

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from longmlm.data.engine import prepare_rows
-from longmlm.data.size import corpus_size, estimated_rows, rows_size
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
-from longmlm.settings.pipeline import PACKAGE
+from longmlm.planning.size import corpus_size, estimated_rows, rows_size
 from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.settings.shipped import PACKAGE
 
 TOKENIZER = PACKAGE / "bundled" / "roberta-mini"
 TEXT = PACKAGE / "bundled" / "text" / "demo.jsonl"

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 
 from longmlm.data.vocabulary import Vocabulary, load_vocabulary
 from longmlm.evaluation.frozen import FrozenRows
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from tests.support.tiny import World, held_out, one_thread, tiny_world, with_fresh_process_state
 
 

@@ -14,8 +14,7 @@ from longmlm.data.vocabulary import as_written
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.model.mlm import MlmObjective
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
+from longmlm.settings.masking import HeldOut, Masking
 from tests.support.tiny import LONG_POSITIONS, World
 
 CPU = torch.device("cpu")

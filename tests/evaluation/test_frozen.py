@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.batches.masking import MaskedRow
-from longmlm.data.rows import Row
-from longmlm.data.vocabulary import SpecialTokens, Vocabulary
+from longmlm.data.row import Row, SpecialTokens
+from longmlm.data.vocabulary import Vocabulary
 from longmlm.evaluation.frozen import FrozenRows, cut, whole, windows
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 
 SPECIAL = SpecialTokens(cls=0, sep=2, mask=4, pad=1, unk=3, all=(0, 1, 2, 3, 4))
 

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.data.rows import Row
+from longmlm.data.row import Row
 from longmlm.evaluation.comparison import gains_by_offset
 from longmlm.evaluation.frozen import FrozenRows, viewer_of
 from longmlm.evaluation.measure import Subject, tallies

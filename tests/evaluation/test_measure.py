@@ -17,11 +17,11 @@ from transformers import AutoModelForMaskedLM
 from longmlm.artifacts.accuracy import Accuracy, bin_starts
 from longmlm.batches.collate import MlmBatch
 from longmlm.batches.masking import MaskedRow
-from longmlm.data.rows import Row
+from longmlm.data.row import Row
 from longmlm.evaluation.frozen import FrozenRows, View, cut, whole, windows
 from longmlm.evaluation.measure import measure
 from longmlm.model.mlm import MlmObjective, MlmOutput
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from tests.support.families import tiny_model
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
 

@@ -14,14 +14,14 @@ from torch.utils._pytree import tree_iter
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.data.rows import LooseRows
+from longmlm.data.row import LooseRows
 from longmlm.evaluation import measure as measurement
 from longmlm.evaluation.filled_masks import filled_masks
 from longmlm.evaluation.frozen import FrozenRows, cut, viewer_of, whole
 from longmlm.evaluation.measure import Subject, measure, tallies
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.model.packed_attention import ATTENTION_NAME, attention_name
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from tests.evaluation.test_measure import OneOfTwo
 from tests.support.tiny import NUM_POSITIONS, World
 

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 from longmlm.data.rows import folder_of_rows, pin_rows
 from longmlm.errors import DataError, ModelError, ModelNotFoundError, ReleaseError, UnavailableError, UserError
-from longmlm.hubs import huggingface, modelscope, retry
+from longmlm.hubs import huggingface, modelscope, transfers
 from longmlm.hubs.models import snapshot_of
 from longmlm.hubs.publish import publish
 from longmlm.settings.publishing import Target
@@ -128,7 +128,7 @@ def test_lasting_fault_is_one_line_and_the_next_attempt_transfers_what_is_missin
         assert isinstance(error, UnavailableError | ModelError | DataError)
         assert not isinstance(error, ModelNotFoundError)
         assert status == CUT or "503" in str(error)
-        assert len(retry.WAITS_SECONDS) < fault.seen <= 8 * (1 + len(retry.WAITS_SECONDS))
+        assert len(transfers.WAITS_SECONDS) < fault.seen <= 8 * (1 + len(transfers.WAITS_SECONDS))
     uploaded = sum(request.startswith("PUT ") for request in server.requests)
     server.faults = []
     transfer.run()
@@ -196,7 +196,7 @@ def test_no_network_is_one_line(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
     line = str(transfer.fail())
-    assert waits[-len(retry.WAITS_SECONDS) :] == list(retry.WAITS_SECONDS)
+    assert waits[-len(transfers.WAITS_SECONDS) :] == list(transfers.WAITS_SECONDS)
     assert capsys.readouterr().err.count(f"retrying: {line}\n") == 1
     if transfer.served.name == "hf":
         waits.clear()
@@ -269,7 +269,7 @@ def test_storage_retries_a_cut_connection_and_copies_what_is_missing(
     monkeypatch.setattr(type(system), "put_file", put_file)
     publish(folder, Target("storage", "memory://bucket/faulty"), "")
     assert sorted(copied) == sorted(content(folder))
-    assert waits == list(retry.WAITS_SECONDS[:2])
+    assert waits == list(transfers.WAITS_SECONDS[:2])
     system.rm("/bucket/faulty", recursive=True)
 
 

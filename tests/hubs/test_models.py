@@ -15,9 +15,9 @@ from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.data.vocabulary import tokenizer_folder
 from longmlm.errors import ModelError, ModelNotFoundError, UnavailableError, UserError
 from longmlm.hubs import huggingface
+from longmlm.hubs.licences import Licence, licence_of
 from longmlm.hubs.models import check_model, model_card_of, snapshot_of, weight_files
-from longmlm.reports.model_card import Licence, licence_of
-from longmlm.settings.pipeline import bundled_resolved
+from longmlm.settings.shipped import bundled_resolved
 from tests.support.hub import Hub, Repository
 from tests.support.loopback import Fault
 from tests.support.served import NAME, content

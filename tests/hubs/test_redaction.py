@@ -2,7 +2,7 @@
 
 import pytest
 
-from longmlm.hubs.errors import redact
+from longmlm.hubs.transfers import redact
 
 
 @pytest.mark.parametrize(

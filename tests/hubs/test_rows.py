@@ -7,7 +7,8 @@ import pytest
 from huggingface_hub import constants
 
 from longmlm.artifacts.rows import Split
-from longmlm.data.rows import Row, folder_of_rows, open_named_rows, pin_rows
+from longmlm.data.row import Row
+from longmlm.data.rows import folder_of_rows, open_named_rows, pin_rows
 from longmlm.errors import ArtifactError, DataError, FolderError
 from longmlm.folders import MANIFEST, new_folder
 from tests.support.hub import Hub, Repository

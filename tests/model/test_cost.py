@@ -7,8 +7,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch
 from longmlm.model import cost, mlm
+from longmlm.model.architecture import set_dropout
 from longmlm.model.cost import USED_SHARE, Cost, Work, cost_of, peak_flops
-from longmlm.model.dropout import set_dropout
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window

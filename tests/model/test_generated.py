@@ -12,9 +12,14 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.errors import PositionsError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions, with_positions
-from longmlm.model.generated import GeneratedPositions, rebuild_positions, stock_state
 from longmlm.model.loading import LoadedModel
-from longmlm.model.position_table import position_table_of, replace_positions
+from longmlm.model.position_table import (
+    GeneratedPositions,
+    position_table_of,
+    rebuild_positions,
+    replace_positions,
+    stock_state,
+)
 from longmlm.model.positions import hierarchical_table
 from longmlm.settings.extend import ExtendRecipe
 from tests.support.families import tiny_model, tiny_tokenizer

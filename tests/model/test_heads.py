@@ -13,9 +13,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from longmlm.artifacts.provenance import Provenance
 from longmlm.batches.tasks import collate_examples, documents_of
 from longmlm.errors import ModelError
+from longmlm.model.architecture import set_dropout
 from longmlm.model.carried import Carried
 from longmlm.model.classification import ClassificationObjective, load_classifier
-from longmlm.model.dropout import set_dropout
 from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.saving import save_model
 from longmlm.settings.downstream import Arm, Pooling

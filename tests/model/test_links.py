@@ -12,11 +12,11 @@ from transformers import AutoModel
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, ModelError, ReleaseError
+from longmlm.hubs.licences import licence_of
 from longmlm.hubs.models import check_model, config_of_model, model_card_of, snapshot_of
 from longmlm.model.loading import load_model, meta_model, new_model
 from longmlm.model.task_loading import load_for_task
 from longmlm.release.build import pictures_in
-from longmlm.reports.model_card import licence_of
 from tests.support.tiny import World
 
 SECRET = "a private key"

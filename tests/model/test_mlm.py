@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
-from longmlm.data.rows import Row
+from longmlm.data.row import Row
 from longmlm.model import mlm
-from longmlm.model.dropout import set_dropout
+from longmlm.model.architecture import set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.settings.pretrain import ComputePrecision
 from tests.support.families import tiny_model

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import MaskedRow
-from longmlm.data.rows import Row
+from longmlm.data.row import Row
 from longmlm.model import packed_attention as module
-from longmlm.model.dropout import set_dropout
+from longmlm.model.architecture import set_dropout
 from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import (

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from longmlm.model import speed
 from longmlm.model.cost import GPUS, Work, cost_of, gpu_of
-from longmlm.model.speed import cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
+from longmlm.planning import speed
+from longmlm.planning.speed import cpu_tokens_per_second, gpu_tokens_per_second
 from tests.support.families import NUM_POSITIONS, SPECIAL_OF_OTHERS, tiny_config, tiny_model
 
 LENGTH = 256

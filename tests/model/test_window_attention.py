@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ModelError
 from longmlm.model import packed_attention
-from longmlm.model.dropout import set_dropout
+from longmlm.model.architecture import set_dropout
 from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import use_packed_attention

@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import longmlm
 from longmlm.artifacts import artifact
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
-from longmlm.settings.pipeline import PACKAGE
+from longmlm.settings.shipped import PACKAGE
 from tests.support.launching import finish, start_command, wait_until
 from tests.support.launching import longmlm as run_longmlm
 from tests.support.two_classes import labelled_records, write_records

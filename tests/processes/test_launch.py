@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from longmlm.settings.pipeline import LAUNCHES
+from longmlm.settings.shipped import LAUNCHES
 from longmlm.training import loop
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.faulty import happen

@@ -21,8 +21,8 @@ from longmlm.config import read
 from longmlm.data.engine import prepare_rows
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.folders import partial_of, verify
-from longmlm.settings.pipeline import SHIPPED
 from longmlm.settings.prepare import PrepareConfig
+from longmlm.settings.shipped import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 DEMO = SHIPPED / "demo.toml"

@@ -38,8 +38,8 @@ tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
 print(model.config.model_type, tokenizer.model_max_length, "longmlm" in sys.modules)
 """
 FOLLOW = """
-import longmlm.cli, longmlm.hubs.retry, longmlm.release.follow
-longmlm.release.follow.POLL_SECONDS, longmlm.hubs.retry.WAITS_SECONDS = 0.1, ()
+import longmlm.cli, longmlm.hubs.transfers, longmlm.release.follow
+longmlm.release.follow.POLL_SECONDS, longmlm.hubs.transfers.WAITS_SECONDS = 0.1, ()
 longmlm.cli.main()
 """
 WATCH_TORCH = """

@@ -23,7 +23,7 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.cli import STAGES
 from longmlm.folders import verify
 from longmlm.pipeline_files import pipeline_file
-from longmlm.settings.pipeline import SHIPPED
+from longmlm.settings.shipped import SHIPPED
 from setup import description
 from tests.support.launching import ROOT
 from tests.support.pages import pages_of

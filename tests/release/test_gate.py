@@ -24,7 +24,7 @@ from longmlm.release.gate import (
     most_flips,
     reported_accuracy,
 )
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.release import ReleaseRecipe
 from tests.support.evaluations import forge
 from tests.support.tiny import LONG_POSITIONS, World, accuracy_of, favour, held_out

@@ -20,10 +20,9 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ModelError, ReleaseError
-from longmlm.model.architecture import architecture_of, parts_of
+from longmlm.model.architecture import architecture_of, dropout_of, parts_of, set_dropout
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Work, computed_tokens, finetuning_cost
-from longmlm.model.dropout import dropout_of, set_dropout
 from longmlm.model.loading import LoadedModel, load_model, meta_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.task_loading import load_for_task

@@ -12,17 +12,19 @@ import onnxruntime
 import pytest
 import torch
 
+from longmlm import runnable
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.errors import ReleaseError
+from longmlm.hubs.licences import Licence
 from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.loading import LoadedModel, load_model
-from longmlm.release import onnx_graph, reload, requirements
+from longmlm.release import onnx_graph, reload
 from longmlm.release.export import export
 from longmlm.release.onnx_graph import INPUTS, write_graphs
 from longmlm.release.proof import INT8_SIMILARITY, ONNX_TOLERANCE, OnnxProof, prove
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
 from longmlm.reports.card_code import Address, CardCode, LoadingCode
-from longmlm.reports.model_card import CardFacts, Licence, Training, model_card
+from longmlm.reports.model_card import CardFacts, Training, model_card
 from longmlm.settings.release import ReleaseCard
 from tests.support.families import SPECIAL_OF_OTHERS
 from tests.support.tiny import (
@@ -177,12 +179,12 @@ def test_model_that_cannot_be_traced_is_refused_in_a_line(without_files: Path, m
         write_graphs(without_files)
 
 
-@pytest.mark.parametrize("name", requirements.ONNX_PACKAGES)
+@pytest.mark.parametrize("name", runnable.ONNX_PACKAGES)
 def test_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    requirements.check_onnx_installed()
-    monkeypatch.setattr(requirements, "find_spec", lambda other: None if other == name else object())
+    runnable.check_onnx_installed()
+    monkeypatch.setattr(runnable, "find_spec", lambda other: None if other == name else object())
     with pytest.raises(ReleaseError, match=rf"recipe\.onnx = true needs {name}, .*: pip install 'longmlm\[onnx\]'$"):
-        requirements.check_onnx_installed()
+        runnable.check_onnx_installed()
 
 
 @pytest.mark.slow

@@ -9,10 +9,10 @@ import pytest
 from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
+from longmlm.hubs.licences import Licence, check_licence, licence_of
 from longmlm.reports.card_code import EXAMPLES, LoadingCode
-from longmlm.reports.model_card import Licence, Training, check_licence, languages, licence_of, training_of
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
+from longmlm.reports.model_card import Training, languages, training_of
+from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.release import ReleaseCard
 from tests.support.tiny import World, tiny_extension

@@ -11,19 +11,19 @@ import matplotlib.image
 import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured
-from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, OffsetGain, read_evaluation
-from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.errors import FolderError
-from longmlm.reports.evaluation import (
-    accuracy_table,
+from longmlm.artifacts.evaluation import (
+    VIEW_NAMES,
+    Evaluation,
+    EvaluationSources,
+    OffsetGain,
     check_output,
     evaluation_folder,
-    explanation,
-    finding,
-    gains_table,
-    write_evaluation,
+    read_evaluation,
 )
-from longmlm.settings.held_out import HeldOut
+from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.errors import FolderError
+from longmlm.reports.evaluation import accuracy_table, explanation, finding, gains_table, write_evaluation
+from longmlm.settings.masking import HeldOut
 from longmlm.temporary import mark
 
 MADE_BY = "# the command\nbase = 'b'\n"

@@ -15,13 +15,14 @@ import pytest
 from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance, read_provenance
+from longmlm.hubs.licences import Licence
 from longmlm.release import dataset
 from longmlm.release.dataset import Publication
 from longmlm.reports import pages
 from longmlm.reports.comparison import comparison_page
 from longmlm.reports.downstream import downstream_page
 from longmlm.reports.evaluation import evaluation_page
-from longmlm.reports.model_card import CardFacts, Licence, Training, model_card
+from longmlm.reports.model_card import CardFacts, Training, model_card
 from longmlm.reports.packing import Example, packing_page
 from longmlm.reports.task_card import TaskFacts, task_card
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, FinetuneRecipe, LabelledData, LabelledTask

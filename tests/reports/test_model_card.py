@@ -11,8 +11,9 @@ from longmlm.artifacts.evaluation import Evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.rows import RowsManifest, SourceFile, SourceRecord
+from longmlm.hubs.licences import Licence
 from longmlm.reports.card_code import Address, CardCode, LoadingCode
-from longmlm.reports.model_card import CardFacts, Licence, Training, model_card
+from longmlm.reports.model_card import CardFacts, Training, model_card
 from longmlm.settings.release import ReleaseCard
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS
 

@@ -11,7 +11,7 @@ from longmlm.reports import pages
 from longmlm.reports.charts import COLOURS, Chart, Series
 from longmlm.reports.pages import Head, Section, Tile, page, without_paths, write_page
 from longmlm.reports.tables import Table, text_table
-from longmlm.settings.pipeline import PACKAGE
+from longmlm.settings.shipped import PACKAGE
 
 STYLE = (Path(pages.__file__).parent / "templates" / "page.css").read_text(encoding="utf-8")
 VOID = {"meta", "img", "br", "link", "wbr"}

@@ -9,7 +9,7 @@ from accelerate.commands.launch import launch_command_parser
 
 from longmlm.errors import ConfigError
 from longmlm.runtime.launch_command import launch_command
-from longmlm.settings.pipeline import LAUNCHES
+from longmlm.settings.shipped import LAUNCHES
 
 NAMES = sorted(path.stem for path in LAUNCHES.glob("*.yaml"))
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from longmlm.runtime import precision
-from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime import launch
+from longmlm.runtime.launch import resolved_precision
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, has_bf16: bool) -> None:
@@ -13,7 +13,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, has_bf16: bool) -> N
     gpu = SimpleNamespace(is_available=lambda: has_gpu, is_bf16_supported=lambda **_: has_bf16)
     backends = SimpleNamespace(mkldnn=SimpleNamespace(is_available=lambda: True))
     ops = SimpleNamespace(mkldnn=SimpleNamespace(_is_mkldnn_bf16_supported=lambda: has_bf16))
-    monkeypatch.setattr(precision, "torch", SimpleNamespace(cuda=gpu, backends=backends, ops=ops))
+    monkeypatch.setattr(launch, "torch", SimpleNamespace(cuda=gpu, backends=backends, ops=ops))
 
 
 @pytest.mark.parametrize("has_gpu", [False, True], ids=["cpu", "gpu"])

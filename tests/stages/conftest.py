@@ -17,7 +17,7 @@ from longmlm.config import parse
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.processes import user_errors
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import take_snapshot, write_checkpoint

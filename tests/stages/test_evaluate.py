@@ -12,12 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
-from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, read_evaluation
+from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, evaluation_folder, read_evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.batches.collate import MlmBatch
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.mlm import MlmObjective, MlmOutput
-from longmlm.reports.evaluation import evaluation_folder
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.stages.evaluate import evaluate
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, held_out, tiny_folder

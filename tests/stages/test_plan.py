@@ -11,11 +11,11 @@ from longmlm.errors import ConfigError, DataError, ModelError, PositionsError
 from longmlm.model.loading import load_model
 from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
-from longmlm.settings.pipeline import PACKAGE
-from longmlm.settings.plan import PlanConfig
+from longmlm.planning import command as stage
+from longmlm.planning.command import plan
+from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.stages import plan as stage
-from longmlm.stages.plan import plan
+from longmlm.settings.shipped import PACKAGE
 from longmlm.stages.prepare import prepare
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, tiny_folder
 

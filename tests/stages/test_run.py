@@ -9,13 +9,15 @@ import pytest
 
 from longmlm import staleness
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance
 from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.config import parse, to_toml
+from longmlm.config import parse
 from longmlm.data import disk
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import MANIFEST, sha256_of
-from longmlm.settings.pipeline import PACKAGE, ResolvedPipeline
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.shipped import PACKAGE
 from longmlm.stages import run
 from tests.support.tiny import tiny_extension
 

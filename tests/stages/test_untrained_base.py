@@ -9,20 +9,17 @@ import numpy as np
 import pytest
 
 from longmlm.artifacts.accuracy import Accuracy
-from longmlm.data.rows import LooseRows, Row
-from longmlm.data.vocabulary import Maskable, SpecialTokens, load_vocabulary
+from longmlm.data.row import LooseRows, Maskable, Row, SpecialTokens
+from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import ModelError
-from longmlm.evaluation import commonest
-from longmlm.evaluation.commonest import check_predicts
-from longmlm.evaluation.frozen import FrozenRows, whole
+from longmlm.evaluation.frozen import FrozenRows, check_predicts, whole
+from longmlm.planning import command as planning
+from longmlm.planning.command import plan
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.stages import plan as planning
 from longmlm.stages.evaluate import evaluate
-from longmlm.stages.plan import plan
 from longmlm.stages.pretrain import pretrain
 from tests.support import untrained
 from tests.support.tiny import LONG_POSITIONS, World, commonest_token, favour, tiny_folder
@@ -96,7 +93,7 @@ def test_always_naming_the_commonest_selected_token_is_what_a_model_must_beat(ac
     row = Row(np.array([0, *[7] * 300, *[8] * 100, 2]), np.array([1]), np.array([3]))
     maskable, settings = Maskable(is_maskable, np.flatnonzero(is_maskable), 4), Masking(selected_fraction=0.9999)
     frozen = FrozenRows(LooseRows((row,)), HeldOut(masking=settings), maskable, special)
-    assert commonest.commonest_share(frozen, whole) == 75.0
+    assert frozen.commonest_share(frozen, whole) == 75.0
     base = Accuracy(accuracy, None, None, 400)
     if is_refused:
         with pytest.raises(ModelError, match=rf"MODEL predicts nothing: of 400 .* {accuracy:.2f} %.* 75\.00 %: check"):

@@ -20,8 +20,7 @@ from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import STAGES
 from longmlm.options import sections
 from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.pipeline import ResolvedPipeline, StageName
-from longmlm.settings.plan import PlanConfig
+from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageName
 from longmlm.settings.tables import merged
 from longmlm.stages import run
 from longmlm.stages.finetune import finetune

@@ -8,10 +8,11 @@ import pytest
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, Measured
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
 from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.config import parse, to_toml
+from longmlm.config import parse
 from longmlm.errors import FolderError
 from longmlm.folders import MANIFEST
 from longmlm.settings.compare import ComparedPipeline

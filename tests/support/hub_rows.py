@@ -8,7 +8,7 @@ import pytest
 
 from longmlm.folders import MANIFEST
 from longmlm.release.dataset import Publication, write_dataset
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.prepare import RowsCard
 from longmlm.settings.pretrain import PretrainConfig
 from tests.support.hub import Hub, point_client_at, serve

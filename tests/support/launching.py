@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from longmlm.config import to_toml
+from longmlm.artifacts.artifact import to_toml
 from longmlm.settings.pretrain import PretrainConfig
 from tests.support.training import ROOT, SOURCES, losses
 

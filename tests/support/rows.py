@@ -6,7 +6,8 @@ from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import SPLITS, PackingReport, RowsManifest, RowsPlan, SourceFile, SourceRecord, SplitReport
-from longmlm.data.rows import Row, open_shard
+from longmlm.data.row import Row
+from longmlm.data.rows import open_shard
 
 SPLIT = {
     "documents": 10,

@@ -34,7 +34,7 @@ from longmlm.release import proof as export
 from longmlm.release import reload
 from longmlm.runtime import launch
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.prepare import PrepareRecipe, Source
 from longmlm.stages.evaluate import evaluate
 from tests.support.families import NUM_POSITIONS, demo_texts, tiny_model, tiny_tokenizer

@@ -15,7 +15,7 @@ from transformers import RobertaTokenizer
 
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.run import TrainState
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, PretrainRuntime, Start
 from longmlm.stages.prepare import prepare

@@ -8,7 +8,7 @@ import sys
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 
-MODULE = "longmlm.evaluation.commonest"
+MODULE = "longmlm.evaluation.frozen"
 
 
 class Finder(MetaPathFinder):

@@ -10,8 +10,8 @@ from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, FolderError, TrainingError
 from longmlm.model.cost import Work, cost_of
 from longmlm.model.loading import load_model
+from longmlm.planning import dry_run as dry_running
 from longmlm.stages.pretrain import pretrain
-from longmlm.training import dry_run as dry_running
 from longmlm.training.run_folder import best_checkpoint, checkpoint_folder, newest_verified, read_state
 from tests.support.tiny import with_fresh_process_state
 from tests.support.training import losses, with_recipe, with_runtime

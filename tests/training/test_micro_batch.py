@@ -8,8 +8,8 @@ import torch
 
 from longmlm.artifacts.run import MicroBatch
 from longmlm.errors import TrainingError
+from longmlm.model.architecture import set_dropout
 from longmlm.model.cost import USED_SHARE, Work, cost_of, micro_batch_rows
-from longmlm.model.dropout import set_dropout
 from longmlm.model.loading import load_model
 from longmlm.stages import pretrain as stage
 from longmlm.training import micro_batch

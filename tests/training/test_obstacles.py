@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.errors import FolderError
-from longmlm.ownership import check_own_file, move_aside, remove_inside, remove_with
-from longmlm.temporary import claim, discard
+from longmlm.temporary import check_own_file, claim, discard, move_aside, remove_inside, remove_with
 from longmlm.training.run_folder import CHECKPOINTS, check_new_run, discard_partial_checkpoints, newest_verified, prune
 from tests.support.obstacles import (
     FOLDERS,

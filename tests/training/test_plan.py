@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from longmlm.data.size import RowsSize
 from longmlm.model.cost import Cost, Work
-from longmlm.settings.held_out import HeldOut
+from longmlm.planning.estimate import LIBRARY_BYTES, Machine, evaluations_as_steps, memory_bytes, training_plan
+from longmlm.planning.size import RowsSize
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
-from longmlm.training.plan import LIBRARY_BYTES, Machine, evaluations_as_steps, memory_bytes, training_plan
 
 ROWS = RowsSize(num_tokens=90_000, train_rows=900, held_out_rows=100, mean_fill=0.5, is_exact=True)
 COST = Cost(

@@ -11,7 +11,7 @@ from longmlm.errors import ModelError
 from longmlm.hubs.models import model_sha256
 from longmlm.inputs import check_inputs
 from longmlm.settings.downstream import Arm, DownstreamConfig, FinetuneRuntime, LabelledData, LabelledTask, TaskKind
-from longmlm.settings.pipeline import PACKAGE
+from longmlm.settings.shipped import PACKAGE
 from longmlm.training import run_folder
 from longmlm.trials.downstream_planned import combinations, difference, inputs_of, planned_trial, seeds_and_folds
 from tests.support.tiny import tiny_folder

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.comparison import Arm
-from longmlm.config import parse, resolved_pipeline, to_toml
+from longmlm.config import parse, resolved_pipeline
 from longmlm.errors import ConfigError
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.stages.run import result_of

@@ -15,7 +15,7 @@ from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.downstream import DownstreamConfig
-from longmlm.settings.pipeline import PACKAGE
+from longmlm.settings.shipped import PACKAGE
 from longmlm.staleness import check_text
 from longmlm.trials import downstream_planned, planned
 from longmlm.trials.running import Trials

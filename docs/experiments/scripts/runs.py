@@ -17,9 +17,8 @@ from longmlm.evaluation.measure import measure
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of
-from longmlm.runtime.launch import launch, shut_down
-from longmlm.runtime.precision import resolved_precision
-from longmlm.settings.held_out import HeldOut
+from longmlm.runtime.launch import launch, resolved_precision, shut_down
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig
 from longmlm.stages.pretrain import execute, open_run

@@ -19,7 +19,7 @@ from transformers import RobertaForMaskedLM
 from window_attention import SELECTED, WINDOW
 
 from longmlm.batches.collate import MlmBatch
-from longmlm.model.dropout import set_dropout
+from longmlm.model.architecture import set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.window import Window

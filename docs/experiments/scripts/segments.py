@@ -32,8 +32,7 @@ from transformers.masking_utils import sdpa_mask
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.batches.collate import MlmBatch
 from longmlm.evaluation.run_evaluation import RunEvaluation
-from longmlm.model.architecture import attention_inputs
-from longmlm.model.dropout import set_dropout
+from longmlm.model.architecture import attention_inputs, set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of

@@ -13,13 +13,16 @@ import functools
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import tomli_w
+
 from longmlm.errors import ArtifactError
 from longmlm.folders import parse_json, write_json
+from longmlm.settings.publishing import without_secrets
 
 ROOT = Path(__file__).parents[3]
 SIGNED = {"start", "cut_distances", "mtime_ns"}  # -1 where there is none; a time may be before 1970
@@ -153,3 +156,18 @@ def _adapter(kind: type[Artifact]) -> Any:
     import pydantic
 
     return pydantic.TypeAdapter(kind)
+
+
+def to_toml(config: Any) -> str:
+    """Returns the settings as TOML that `read` accepts, without passwords; settings that are None are left out."""
+    return tomli_w.dumps(without_secrets(present(asdict(config))))
+
+
+def present(value: Any) -> Any:
+    """Returns settings without those that are None, which TOML does not have."""
+    if isinstance(value, dict):
+        return {key: present(item) for key, item in value.items() if item is not None}
+    return [present(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+PAGE_FILE = "index.html"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self, get_args
@@ -15,11 +16,12 @@ from longmlm.artifacts.accuracy import (
     row_difference,
     upgraded_example,
 )
-from longmlm.artifacts.artifact import Artifact, Json, dump, read, without
+from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError, ReleaseError
+from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
 ViewName = Literal["base_cut", "base_windows", "long_before", "long_after", "long_after_cut"]
@@ -157,3 +159,25 @@ def _sha256_of(content: Json) -> str:
     """Returns the SHA-256 of all but itself and of what writing the file again may change."""
     hashed = without(content, "sha256", "longmlm", "commit")
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
+
+BLOCKS_PICTURE, RECOVERY_PICTURE = "blocks.png", "recovery.png"
+
+
+PICTURES = (BLOCKS_PICTURE, RECOVERY_PICTURE)
+
+
+FILES = (Evaluation.FILE, PAGE_FILE, *PICTURES)
+
+
+def check_output(folder: Path) -> None:
+    """Raises FolderError when `folder` holds anything other than an earlier evaluation."""
+    check_replaceable(folder, FILES)
+
+
+def evaluation_folder(folder: Path) -> AbstractContextManager[Path]:
+    """Returns a context with an empty folder to write an evaluation into, which then takes the place of an earlier one.
+
+    Raises FolderError as `check_output` does, and while another process evaluates into the same folder.
+    """
+    return replaced_folder(folder, FILES)

@@ -6,10 +6,10 @@ from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError, counted
-from longmlm.settings.agreement import is_same_path
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
+from longmlm.settings.shipped import is_same_path
 
 EXTENSION_KEYS = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
 OLD_KEYS = {  # all that files from before format 1 can have

@@ -9,6 +9,8 @@ from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 
 ALL = 100.0  # in percent
 
+SAVED_BYTES = 12  # of a parameter in a checkpoint: the weight and AdamW's two moments
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:

@@ -15,7 +15,7 @@ from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

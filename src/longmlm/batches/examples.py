@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.downstream import LabelledSpan
 from longmlm.data.labelled import LabelledCorpus, LabelledDocument
-from longmlm.data.vocabulary import SpecialTokens, cached_vocabulary
+from longmlm.data.row import SpecialTokens
+from longmlm.data.vocabulary import cached_vocabulary
 from longmlm.errors import DataError
 from longmlm.settings.downstream import HEAD_TOKENS, Reading, TaskKind
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from longmlm.data.rows import Row
-from longmlm.data.vocabulary import Maskable
+from longmlm.data.row import Maskable, Row
 from longmlm.settings.masking import Masking
 
 

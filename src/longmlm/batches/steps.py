@@ -16,8 +16,9 @@ from longmlm.artifacts.rows import check_rows_fit_positions
 from longmlm.batches.collate import MlmBatch, collate
 from longmlm.batches.masking import mask_row
 from longmlm.batches.sampling import global_batch, micro_batches, share_of_rank
+from longmlm.data.row import Maskable
 from longmlm.data.rows import Rows
-from longmlm.data.vocabulary import Maskable, Vocabulary
+from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError, TrainingError, counted
 from longmlm.settings.masking import Masking
 

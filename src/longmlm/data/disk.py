@@ -1,20 +1,17 @@
 """What the results of a pipeline's stages take on disk, and whether so much is free. Imports no torch."""
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from longmlm.data.size import token_bytes
+from longmlm.artifacts.run import SAVED_BYTES
+from longmlm.data.rows import token_bytes
 from longmlm.errors import FolderError
-from longmlm.folders import free_bytes
+from longmlm.folders import GB, bytes_in, free_bytes
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.settings.pretrain import PretrainRuntime
 from longmlm.settings.results import result_of
 
-GB = 1e9
 WEIGHT_BYTES = 4  # of a parameter in fp32
-SAVED_BYTES = 12  # of a parameter in a checkpoint: the weight and AdamW's two moments
 RELEASED_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 REMEDY = "free some space, lower pretrain.runtime.checkpoints_kept, or name an output on another disk"
 ONNX_BYTES = 10  # of a parameter: encoder and MLM model, each in fp32 and int8
@@ -29,17 +26,12 @@ class Sizes:
     num_tokens: int
 
 
-def num_checkpoints(runtime: PretrainRuntime, num_steps: int) -> int:
-    """Returns how many checkpoints are on disk at most: those kept, the best, and the one being written."""
-    return min(runtime.checkpoints_kept + 2, math.ceil(num_steps / runtime.save_every_steps) + 1)
-
-
 def result_bytes(config: ResolvedPipeline, sizes: Sizes) -> dict[str, float]:
     """Returns the bytes of the result of each stage that writes weights or rows."""
     release, pretrain = config.release.recipe, config.pretrain
     per_parameter = {
         "extend": WEIGHT_BYTES if config.extend else 0,
-        "pretrain": SAVED_BYTES * num_checkpoints(pretrain.runtime, pretrain.recipe.num_steps),
+        "pretrain": SAVED_BYTES * pretrain.runtime.num_checkpoints(pretrain.recipe.num_steps),
         "release": RELEASED_BYTES[release.weights] + ONNX_BYTES * release.onnx,
     }
     found = {name: float(sizes.num_parameters * size) for name, size in per_parameter.items()}
@@ -73,8 +65,3 @@ def shortage(config: ResolvedPipeline, stages: Collection[str], sizes: Sizes) ->
             where = folders[disk].parent
             return f"the results in {where} need about {needed / GB:.2f} GB more ({parts}), {free / GB:.2f} GB are free"
     return ""
-
-
-def bytes_in(folder: Path) -> int:
-    """Returns the bytes of all files in a folder, which need not exist."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -22,9 +22,8 @@ import pyarrow as pa
 from backports import zstd
 
 from longmlm.data.own_files import own_files
-from longmlm.errors import DataError, counted
+from longmlm.errors import DataError, counted, system_error
 from longmlm.hubs.datasets import SAVED
-from longmlm.system_errors import system_error
 
 CHUNK_BYTES = 1 << 20
 MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy

@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from longmlm.ownership import is_own_file
-from longmlm.temporary import MARK
+from longmlm.temporary import MARK, is_own_file
 
 STAMPED = ("manifest.json", "evaluation.json", "comparison.json", "downstream.json", "record.json", "summary.json")
 STAMP, STAMP_BYTES = b'"longmlm"', 200  # a key near the beginning of such a file

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from longmlm.data.encoding import Tokens
-from longmlm.data.rows import Row
-from longmlm.data.vocabulary import SpecialTokens
+from longmlm.data.row import Row, SpecialTokens
 from longmlm.settings.prepare import PackingMode
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8

@@ -5,9 +5,8 @@ tokenizer.json says. So its parts are compared with that file, and the file is u
 """
 
 import json
-import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from longmlm.data.guessed_options import guessed_options
-from longmlm.data.tokenizer_parts import contradicted_option, differing_parts, use_parts
+from longmlm.data.tokenizer_parts import contradicted_option, differing_parts, guessed_options, use_parts
 from longmlm.errors import DataError
 from longmlm.folders import parse_json
 from longmlm.hubs.models import CONFIG, read_architecture
+from longmlm.progress import quiet_libraries
 
 TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 SPECIAL_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
@@ -92,22 +91,6 @@ def save_pretrained(pretrained: Any, folder: Path, inputs: Collection[str]) -> N
     if isinstance(content.get("extra_special_tokens"), list):
         content["additional_special_tokens"] = content.pop("extra_special_tokens")
     path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Suppresses the progress bars of transformers and the warnings of all libraries, such as DeepSpeed's."""
-    import transformers.utils.logging as transformers_logging
-
-    level, has_bars = logging.root.manager.disable, transformers_logging.is_progress_bar_enabled()
-    logging.disable(logging.WARNING)
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.disable(level)
-        if has_bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _load(name: str, folder: Path, given: Tokenizer | None) -> Pretrained:

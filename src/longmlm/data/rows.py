@@ -3,77 +3,23 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Self, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
-from jaxtyping import Int64, Integer
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest, shards_of
-from longmlm.data.vocabulary import SpecialTokens, Vocabulary
+from longmlm.data.row import Row
+from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import FolderError
 from longmlm.folders import sync, verify
 from longmlm.hubs.datasets import commit_of, download, rows_on_hub
 from longmlm.temporary import PARTIAL
 
 ROWS_PER_RECORD_BATCH = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row from packing to the model: tokens with special tokens, and the start and source of each document's part.
-
-    A new column is a field here, a line in `shard_schema` and a line in `collate`; whoever cuts rows or replaces tokens
-    uses the two methods.
-    """
-
-    input_ids: Integer[np.ndarray, " tokens"]
-    document_starts: Integer[np.ndarray, " documents"]
-    document_sources: Integer[np.ndarray, " documents"]
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    def document_offsets(self, positions: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-        """Returns how many tokens after the start of its document in this row each position is."""
-        starts = np.concatenate([[0], self.document_starts]).astype(np.int64)
-        return positions - starts[np.searchsorted(starts, positions, side="right") - 1]
-
-    def with_input_ids(self, input_ids: Integer[np.ndarray, " tokens"]) -> Self:
-        """Returns the row with other tokens at the same positions."""
-        return replace(self, input_ids=input_ids)
-
-    def window(self, begin: int, end: int, special: SpecialTokens) -> Self:
-        """Returns the positions begin to end - 1 between special tokens of their own, so that `begin` moves to 1."""
-        first = max(0, int(np.searchsorted(self.document_starts, begin, side="right")) - 1)
-        last = int(np.searchsorted(self.document_starts, end))
-        return replace(
-            self,
-            input_ids=np.concatenate([[special.cls], self.input_ids[begin:end], [special.sep]]),
-            document_starts=np.maximum(self.document_starts[first:last], begin) - begin + 1,
-            document_sources=self.document_sources[first:last],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LooseRows:
-    """Rows in memory that belong to no folder; their number in the tuple identifies them."""
-
-    rows: tuple[Row, ...]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, row_id: int) -> Row:
-        return self.rows[row_id]
-
-    @property
-    def row_length(self) -> int:
-        """Tokens of the longest row."""
-        return max(map(len, self.rows))
 
 
 COLUMNS = [column.name for column in fields(Row)]
@@ -215,3 +161,8 @@ def open_named_rows(name: str, split: Split, verified: bool = True) -> Rows:
         if rows_on_hub(name) is None:
             raise
         raise FolderError(f"{name}: {error}; to download that file again, remove it and what it links to") from None
+
+
+def token_bytes(vocabulary_size: int) -> int:
+    """Returns the bytes per token in packed rows."""
+    return 2 if vocabulary_size <= 1 << 16 else 4

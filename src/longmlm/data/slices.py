@@ -27,7 +27,8 @@ from longmlm.artifacts.rows import (
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
 from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch, tokens_of
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
-from longmlm.data.rows import Row, Shard, open_shard
+from longmlm.data.row import Row
+from longmlm.data.rows import Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, counted

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Integer
 from tokenizers import Tokenizer
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.pre_tokenizers import ByteLevel
 
 from longmlm.data.pretrained import load_pretrained
+from longmlm.data.row import Maskable, SpecialTokens
 from longmlm.data.tokenizer_parts import canonical
-from longmlm.errors import DataError, ModelError, ModelNotFoundError, UserError
+from longmlm.errors import DataError, ModelError, ModelNotFoundError, UserError, explained
 from longmlm.hubs.models import is_folder, snapshot_of
-from longmlm.system_errors import explained
 
 UNSPACED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uffef\U00020000-\U0003ffff]"
 INVENTED_SPACE = re.compile(f"(?<={UNSPACED}) (?={UNSPACED})")
@@ -34,27 +34,6 @@ ROLES = {
     "pad": ("pad_token", "[PAD]", "<pad>"),
     "unk": ("unk_token", "[UNK]", "<unk>"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SpecialTokens:
-    """Ids of the tokens that rows and masks use; `all` holds every special id of the tokenizer."""
-
-    cls: int
-    sep: int
-    mask: int
-    pad: int
-    unk: int | None
-    all: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Maskable:
-    """Which ids may be selected, as flags and as a list to draw replacements from, and the id of the mask token."""
-
-    is_maskable: Bool[np.ndarray, " vocabulary"]
-    drawable: Int64[np.ndarray, " maskable"]
-    mask: int
 
 
 @dataclass(frozen=True, slots=True)

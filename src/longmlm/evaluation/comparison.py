@@ -13,9 +13,8 @@ from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ModelError
-from longmlm.evaluation.commonest import check_predicts
 from longmlm.evaluation.filled_masks import filled_masks
-from longmlm.evaluation.frozen import FrozenRows, cut, whole, windows
+from longmlm.evaluation.frozen import FrozenRows, check_predicts, cut, whole, windows
 from longmlm.evaluation.measure import Subject, tallies
 from longmlm.evaluation.tally import Tally
 from longmlm.model.architecture import architecture_of

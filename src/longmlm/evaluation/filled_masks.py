@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from longmlm.artifacts.accuracy import FilledMask
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
-from longmlm.data.vocabulary import SpecialTokens, as_written
+from longmlm.data.row import SpecialTokens
+from longmlm.data.vocabulary import as_written
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import inference
 from longmlm.model.mlm import MlmObjective

@@ -12,9 +12,8 @@ from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
-from longmlm.evaluation.commonest import check_predicts
 from longmlm.evaluation.filled_masks import filled_masks
-from longmlm.evaluation.frozen import FrozenRows, Viewer, cut, whole
+from longmlm.evaluation.frozen import FrozenRows, Viewer, check_predicts, cut, whole
 from longmlm.evaluation.measure import Subject, tallies
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective

@@ -8,8 +8,8 @@ from typing import Any
 
 from longmlm.errors import DataError
 from longmlm.hubs import huggingface
-from longmlm.hubs.errors import causes, redact
 from longmlm.hubs.huggingface import retry_download
+from longmlm.hubs.transfers import causes, redact
 from longmlm.settings.prepare import Source
 from longmlm.settings.publishing import Target, parse_target
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from longmlm.errors import ModelError
 from longmlm.folders import parse_json
-from longmlm.ownership import leads_out
+from longmlm.temporary import leads_out
 
 MODULES = "modules.json"
 SENTENCE_CONFIGS = "sentence_*_config.json"  # sentence_bert_config.json; older ones are named after other families

@@ -13,12 +13,20 @@ from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download
 from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_ratelimit_headers
 from huggingface_hub.utils.tqdm import progress_bar_states
 
-from longmlm.errors import ReleaseError
+from longmlm.errors import ReleaseError, naming
 from longmlm.folders import sha256_of
-from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error, user_error
-from longmlm.hubs.retry import LONGEST_WAIT_SECONDS, TIMEOUT_SECONDS, retry
+from longmlm.hubs.transfers import (
+    LONGEST_WAIT_SECONDS,
+    TIMEOUT_SECONDS,
+    Cause,
+    TransferError,
+    causes,
+    redact,
+    request_error,
+    retry,
+    user_error,
+)
 from longmlm.settings.publishing import Target
-from longmlm.system_errors import naming
 
 LOOKUP_TIMEOUT_SECONDS = 10.0  # after which the cache is used
 Result = TypeVar("Result")

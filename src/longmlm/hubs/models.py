@@ -16,8 +16,8 @@ from longmlm.errors import ModelError, ModelNotFoundError
 from longmlm.folders import parse_json, sha256_of
 from longmlm.hubs import huggingface
 from longmlm.hubs.extra_files import LICENCES, check_links, extra_files, files_below, module_folders
-from longmlm.settings.pipeline import BUNDLED, PACKAGE
 from longmlm.settings.publishing import Target
+from longmlm.settings.shipped import BUNDLED, PACKAGE
 
 CONFIG = "config.json"
 PATH_PREFIXES = ("/", "./", "../", "~")

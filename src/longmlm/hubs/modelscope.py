@@ -18,8 +18,7 @@ from requests.adapters import HTTPAdapter
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
-from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error, user_error
-from longmlm.hubs.retry import TIMEOUT_SECONDS
+from longmlm.hubs.transfers import TIMEOUT_SECONDS, Cause, TransferError, causes, redact, request_error, user_error
 from longmlm.settings.publishing import Target
 
 TOKEN_VARIABLE = "MODELSCOPE_API_TOKEN"  # noqa: S105 - the name of the variable

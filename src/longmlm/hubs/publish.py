@@ -8,8 +8,7 @@ from typing import Protocol, assert_never, runtime_checkable
 from longmlm.errors import ReleaseError
 from longmlm.folders import MANIFEST, unlisted_note, verify
 from longmlm.hubs import huggingface, storage
-from longmlm.hubs.errors import TransferError
-from longmlm.hubs.retry import retry
+from longmlm.hubs.transfers import TransferError, retry
 from longmlm.settings.publishing import Hub, Target
 
 

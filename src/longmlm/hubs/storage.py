@@ -11,9 +11,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import sha256_of
-from longmlm.hubs.errors import Cause, TransferError, causes, redact, request_error
-from longmlm.ownership import leads_out
+from longmlm.hubs.transfers import Cause, TransferError, causes, redact, request_error
 from longmlm.settings.publishing import Target
+from longmlm.temporary import leads_out
 
 
 def check_ready(target: Target) -> None:

@@ -23,7 +23,7 @@ from longmlm.hubs.extra_files import (
 )
 from longmlm.hubs.models import HubSnapshot, weight_files
 from longmlm.model.files import load_tensors
-from longmlm.model.lengths import with_lengths
+from longmlm.model.position_table import with_lengths
 from longmlm.settings.release import SentencePooling
 
 PARTS = {"pooler": "pooler", "seq_relationship": "NSP head", "sop_classifier": "SOP head"}

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from longmlm.data.disk import SAVED_BYTES
-from longmlm.model.architecture import architecture_of, layers_of
-from longmlm.model.dropout import dropout_of
+from longmlm.artifacts.run import SAVED_BYTES
+from longmlm.model.architecture import architecture_of, dropout_of, layers_of
 from longmlm.model.families import GATED
 from longmlm.model.mlm import MAX_LOGITS
 from longmlm.model.packed_attention import can_use_packed_attention

@@ -6,7 +6,7 @@
 from collections.abc import Collection
 from typing import Any, Literal, assert_never, cast, get_args
 
-from longmlm.errors import ModelError, counted
+from longmlm.errors import ModelError, PositionsError, counted
 
 LearnedFamily = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
 OtherFamily = Literal["modernbert", "deberta", "deberta-v2", "mpnet", "roformer", "nomic_bert", "eurobert"]
@@ -105,3 +105,16 @@ def num_parameters(config: Any, num_positions: int) -> int | None:
 
 def _first(config: Any, *names: str) -> int | None:
     return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+
+
+def check_num_positions(n: int, num_positions: int) -> None:
+    """Raises PositionsError unless n < num_positions <= n * n."""
+    if num_positions <= n:
+        raise PositionsError(
+            f"num_positions = {num_positions}: the model already has {n} positions; set more (in a pipeline, length)"
+        )
+    if num_positions > n**2:
+        raise PositionsError(
+            f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most; set fewer (in a "
+            "pipeline, length)"
+        )

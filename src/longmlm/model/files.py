@@ -10,11 +10,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from longmlm.errors import ModelError
+from longmlm.errors import ModelError, system_error
 from longmlm.folders import MANIFEST, parse_json, sha256_of
 from longmlm.hubs.extra_files import MODULES, extra_files, files_below, module_folders
 from longmlm.hubs.models import weight_files, weight_paths
-from longmlm.system_errors import system_error
 
 JSON_FILES = (
     "config.json",

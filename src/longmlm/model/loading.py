@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
-from longmlm.data.pretrained import Pretrained, load_pretrained, quiet_libraries
-from longmlm.errors import ModelError, UserError, counted
+from longmlm.data.pretrained import Pretrained, load_pretrained
+from longmlm.errors import ModelError, UserError, counted, explained
 from longmlm.hubs.models import (
     CONFIG,
     check_has_config,
@@ -45,7 +45,7 @@ from longmlm.model.weights import (
 )
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
-from longmlm.system_errors import explained
+from longmlm.progress import quiet_libraries
 
 CALL_OPTIONS = {  # keys of config.json for whoever calls the model, with the values that transformers sets
     "chunk_size_feed_forward": 0,

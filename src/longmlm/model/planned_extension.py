@@ -5,7 +5,7 @@ from typing import Any
 
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
 from longmlm.errors import PositionsError
-from longmlm.model.families import check_has_position_table
+from longmlm.model.families import check_has_position_table, check_num_positions
 from longmlm.settings.extend import USED_BY, ExtendRecipe
 
 POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
@@ -69,17 +69,4 @@ def check_length(row_length: int, num_positions: int) -> None:
         raise PositionsError(
             f"the rows have {row_length} tokens and the model reads {num_positions}: set length to {num_positions} or "
             "less, or extend the model"
-        )
-
-
-def check_num_positions(n: int, num_positions: int) -> None:
-    """Raises PositionsError unless n < num_positions <= n * n."""
-    if num_positions <= n:
-        raise PositionsError(
-            f"num_positions = {num_positions}: the model already has {n} positions; set more (in a pipeline, length)"
-        )
-    if num_positions > n**2:
-        raise PositionsError(
-            f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most; set fewer (in a "
-            "pipeline, length)"
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from longmlm.artifacts.provenance import Extension
 from longmlm.errors import PositionsError
-from longmlm.model.planned_extension import check_num_positions
+from longmlm.model.families import check_num_positions
 
 
 def extended_table(trained: Float[Tensor, "n width"], extension: Extension) -> Float[Tensor, "positions width"]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from longmlm.data.pretrained import quiet_libraries, save_pretrained
+from longmlm.data.pretrained import save_pretrained
+from longmlm.errors import naming
 from longmlm.model.carried import Carried
-from longmlm.system_errors import naming
+from longmlm.progress import quiet_libraries
 
 LARGEST_FILE = "50GB"
 LOADING_ARGUMENTS = (  # transformers notes in a tokenizer how it was loaded, and would save that

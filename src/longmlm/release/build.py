@@ -12,27 +12,27 @@ from typing import Any
 from huggingface_hub.constants import REPOCARD_NAME
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.evaluation import Evaluation
+from longmlm.artifacts.evaluation import PICTURES, Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import new_folder, unlisted_note, verify
+from longmlm.hubs.licences import licence_of
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import with_num_positions
 from longmlm.model.loading import LoadedModel, load_model
-from longmlm.ownership import leads_out
 from longmlm.release.export import export
 from longmlm.release.gate import Identity, evaluation_of, exported_accuracy
 from longmlm.release.longformer import carried_by, check_exportable, longformer_window
 from longmlm.release.onnx_graph import write_graphs
 from longmlm.release.proof import Proof, prove
 from longmlm.reports.card_code import Address, CardCode
-from longmlm.reports.evaluation import PICTURES
-from longmlm.reports.model_card import CardFacts, languages, licence_of, model_card, training_of
+from longmlm.reports.model_card import CardFacts, languages, model_card, training_of
 from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
+from longmlm.temporary import leads_out
 
 CARD_CODE, MODEL_SHA256 = "card_code", "model_sha256"  # keys of the manifest
 

@@ -19,9 +19,8 @@ from longmlm.evaluation.measure import measure
 from longmlm.hubs.models import local_model_sha256
 from longmlm.model.loading import library_errors
 from longmlm.model.mlm import MlmObjective
-from longmlm.runtime.launch import launch
-from longmlm.runtime.precision import supported_precision
-from longmlm.settings.held_out import HeldOut
+from longmlm.runtime.launch import launch, supported_precision
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.release import ReleaseRecipe
 

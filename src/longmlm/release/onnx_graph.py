@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longmlm.data.pretrained import quiet_libraries
-from longmlm.errors import ReleaseError
+from longmlm.errors import ReleaseError, explained, naming
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import SentenceEmbedding
 from longmlm.model.loading import load_model
+from longmlm.progress import quiet_libraries
 from longmlm.release.reload import ENCODER, ENCODER_INT8, MLM, MLM_INT8
-from longmlm.system_errors import explained, naming
 
 INPUTS = ("input_ids", "attention_mask")
 MAX_BYTES = 2**31 - 2**25  # of weights: Protocol Buffers files are limited to 2 GiB, and the graph takes a few MB

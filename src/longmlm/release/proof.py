@@ -19,9 +19,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from longmlm.batches.collate import collate
 from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
-from longmlm.errors import ReleaseError, counted
+from longmlm.errors import ReleaseError, counted, naming
 from longmlm.evaluation.frozen import FrozenRows, cut
-from longmlm.hubs.errors import SECRET_VARIABLE
+from longmlm.hubs.transfers import SECRET_VARIABLE
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel
 from longmlm.model.mlm import max_positions_at_a_time
@@ -31,9 +31,8 @@ from longmlm.release.longformer import carried_by
 from longmlm.release.onnx_graph import Embeddings
 from longmlm.release.reload import CARRIED, ENCODER, ENCODER_INT8, MASKED, MLM, MLM_INT8
 from longmlm.reports.card_code import LoadingCode
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.release import WeightType
-from longmlm.system_errors import naming
 
 TOLERANCE = 1e-4
 ONNX_TOLERANCE = 1e-3  # a different runtime adds in a different order

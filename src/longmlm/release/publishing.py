@@ -14,11 +14,12 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.data.rows import Rows
 from longmlm.errors import FolderError, ReleaseError
 from longmlm.folders import MANIFEST, entry_of, new_folder, read_manifest, write_json
+from longmlm.hubs.licences import check_licence
 from longmlm.hubs.publish import check_publishable, publish
 from longmlm.release.build import CARD_CODE, ReleaseSettings, ReleaseSource, build
 from longmlm.release.dataset import link_or_copy
 from longmlm.reports.card_code import Address, CardCode
-from longmlm.reports.model_card import check_licence, training_of
+from longmlm.reports.model_card import training_of
 from longmlm.settings.publishing import Target
 from longmlm.training.run_folder import verify_checkpoint
 

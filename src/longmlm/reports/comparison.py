@@ -8,12 +8,13 @@ from pathlib import Path
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured, paired_difference, within_error
+from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.trials import accuracy_of, values_in_words
 from longmlm.errors import counted
 from longmlm.reports.charts import PALETTE, Chart, Colour, Series, write_png
-from longmlm.reports.pages import PAGE_FILE, Head, Section, page, public_path, write_page
+from longmlm.reports.pages import Head, Section, page, public_path, write_page
 from longmlm.reports.tables import Table, difference_text, signed
 
 MAX_PROBABILITY = 0.99  # that a few seeds can show

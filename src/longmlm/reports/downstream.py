@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Score
 from longmlm.errors import counted
 from longmlm.reports.charts import Chart, Colour, Series, write_png
@@ -19,7 +20,7 @@ from longmlm.reports.downstream_details import (
     settings_table,
 )
 from longmlm.reports.downstream_finding import finding, metric_of, points, sign
-from longmlm.reports.pages import PAGE_FILE, Head, Section, page, write_page
+from longmlm.reports.pages import Head, Section, page, write_page
 from longmlm.reports.tables import Table, percent
 from longmlm.scoring.scores import recall_beyond
 

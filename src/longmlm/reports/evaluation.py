@@ -1,17 +1,16 @@
 """The report of an evaluation: tables, charts and a page, written with evaluation.json into one folder."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, block_names, within_error
-from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, ViewName
+from longmlm.artifacts.artifact import PAGE_FILE
+from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, VIEW_NAMES, Evaluation, ViewName
 from longmlm.errors import counted
-from longmlm.folders import check_replaceable, replaced_folder
 from longmlm.reports.charts import Chart, Colour, Series, write_png
-from longmlm.reports.pages import PAGE_FILE, Head, Section, Tile, page, public_path, write_page
+from longmlm.reports.pages import Head, Section, Tile, page, public_path, write_page
 from longmlm.reports.tables import Table, difference_text, signed
 from longmlm.settings.pretrain import number_format
 
@@ -34,22 +33,6 @@ COLOURS: dict[ViewName, Colour] = {
     "long_after": "blue",
 }
 TILES: tuple[ViewName, ...] = ("long_after", "base_cut", "base_windows", "long_before")
-BLOCKS_PICTURE, RECOVERY_PICTURE = "blocks.png", "recovery.png"
-PICTURES = (BLOCKS_PICTURE, RECOVERY_PICTURE)
-FILES = (Evaluation.FILE, PAGE_FILE, *PICTURES)
-
-
-def check_output(folder: Path) -> None:
-    """Raises FolderError when `folder` holds anything other than an earlier evaluation."""
-    check_replaceable(folder, FILES)
-
-
-def evaluation_folder(folder: Path) -> AbstractContextManager[Path]:
-    """Returns a context with an empty folder to write an evaluation into, which then takes the place of an earlier one.
-
-    Raises FolderError as `check_output` does, and while another process evaluates into the same folder.
-    """
-    return replaced_folder(folder, FILES)
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path, made_by: str) -> None:

@@ -1,9 +1,9 @@
 """What a pipeline has reached, in the last lines that it prints."""
 
+from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.reports.evaluation import finding
-from longmlm.reports.pages import PAGE_FILE
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.results import result_of
 

@@ -19,13 +19,12 @@ from longmlm.artifacts.accuracy import FilledMask
 from longmlm.errors import counted
 from longmlm.escaping import author_markdown, markdown, markdown_code, markup, printable, single_line
 from longmlm.folders import write_text
-from longmlm.hubs.errors import redact
+from longmlm.hubs.transfers import redact
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
 from longmlm.reports.tables import Table, signed
-from longmlm.settings.pipeline import bundled_name
-from longmlm.settings.secrets import without_secret
+from longmlm.settings.publishing import without_secret
+from longmlm.settings.shipped import bundled_name
 
-PAGE_FILE = "index.html"
 FOLDER_SCHEME = "folder:"
 WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥", "": "∅"}
 

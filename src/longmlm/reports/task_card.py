@@ -9,9 +9,10 @@ from markupsafe import Markup
 from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
 from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import counted
+from longmlm.hubs.licences import Licence
 from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.reports.downstream import arms_table
-from longmlm.reports.model_card import Licence, author_lines, metadata
+from longmlm.reports.model_card import author_lines, metadata
 from longmlm.reports.pages import render
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.scoring.scores import main_metric, main_score

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from longmlm.errors import ConfigError
-from longmlm.settings.pipeline import LAUNCHES
+from longmlm.settings.shipped import LAUNCHES
 
 CONFIG_FILE = ("--config_file", "--config-file")  # of accelerate launch
 USE_DEEPSPEED = ("--use_deepspeed", "--use-deepspeed")

@@ -16,8 +16,8 @@ from accelerate.commands.config import default_config_file, load_config_from_fil
 from accelerate.commands.launch import launch_command_parser
 
 from longmlm.errors import TrainingError
-from longmlm.settings.pipeline import LAUNCHES
 from longmlm.settings.pretrain import ComputePrecision
+from longmlm.settings.shipped import LAUNCHES
 
 LAUNCHERS = ("accelerate", "accelerate-launch", "accelerate.commands.launch")
 PREFIXED = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}  # as accelerate launch does

@@ -1,17 +1,12 @@
 """Settings of a pipeline that name one thing twice: where they disagree, one of them would be ignored."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from longmlm.settings.pipeline import ResolvedPipeline, bundled_resolved
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.shipped import bundled_resolved, is_same_path
 
 Pair = tuple[str, object, str, object]  # two settings, each by its dotted name with its value
-
-
-def is_same_path(one: str | Path, other: str | Path) -> bool:
-    """Returns whether two names are those of one file or folder, or equal names on a hub."""
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def disagreements(pipeline: ResolvedPipeline) -> Iterator[str]:

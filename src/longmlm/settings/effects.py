@@ -7,7 +7,7 @@ from typing import Any
 
 from longmlm.settings.downstream import DownstreamConfig, LabelledData, LabelledTask
 from longmlm.settings.extend import ExtendRecipe
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pipeline import Pipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig, PretrainRecipe, Tracker

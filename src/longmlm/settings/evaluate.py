@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from longmlm.settings.held_out import HeldOut
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import Precision
 
 

@@ -1,6 +1,6 @@
 """Settings of masked-language modelling: how many tokens are selected, and what replaces them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +23,20 @@ class Masking:
             raise ValueError("masked_share and random_share must not be negative, and their sum must not exceed 1")
         if self.mask_patterns is not None and self.mask_patterns < 1:
             raise ValueError("mask_patterns must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Held-out rows, each with one mask that never changes."""
+
+    max_rows: int | None = None
+    """Number of rows to evaluate, spread evenly over the held-out split; by default all."""
+    mask_seed: int = 1789
+    """Seed of the frozen masks."""
+    masking: Masking = field(default_factory=Masking)
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and self.max_rows < 1:
+            raise ValueError("max_rows must be at least 1")
+        if not 0 <= self.mask_seed < 2**63:
+            raise ValueError("mask_seed must be at least 0 and below 2 ** 63")

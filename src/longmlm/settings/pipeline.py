@@ -1,4 +1,4 @@
-"""Settings of a pipeline: a few base keys, from which the settings of every stage follow."""
+"""Settings of a pipeline, and of the plan of one: a few base keys, from which the settings of every stage follow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,9 @@ from longmlm.settings.extend import ExtendConfig, Initialisation
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.shipped import BUNDLED, bundled_resolved
 from longmlm.settings.tables import Table, merged, table_at, with_arrays
 
-PACKAGE = Path(__file__).parents[1]
-SHIPPED = PACKAGE / "pipelines"
-LAUNCHES = PACKAGE / "launches"  # Accelerate's YAML files
-BUNDLED = "bundled:"
 OUTPUT_SETTINGS = (  # stage, the setting that holds its output path, the default folder name
     ("prepare", "output", "rows"),
     ("extend", "output", "long"),
@@ -212,20 +209,9 @@ def _path_or(default: str, value: object) -> str:
     return value if isinstance(value, str) else default  # validation reports a value of another type
 
 
-def bundled_name(path: str) -> str:
-    """Returns the path of a file in this package as bundled:NAME, and any other path or name as it is."""
-    folder = f"{PACKAGE / 'bundled'}/"
-    return f"{BUNDLED}{path.removeprefix(folder)}" if path.startswith(folder) else path
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConfig(ResolvedPipeline):
+    """Reports tokens, epochs, memory, disk and hours of a pipeline before anything runs."""
 
-
-def bundled_resolved(value: Any) -> Any:
-    """Returns a value of a TOML file with each bundled:NAME replaced by the path of that file in this package."""
-    match value:
-        case str() if value.startswith(BUNDLED):
-            return str(PACKAGE / "bundled" / value.removeprefix(BUNDLED))
-        case dict():
-            return {key: bundled_resolved(item) for key, item in value.items()}
-        case list() | tuple():
-            return [bundled_resolved(item) for item in value]
-        case _:
-            return value
+    gpu: str | None = None
+    """GPU to plan for, such as H100, "A100 40GB" or "RTX 4090"; by default this machine."""

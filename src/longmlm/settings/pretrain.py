@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.masking import Masking
+from longmlm.settings.masking import HeldOut, Masking
 
 MAX_BATCH_TOKENS = 100_000_000
 MAX_THREADS = 1024
@@ -164,6 +163,10 @@ class PretrainRuntime:
             raise ValueError(f"num_threads must be between 1 and {MAX_THREADS}")
         if self.num_processes is not None and self.num_processes < 1:
             raise ValueError("num_processes must be at least 1")
+
+    def num_checkpoints(self, num_steps: int) -> int:
+        """Returns how many checkpoints are on disk at most: those kept, the best, and the one being written."""
+        return min(self.checkpoints_kept + 2, math.ceil(num_steps / self.save_every_steps) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,12 @@
-"""Targets of uploads and downloads, and the settings with which a stage publishes models or rows to one."""
+"""Targets of uploads and downloads, the settings of what a stage publishes, and addresses without their passwords.
+
+https://me:password@host/rows?key=1 is written as https://***@host/rows?***: it is used, and written to no file.
+"""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
-
-from longmlm.settings.secrets import without_secret
+from typing import Any, Literal
 
 Hub = Literal["hf", "ms", "storage"]
 Kind = Literal["model", "dataset"]
@@ -98,3 +100,39 @@ class Publishing:
         """Returns the target that `publish`, which must be set, and the other settings describe."""
         target = parse_target(str(self.publish), kind)
         return replace(target, public=self.public, revision=self.revision, tag=self.tag)
+
+
+HIDDEN = "***"
+VARIABLE = "LONGMLM_PUBLISH_SECRET"  # in which `run` passes the address to the process of a stage
+NO_ADDRESS = ("hf:", "ms:", "folder:")
+USERS_ARE_PUBLIC = ("sftp", "ssh", "abfs", "abfss", "hdfs")  # elsewhere, a user without a password may be a token
+PASSWORD = re.compile(r"[^/@:]*:(?!\d+(?:[/?#]|$)).*@", re.DOTALL)  # a port has no @ behind it
+USER = re.compile(r"[^/@?#]*@")
+QUERY = re.compile(r"(?<=[?#]).+", re.DOTALL)
+
+
+def without_secret(address: str) -> str:
+    """Returns an address with *** in place of user and password, and of the query, which may hold a signature."""
+    scheme, is_url, rest = address.partition("://")
+    if not is_url:  # no address, or a mistyped one
+        is_target = "@" not in address or address.startswith(NO_ADDRESS)
+        return address if is_target else f"{HIDDEN}@{address.rpartition('@')[2]}"
+    secret = PASSWORD.match(rest) or (USER.match(rest) if scheme not in USERS_ARE_PUBLIC else None)
+    rest = f"{HIDDEN}@{rest[secret.end() :]}" if secret else rest
+    return f"{scheme}://{QUERY.sub(HIDDEN, rest)}"
+
+
+def without_secrets(value: Any) -> Any:  # of any type that settings have
+    """Returns settings, in tables and lists, in which every `publish` is without its secret."""
+    if isinstance(value, Mapping):
+        return {
+            key: without_secret(item) if key == "publish" and isinstance(item, str) else without_secrets(item)
+            for key, item in value.items()
+        }
+    return [without_secrets(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def secret_of(stage: object) -> dict[str, str]:
+    """Returns the environment variable that passes a stage its address, if that has a secret."""
+    address = getattr(stage, "publish", None)
+    return {VARIABLE: address} if address and without_secret(address) != address else {}

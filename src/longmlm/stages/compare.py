@@ -14,14 +14,14 @@ from pathlib import Path
 
 import tomli_w
 
+from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.errors import TrainingError, counted
 from longmlm.folders import write_text
 from longmlm.processes import exclusive_lock
 from longmlm.reports.comparison import arms_table, finding
-from longmlm.reports.pages import PAGE_FILE
 from longmlm.reports.tables import text_table
 from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.secrets import without_secrets
+from longmlm.settings.publishing import without_secrets
 from longmlm.settings.tables import table_at
 from longmlm.trials.budget import run_within_budget, with_candidates
 from longmlm.trials.planned import FOLDER, best_pipeline, combinations, planned_trial

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from longmlm.artifacts.artifact import PAGE_FILE
 from longmlm.artifacts.downstream import ComparedTask
 from longmlm.data.corpus import write_set_aside
 from longmlm.data.files import left_out
@@ -19,7 +20,7 @@ from longmlm.errors import TrainingError, counted
 from longmlm.processes import exclusive_lock
 from longmlm.reports.downstream import arms_table
 from longmlm.reports.downstream_finding import failures, finding
-from longmlm.reports.pages import PAGE_FILE, public_path
+from longmlm.reports.pages import public_path
 from longmlm.reports.tables import text_table
 from longmlm.settings.downstream import DownstreamConfig
 from longmlm.trials.downstream_planned import FOLDER, inputs_of, num_trials

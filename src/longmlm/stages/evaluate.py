@@ -6,19 +6,18 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
-from longmlm.config import present
+from longmlm.artifacts.artifact import PAGE_FILE, present
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, check_output, evaluation_folder
 from longmlm.data.rows import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.hubs.models import weights_sha256
-from longmlm.reports.evaluation import accuracy_table, check_output, evaluation_folder, write_evaluation
-from longmlm.reports.pages import PAGE_FILE, made_with
+from longmlm.reports.evaluation import accuracy_table, write_evaluation
+from longmlm.reports.pages import made_with
 from longmlm.reports.tables import text_table
 from longmlm.runtime.collectives import broadcast_from_main, local_main_first
-from longmlm.runtime.launch import launch
-from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.launch import launch, resolved_precision
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.training.run_folder import evaluations_of, model_or_best_checkpoint
 

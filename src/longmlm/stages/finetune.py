@@ -13,14 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.downstream import MODEL, DownstreamTrial
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import RunSummary
-from longmlm.config import read, to_toml
+from longmlm.config import read
 from longmlm.data.folds import Fold, folds_of
 from longmlm.data.labelled import LabelledCorpus, read_labelled
-from longmlm.errors import DataError
+from longmlm.errors import DataError, naming
 from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.predictor import FitResult, trial_result
 from longmlm.folders import rewritten_folder
@@ -31,14 +32,13 @@ from longmlm.model.loading import LoadedModel
 from longmlm.model.saving import save_model
 from longmlm.model.task_models import load_task_model, task_objective
 from longmlm.model.tfidf import fit_tfidf
-from longmlm.ownership import remove_inside
 from longmlm.processes import exclusive_lock, user_errors
-from longmlm.runtime.launch import launch
-from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.launch import launch, resolved_precision
 from longmlm.runtime.signals import exit_on_signal, stop_on_signal, stopped_by
+from longmlm.runtime.trials import TRIAL
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.downstream import DownstreamTrialConfig
-from longmlm.system_errors import naming
+from longmlm.temporary import remove_inside
 from longmlm.training.encoder_predictor import EncoderPredictor
 from longmlm.training.finetuning import (
     FinetuningTrial,
@@ -54,7 +54,6 @@ from longmlm.training.run_folder import CHECKPOINTS, best_checkpoint, read_state
 from longmlm.training.tracker import tracked
 from longmlm.training.vectors import read_vectors, write_vectors
 from longmlm.trials.downstream_planned import documents_sha256
-from longmlm.trials.planned import TRIAL
 
 
 def finetune(folder: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from longmlm.config import present
+from longmlm.artifacts.artifact import PAGE_FILE, present
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.files import left_out
@@ -15,7 +15,7 @@ from longmlm.data.vocabulary import decode, load_vocabulary
 from longmlm.hubs.publish import check_can_publish, publish
 from longmlm.release.dataset import SHARDS, Publication, write_dataset
 from longmlm.reports.packing import Example, packing_page, packing_report
-from longmlm.reports.pages import PAGE_FILE, made_with, write_page
+from longmlm.reports.pages import made_with, write_page
 from longmlm.settings.prepare import PrepareConfig
 
 

@@ -15,11 +15,11 @@ if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the 
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.rows import SPLITS, check_rows_fit_positions
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
-from longmlm.config import to_toml
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.errors import TrainingError, counted
@@ -28,24 +28,21 @@ from longmlm.evaluation.packing import check_packed_attention
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST
 from longmlm.hubs.models import snapshot_of
-from longmlm.model.architecture import architecture_of
+from longmlm.model.architecture import architecture_of, set_dropout
 from longmlm.model.cost import Work, cost_of, peak_flops
-from longmlm.model.dropout import set_dropout
-from longmlm.model.generated import rebuild_positions
 from longmlm.model.loading import LoadedModel, load_model, new_model
 from longmlm.model.mlm import MlmObjective, checkpoint_activations
 from longmlm.model.packed_attention import use_packed_attention
+from longmlm.model.position_table import rebuild_positions
 from longmlm.processes import exclusive_lock
 from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_ranks, local_main_first
-from longmlm.runtime.launch import launch, seed_process, shut_down
-from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
 from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe
 from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import check_scaling, run_precision
+from longmlm.training.checkpoint import check_room, check_scaling, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch
-from longmlm.training.dry_run import check_room, dry_run
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task
@@ -70,6 +67,8 @@ def pretrain(config: PretrainConfig) -> None:
     accelerator = launch(precision, runtime.num_processes, runtime.num_threads, runtime.hang_seconds, deepspeed)
     task, run, resumed_from = open_run(config, accelerator)
     if config.dry_run:
+        from longmlm.planning.dry_run import dry_run  # a run itself needs none of it
+
         accelerator.print(dry_run(task, run, resumed_from))
     else:
         execute(config, task, run, resumed_from)

@@ -9,18 +9,18 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.config import read
 from longmlm.errors import ReleaseError
 from longmlm.folders import read_manifest, unlisted_note
+from longmlm.hubs.licences import check_licence
 from longmlm.hubs.publish import check_can_publish
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
 from longmlm.release.publishing import publish_checkpoint, publish_checkpoints, publish_release
-from longmlm.release.requirements import check_has_rows, check_onnx_installed, trial_folder
 from longmlm.release.task import TaskSource, check_task_recipe, write_task_release
-from longmlm.reports.model_card import check_licence
+from longmlm.runnable import check_has_rows, check_onnx_installed, trial_folder
+from longmlm.runtime.trials import TRIAL
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseConfig
 from longmlm.training.run_folder import CHECKPOINTS, list_checkpoints, model_or_best_checkpoint
-from longmlm.trials.planned import TRIAL
 
 
 def release(config: ReleaseConfig) -> None:

@@ -17,15 +17,14 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
-from longmlm.config import to_toml
 from longmlm.data.disk import Sizes, check_disk
-from longmlm.data.size import corpus_size
 from longmlm.errors import ArtifactError, DataError, ModelError
 from longmlm.folders import write_text
 from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
 from longmlm.model.families import num_parameters
-from longmlm.ownership import check_own_file
+from longmlm.planning.size import corpus_size
 from longmlm.processes import exclusive_lock
 from longmlm.progress import is_terminal
 from longmlm.reports.outcome import summary
@@ -33,8 +32,8 @@ from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
 from longmlm.runtime.signals import stopped_by
 from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.publishing import secret_of
 from longmlm.settings.results import result_of
-from longmlm.settings.secrets import secret_of
 from longmlm.staleness import (
     changed_settings,
     check_base_model,
@@ -46,6 +45,7 @@ from longmlm.staleness import (
     is_trained,
     record_done,
 )
+from longmlm.temporary import check_own_file
 from longmlm.training.run_folder import list_checkpoints
 
 PIPELINE, HEADER = "pipeline.toml", "# longmlm run pipeline.toml\n"

@@ -20,22 +20,28 @@ from transformers import PreTrainedModel
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
-from longmlm.errors import CheckpointError, TrainingError, counted
-from longmlm.folders import rewritten_folder
-from longmlm.model.generated import stock_state
+from longmlm.errors import CheckpointError, TrainingError, counted, explained, naming
+from longmlm.folders import GB, bytes_in, free_bytes, rewritten_folder
+from longmlm.model.position_table import stock_state
 from longmlm.model.saving import save_model
 from longmlm.runtime.collectives import any_rank
-from longmlm.runtime.launch import generator_states
-from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.launch import generator_states, resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
-from longmlm.settings.pipeline import LAUNCHES
 from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
+from longmlm.settings.shipped import LAUNCHES
 from longmlm.settings.tables import leaves
-from longmlm.system_errors import explained, naming
 from longmlm.training.backend import Backend, OptimizerState, PlainBackend
 from longmlm.training.optimizer import is_constant
 from longmlm.training.run import Run, RunRecord
-from longmlm.training.run_folder import OPTIMIZER, SETTINGS, checkpoint_folder, list_checkpoints, prune, read_state
+from longmlm.training.run_folder import (
+    CHECKPOINTS,
+    OPTIMIZER,
+    SETTINGS,
+    checkpoint_folder,
+    list_checkpoints,
+    prune,
+    read_state,
+)
 from longmlm.training.saved_tensors import read_generators, read_optimizer
 
 POLL_SECONDS = 0.5
@@ -231,3 +237,13 @@ def notes_on_threads(folder: Path, record: RunRecord) -> tuple[str, ...]:
         f"uninterrupted one up to rounding; with runtime.num_threads = {before} it does so bit for bit"
     )
     return (note,)
+
+
+def check_room(run: Run, num_steps: int) -> None:
+    """Raises TrainingError if the checkpoints to come do not fit on the disk; those that exist count as written."""
+    needed = run.runtime.num_checkpoints(num_steps) * run.cost.checkpoint_bytes - bytes_in(run.folder / CHECKPOINTS)
+    if needed > (free := free_bytes(run.folder)):
+        raise TrainingError(
+            f"the checkpoints in {run.folder} will take {needed / GB:.1f} GB more, {free / GB:.1f} GB are free: free "
+            "some space, lower runtime.checkpoints_kept, or name a different run folder"
+        )

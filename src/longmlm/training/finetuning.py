@@ -24,9 +24,8 @@ from longmlm.errors import ModelError, counted
 from longmlm.evaluation.measure import inference
 from longmlm.evaluation.packing import check_packed_examples
 from longmlm.evaluation.task_evaluation import TaskEvaluation
-from longmlm.model.architecture import position_offset
+from longmlm.model.architecture import position_offset, set_dropout
 from longmlm.model.cost import Cost, Work, computed_tokens, finetuning_cost
-from longmlm.model.dropout import set_dropout
 from longmlm.model.encoding import TaskObjective
 from longmlm.model.loading import LoadedModel, library_errors
 from longmlm.model.mlm import checkpoint_activations

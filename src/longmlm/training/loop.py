@@ -38,9 +38,8 @@ from longmlm.runtime.launch import generator_states, peak_memory_bytes
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.checkpoint import Saver, notes_on_threads, restore, resumable_state, saving
-from longmlm.training.micro_batch import micro_batch_of
+from longmlm.training.micro_batch import fitting_on_all_ranks, halve_micro_batches, micro_batch_of, undo_passes
 from longmlm.training.objective import Batch
-from longmlm.training.out_of_memory import fitting_on_all_ranks, halve_micro_batches, undo_passes
 from longmlm.training.run import Run, Task
 from longmlm.training.run_folder import (
     DEEPSPEED_SETTINGS,

@@ -20,11 +20,9 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
 from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, RunSummary
-from longmlm.errors import ArtifactError, CheckpointError, FolderError
+from longmlm.errors import ArtifactError, CheckpointError, FolderError, explained
 from longmlm.folders import EARLIER, MANIFEST, finish_replacement, read_manifest, verify
-from longmlm.ownership import check_own_file, is_own_file
-from longmlm.system_errors import explained
-from longmlm.temporary import PARTIAL, check_temporary, discard, mark, partial_of
+from longmlm.temporary import PARTIAL, check_own_file, check_temporary, discard, is_own_file, mark, partial_of
 
 SETTINGS = "settings.toml"
 HEADER = "# longmlm pretrain settings.toml\n"

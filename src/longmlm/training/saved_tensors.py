@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longmlm.errors import CheckpointError, counted
+from longmlm.errors import CheckpointError, counted, system_error
 from longmlm.runtime.launch import restore_generators
-from longmlm.system_errors import system_error
 from longmlm.training.backend import OptimizerState
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

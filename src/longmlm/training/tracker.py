@@ -25,7 +25,7 @@ from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, 
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.folders import parse_json, write_json
-from longmlm.hubs.errors import USER_IN_ADDRESS, redact
+from longmlm.hubs.transfers import USER_IN_ADDRESS, redact
 from longmlm.processes import ignore_stop_signals
 from longmlm.progress import message
 from longmlm.training.run_folder import SETTINGS

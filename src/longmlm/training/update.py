@@ -24,9 +24,9 @@ from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.runtime.watchdog import heartbeat
+from longmlm.training.micro_batch import unrepeatable_update
 from longmlm.training.objective import Batch
 from longmlm.training.optimizer import learning_rate
-from longmlm.training.out_of_memory import unrepeatable_update
 from longmlm.training.run import Run, Task
 
 MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00006: the scale is not the cause

@@ -7,8 +7,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from longmlm.errors import naming
 from longmlm.model.classification import ClassificationObjective
-from longmlm.system_errors import naming
 from longmlm.temporary import replaced_file
 from longmlm.training.objective import Objective
 

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import present, to_toml
 from longmlm.artifacts.downstream import MODEL, ComparedTask, DownstreamComparison, DownstreamTrial
-from longmlm.config import present, read, to_toml
+from longmlm.config import read
 from longmlm.errors import ArtifactError, ConfigError, TrainingError
 from longmlm.folders import write_text
-from longmlm.ownership import move_aside, remove_inside, remove_with
 from longmlm.reports.downstream import write_downstream
 from longmlm.reports.pages import made_with
+from longmlm.runtime.trials import LOG, TRIAL, TRIALS, run_module
 from longmlm.scoring.compared import chosen_values, compared
 from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
+from longmlm.temporary import move_aside, remove_inside, remove_with
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.downstream_planned import (
     FOLDER,
@@ -33,8 +35,6 @@ from longmlm.trials.downstream_planned import (
     planned_trial,
     seeds_and_folds,
 )
-from longmlm.trials.planned import LOG, TRIAL, TRIALS
-from longmlm.trials.running import run_module
 
 FINETUNE = "longmlm.stages.finetune"
 RECORDS = (DownstreamTrial.FILE, TRIAL)  # a folder with one of them is a trial's

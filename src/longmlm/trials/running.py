@@ -20,6 +20,7 @@ from pathlib import Path
 import tomli_w
 
 from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import present
 from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.metrics import MetricsFile
@@ -27,21 +28,20 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.artifacts.run import RunSummary
 from longmlm.artifacts.trials import FailedTrial, Trial, TrialRecord, accuracy_of
-from longmlm.config import present
 from longmlm.errors import TrainingError, counted
 from longmlm.escaping import single_line
 from longmlm.folders import MANIFEST, write_text
 from longmlm.hubs.models import local_model_sha256
 from longmlm.inputs import check_inputs
-from longmlm.ownership import move_aside, remove_inside, remove_with
 from longmlm.reports.comparison import write_comparison
 from longmlm.reports.pages import made_with
 from longmlm.runtime.children import run_child
 from longmlm.settings.compare import ComparedPipeline, budget_minutes
+from longmlm.settings.publishing import without_secrets
 from longmlm.settings.results import result_of
-from longmlm.settings.secrets import without_secrets
 from longmlm.settings.tables import without_empty_tables
 from longmlm.staleness import check_text
+from longmlm.temporary import move_aside, remove_inside, remove_with
 from longmlm.training.run_folder import CHECKPOINTS
 from longmlm.trials.planned import FOLDER, LOG, TRIAL, PlannedTrial
 

@@ -1,11 +1,12 @@
 """The report of the plan command: a line per subject, each exact or an estimate."""
 
-from longmlm.data.disk import GB, REMEDY, Sizes, result_bytes, shortage
+from longmlm.data.disk import REMEDY, Sizes, result_bytes, shortage
 from longmlm.data.files import left_out
 from longmlm.errors import counted
-from longmlm.settings.plan import PlanConfig
+from longmlm.folders import GB
+from longmlm.planning.estimate import PlanFacts
+from longmlm.settings.pipeline import PlanConfig
 from longmlm.settings.results import result_of
-from longmlm.training.plan import PlanFacts
 
 PREPARED_TOKENS_PER_SECOND = 400_000  # of one worker; RoBERTa's tokenizer encodes 430,000 to 750,000
 MAX_EPOCHS = 40  # beyond which repeated text hardly lowers the loss: Muennighoff et al. 2023, arXiv:2305.16264

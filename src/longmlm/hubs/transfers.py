@@ -1,11 +1,13 @@
-"""Errors of hubs and storage: what can go wrong in a transfer, and the one-line message for it, without secrets."""
+"""Transfers to and from hubs and storage: what can go wrong, the one-line message for it without secrets, retries."""
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeVar
 
 from longmlm.errors import (
     DataError,
@@ -15,6 +17,7 @@ from longmlm.errors import (
     ReleaseError,
     UnavailableError,
     UserError,
+    explained,
 )
 from longmlm.settings.publishing import Hub, Target
 
@@ -120,3 +123,41 @@ def redact(text: str, *secrets: str | None) -> str:
     for secret in sorted(known, key=len, reverse=True):  # one may be a prefix of another
         text = text.replace(secret, "***")
     return SIGNED_QUERY.sub(r"\g<path>", USER_IN_ADDRESS.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]
+
+
+WAITS_SECONDS = (1.0, 5.0, 25.0)
+LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
+TIMEOUT_SECONDS = 120.0  # of one request
+
+Result = TypeVar("Result")
+
+
+def retry(
+    attempt: Callable[[], Result],
+    direction: Direction,
+    target: Target,
+    translate: Callable[[Exception], TransferError],
+) -> Result:
+    """Returns the attempt's result; `translate` belongs to the client that it uses.
+
+    Raises a UserError with a one-line message for the last failure, or for the first one of the disk that is downloaded
+    to. A UserError of the attempt is passed on.
+    """
+    waits, last_message = iter(WAITS_SECONDS), ""
+    while True:
+        try:
+            return attempt()
+        except UserError:
+            raise
+        except Exception as error:
+            if direction == "download" and (line := explained(error)):
+                raise cache_error(line, target) from error
+            failure = next((cause for cause in causes(error) if isinstance(cause, TransferError)), translate(error))
+            failed = user_error(failure, direction, target)
+            wait = next(waits, None)
+            if wait is None or not failure.is_transient or failure.retry_after > LONGEST_WAIT_SECONDS:
+                raise failed from None
+            if str(failed) != last_message:
+                print(f"retrying: {failed}", file=sys.stderr, flush=True)
+            last_message = str(failed)
+            time.sleep(max(wait, failure.retry_after))

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 
 from longmlm.batches.steps import rows_per_step
-from longmlm.data.disk import num_checkpoints
-from longmlm.data.size import CorpusSize, RowsSize
 from longmlm.model.cost import Cost, Work, micro_batch_rows
+from longmlm.planning.size import CorpusSize, RowsSize
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 
 LIBRARY_BYTES = 500_000_000  # Python with torch and transformers holds 470 MB
@@ -78,7 +77,7 @@ def training_plan(
         epochs=num_steps * num_rows / rows.train_rows,
         rows_per_micro_batch=chosen,
         memory_bytes=memory_bytes(cost, work, max(1, chosen)),
-        checkpoints_bytes=num_checkpoints(runtime, num_steps) * cost.checkpoint_bytes,
+        checkpoints_bytes=runtime.num_checkpoints(num_steps) * cost.checkpoint_bytes,
         hours=(num_steps + evaluations) * num_rows * row_length / machine.tokens_per_second / 3600,
     )
 

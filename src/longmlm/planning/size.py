@@ -35,11 +35,6 @@ class RowsSize:
     is_exact: bool
 
 
-def token_bytes(vocabulary_size: int) -> int:
-    """Returns the bytes per token in packed rows."""
-    return 2 if vocabulary_size <= 1 << 16 else 4
-
-
 def corpus_size(sources: Sequence[Source]) -> CorpusSize:
     """Returns the size of the sources; raises DataError for one that prepare would refuse."""
     num_files = num_bytes = num_tokens = 0

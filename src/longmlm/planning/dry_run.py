@@ -12,19 +12,16 @@ import torch
 import transformers
 
 from longmlm.artifacts.run import TrainState
-from longmlm.data.disk import GB, bytes_in, num_checkpoints
 from longmlm.errors import TrainingError, counted
-from longmlm.folders import free_bytes
+from longmlm.folders import GB, free_bytes
+from longmlm.planning.estimate import evaluations_as_steps
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import free_memory_bytes, peak_memory_bytes
 from longmlm.settings.pretrain import number_format
-from longmlm.training.checkpoint import resumable_state
+from longmlm.training.checkpoint import check_room, resumable_state
 from longmlm.training.loop import fitting_update
-from longmlm.training.micro_batch import bytes_needed
-from longmlm.training.out_of_memory import fitting_on_all_ranks
-from longmlm.training.plan import evaluations_as_steps
+from longmlm.training.micro_batch import bytes_needed, fitting_on_all_ranks
 from longmlm.training.run import Run, Task
-from longmlm.training.run_folder import CHECKPOINTS
 
 
 def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
@@ -55,7 +52,7 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
             scratch.rmdir()
     epochs = steps_left * batches.rows_per_step / batches.num_rows
     held = f"about {memory / GB:.1f} GB per process, {peak_memory_bytes() / GB:.1f} GB held in two steps"
-    number = counted(num_checkpoints(run.runtime, num_steps), "checkpoint")
+    number = counted(run.runtime.num_checkpoints(num_steps), "checkpoint")
     kept = f"at most {number} of {run.cost.checkpoint_bytes / GB:.2f} GB"
     lines = {
         **_description(task, run),
@@ -67,16 +64,6 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
         "dry run": "nothing was written",
     }
     return "\n".join(f"{name:12}{text}" for name, text in lines.items())
-
-
-def check_room(run: Run, num_steps: int) -> None:
-    """Raises TrainingError if the checkpoints to come do not fit on the disk; those that exist count as written."""
-    needed = num_checkpoints(run.runtime, num_steps) * run.cost.checkpoint_bytes - bytes_in(run.folder / CHECKPOINTS)
-    if needed > (free := free_bytes(run.folder)):
-        raise TrainingError(
-            f"the checkpoints in {run.folder} will take {needed / GB:.1f} GB more, {free / GB:.1f} GB are free: free "
-            "some space, lower runtime.checkpoints_kept, or name a different run folder"
-        )
 
 
 def _description(task: Task, run: Run) -> dict[str, str]:

@@ -10,8 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForMaskedLM, PretrainedConfig
 
 from longmlm.batches.collate import MlmBatch
+from longmlm.model.architecture import set_dropout
 from longmlm.model.cost import Cost, Gpu, Work
-from longmlm.model.dropout import set_dropout
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import PackedRows, can_use_packed_attention, packed_attention, use_packed_attention
 from longmlm.model.position_table import has_position_table, position_table_of, replace_positions

@@ -10,35 +10,32 @@ from longmlm.data.corpus import Document, document_of, plan_slices
 from longmlm.data.engine import check_splits
 from longmlm.data.notes import markup_note, sampled_texts, unknown_notes
 from longmlm.data.packing import TokenizedDocument, pack
-from longmlm.data.rows import LooseRows
-from longmlm.data.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
+from longmlm.data.row import LooseRows
 from longmlm.data.slices import tokenized
 from longmlm.data.vocabulary import load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import ConfigError, DataError, counted
-from longmlm.evaluation.commonest import check_predicts
-from longmlm.evaluation.frozen import FrozenRows, whole
+from longmlm.evaluation.frozen import FrozenRows, check_predicts, whole
 from longmlm.evaluation.measure import measure
 from longmlm.folders import free_bytes
 from longmlm.hubs.datasets import is_local
 from longmlm.hubs.weight_names import weights_here
-from longmlm.model.architecture import architecture_of
+from longmlm.model.architecture import architecture_of, dropout_of, set_dropout
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
-from longmlm.model.dropout import dropout_of, set_dropout
 from longmlm.model.loading import load_model, meta_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.planned_extension import check_length
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
-from longmlm.model.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
+from longmlm.planning.estimate import Machine, PlanFacts, training_plan
+from longmlm.planning.report import plan_report
+from longmlm.planning.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
+from longmlm.planning.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.runnable import machine_notes
-from longmlm.runtime.launch import free_memory_bytes
-from longmlm.runtime.precision import resolved_precision
-from longmlm.settings.held_out import HeldOut
-from longmlm.settings.plan import PlanConfig
-from longmlm.training.plan import Machine, PlanFacts, training_plan
-from longmlm.training.plan_report import plan_report
+from longmlm.runtime.launch import free_memory_bytes, resolved_precision
+from longmlm.settings.masking import HeldOut
+from longmlm.settings.pipeline import PlanConfig
 from longmlm.training.run_folder import model_or_best_checkpoint
 
 TOKENS_OF_SAMPLE = 4096  # of which 15 % are masked: enough to tell a trained head from another one

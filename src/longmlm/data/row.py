@@ -1,0 +1,82 @@
+"""The nouns of packed rows: a row, rows in memory, and the ids that rows and masks use. Imports numpy alone."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from jaxtyping import Bool, Int64, Integer
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """Ids of the tokens that rows and masks use; `all` holds every special id of the tokenizer."""
+
+    cls: int
+    sep: int
+    mask: int
+    pad: int
+    unk: int | None
+    all: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Maskable:
+    """Which ids may be selected, as flags and as a list to draw replacements from, and the id of the mask token."""
+
+    is_maskable: Bool[np.ndarray, " vocabulary"]
+    drawable: Int64[np.ndarray, " maskable"]
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row from packing to the model: tokens with special tokens, and the start and source of each document's part.
+
+    A new column is a field here, a line in `shard_schema` and a line in `collate`; whoever cuts rows or replaces tokens
+    uses the two methods.
+    """
+
+    input_ids: Integer[np.ndarray, " tokens"]
+    document_starts: Integer[np.ndarray, " documents"]
+    document_sources: Integer[np.ndarray, " documents"]
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def document_offsets(self, positions: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+        """Returns how many tokens after the start of its document in this row each position is."""
+        starts = np.concatenate([[0], self.document_starts]).astype(np.int64)
+        return positions - starts[np.searchsorted(starts, positions, side="right") - 1]
+
+    def with_input_ids(self, input_ids: Integer[np.ndarray, " tokens"]) -> Self:
+        """Returns the row with other tokens at the same positions."""
+        return replace(self, input_ids=input_ids)
+
+    def window(self, begin: int, end: int, special: SpecialTokens) -> Self:
+        """Returns the positions begin to end - 1 between special tokens of their own, so that `begin` moves to 1."""
+        first = max(0, int(np.searchsorted(self.document_starts, begin, side="right")) - 1)
+        last = int(np.searchsorted(self.document_starts, end))
+        return replace(
+            self,
+            input_ids=np.concatenate([[special.cls], self.input_ids[begin:end], [special.sep]]),
+            document_starts=np.maximum(self.document_starts[first:last], begin) - begin + 1,
+            document_sources=self.document_sources[first:last],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LooseRows:
+    """Rows in memory that belong to no folder; their number in the tuple identifies them."""
+
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row_id: int) -> Row:
+        return self.rows[row_id]
+
+    @property
+    def row_length(self) -> int:
+        """Tokens of the longest row."""
+        return max(map(len, self.rows))
