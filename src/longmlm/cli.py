@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from longmlm.artifacts.artifact import version
 from longmlm.config import parse
+from longmlm.downstream.settings import DownstreamConfig
 from longmlm.errors import ConfigError, naming
 from longmlm.escaping import printable_output
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
@@ -26,7 +27,6 @@ from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
@@ -173,7 +173,7 @@ def run(command: str, config: Any) -> None:
 
             _start(compare, config)
         case "downstream", DownstreamConfig():
-            from longmlm.stages.downstream import downstream
+            from longmlm.downstream.command import downstream
 
             _start(downstream, config)
         case _:

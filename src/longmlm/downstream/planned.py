@@ -1,21 +1,53 @@
 """The trials of the downstream command: which values are tried, and what each result depends on."""
 
 import itertools
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from longmlm.config import to_toml
+from longmlm.artifacts.artifact import to_toml
+from longmlm.artifacts.fine_tuned import MODEL
 from longmlm.downstream.artifacts import DownstreamTrial
 from longmlm.downstream.documents import LabelledCorpus
-from longmlm.downstream.settings import Arm, DownstreamConfig, TrialConfig
+from longmlm.downstream.settings import Arm, DownstreamConfig, FinetuneRuntime, LabelledTask, Tuning
 from longmlm.errors import ModelError
 from longmlm.hubs.models import CONFIG, model_sha256, read_architecture, snapshot_of
 from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
+from longmlm.settings.pretrain import Tracker
 from longmlm.training.run_folder import model_or_best_checkpoint
 
 FOLDER, MODULE = "downstream", "longmlm.downstream.trial"
-TRAINING, MODEL = "checkpoints", "model"  # in the folder of a trial
+TRAINING = "checkpoints"  # in the folder of a trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialConfig:
+    """One training of an arm: trial.toml in the trial's folder, written by the downstream command.
+
+    The hashes are those of what the command read; `model_sha256` is that of a local folder. An arm without a model has
+    no rate and no epochs.
+    """
+
+    name: str
+    task: LabelledTask
+    arm_name: str
+    arm: Arm
+    learning_rate: float | None = None
+    num_epochs: int | None = None
+    seed: int
+    fold: int
+    documents_sha256: str
+    model_sha256: str | None = None
+    recipe: Tuning
+    runtime: FinetuneRuntime
+    tracking: Tracker = field(default_factory=Tracker)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values that were chosen from; none if nothing is trained with them."""
+        if self.arm.model is None:
+            return {}
+        return {"learning_rate": self.learning_rate, "num_epochs": self.num_epochs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +121,7 @@ def planned_trial(config: DownstreamConfig, trial: TrialConfig) -> PlannedTrial:
     }
     output, values = Path(config.output) / FOLDER / TRIALS, trial.values
     folder = output / trial.arm_name / folder_name(values) / f"seed-{trial.seed}-fold-{trial.fold}"
-    needs_model = config.keep_weights and arm.model is not None
+    needs_model = config.keep_weights and arm.model is not None and (folder / DownstreamTrial.FILE).is_file()
     return PlannedTrial(
         name=trial.name.partition(": ")[2],
         folder=folder,
@@ -103,7 +135,7 @@ def planned_trial(config: DownstreamConfig, trial: TrialConfig) -> PlannedTrial:
         arguments=(str(folder),),
         training=TRAINING,
         result=DownstreamTrial.FILE,
-        lacks="its model was removed" if needs_model and folder.is_dir() and not (folder / MODEL).is_dir() else "",
+        lacks="its model was removed" if needs_model and not (folder / MODEL).is_dir() else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""Documents as a model reads them, by the model's own tokenizer: token ids of one input or several, and what to predict.
+"""Documents as a model reads them, by its own tokenizer: token ids of one input or several, and the targets.
 
 With a length of 6, an input holds 4 tokens of the document, between both special tokens. Of a document of 10 tokens:
 

@@ -93,7 +93,7 @@ def labelled_records(task: LabelledTask) -> Iterator[LabelledRecord | SetAside]:
 
 def labelled_fields(data: LabelledData) -> Iterator[tuple[str, Fields | Unreadable, int, GivenSplit | None]]:
     """Yields origin, fields, number of the source and given split of every record."""
-    for number, (source, split) in enumerate(_sources(data)):
+    for number, (source, split) in enumerate(sources_of(data)):
         first = 0
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             if kind_of(path) == ".txt":
@@ -105,7 +105,7 @@ def labelled_fields(data: LabelledData) -> Iterator[tuple[str, Fields | Unreadab
             first += offset + 1 if source.dataset else 0
 
 
-def _sources(data: LabelledData) -> list[tuple[Source, GivenSplit | None]]:
+def sources_of(data: LabelledData) -> list[tuple[Source, GivenSplit | None]]:
     """Returns the sources, each with the split that the settings give it."""
     if data.dataset:
         of_dataset = partial(Source, dataset=data.dataset, subset=data.subset, revision=data.revision)

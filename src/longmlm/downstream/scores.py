@@ -58,10 +58,8 @@ def ratios_of(
     is_multilabel: bool,
 ) -> Ratios:
     """Returns the metrics of a task, the main one first; documents without a prediction take no part."""
-    if kind == "labelling":
-        names, counts_of = ("entity F1", "precision", "recall", MACRO), _span_counts
-    else:
-        names, counts_of = (("micro-F1",) if is_multilabel else ()) + ("accuracy", MACRO), _class_counts
+    names = metric_names(kind, is_multilabel)
+    counts_of = _span_counts if kind == "labelling" else _class_counts
     columns = {name: number for number, name in enumerate((*names, *(f"label {label}" for label in labels)))}
     parts, wholes = np.zeros((len(documents), len(columns))), np.zeros((len(documents), len(columns)))
     for number, document in enumerate(documents):
@@ -70,6 +68,13 @@ def ratios_of(
                 parts[number, column] += part
                 wholes[number, column] += whole
     return Ratios(names, tuple(labels), parts, wholes)
+
+
+def metric_names(kind: TaskKind, is_multilabel: bool) -> tuple[str, ...]:
+    """Returns the names of the metrics of a task, the main one first."""
+    if kind == "labelling":
+        return ("entity F1", "precision", "recall", MACRO)
+    return ("micro-F1", "accuracy", MACRO) if is_multilabel else ("accuracy", MACRO)
 
 
 def main_score(predictions: Sequence[Prediction], kind: TaskKind, is_multilabel: bool) -> float:

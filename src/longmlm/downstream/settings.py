@@ -1,8 +1,9 @@
 """Settings of the downstream command: a labelled task, and the ways to read long documents that are compared on it."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Literal
 
 from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
 from longmlm.settings.prepare import check_delimiter
@@ -12,6 +13,7 @@ TaskKind = Literal["classification", "labelling"]
 Reading = Literal["first", "last", "chunks"]
 SpanUnit = Literal["characters", "words"]
 Pooling = Literal["mean", "cnn", "lstm", "attention"]
+Unused = tuple[tuple[str, ...], str]  # names of settings without effect, and the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,13 @@ class LabelledData:
         if not self.dataset and (self.subset or self.revision or self.dev_split or self.test_split):
             raise ValueError("subset, revision, dev_split and test_split need a `dataset`, but data has `files`")
 
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        if self.dataset is None:
+            yield ("train_split",), "without dataset: remove it"
+        if self.tags_field is not None:
+            yield ("spans_field", "span_unit"), "with tags_field, which replaces spans: remove it, or tags_field"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledTask:
@@ -93,6 +102,19 @@ class LabelledTask:
             raise ValueError("num_folds tests all documents: leave out split_field, test_files and test_split")
         if not (0 < self.dev_fraction < 1 and 0 < self.test_fraction < 1):
             raise ValueError("dev_fraction and test_fraction must be above 0 and below 1")
+
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        where, data = f"with kind = {self.kind}", self.data
+        if self.kind == "labelling":
+            yield ("data.label_field",), f"{where}, whose labels are in spans_field or tags_field: remove it"
+        else:
+            yield ("data.spans_field", "data.span_unit"), f"{where}, only with labelling: remove it"
+        if data.dev_files or data.dev_split:
+            yield ("dev_fraction",), "with dev_files or dev_split, which have the development documents: remove it"
+        if data.test_files or data.test_split or data.split_field or self.num_folds:
+            decides = "test_files, test_split, split_field or num_folds, which decides what is tested"
+            yield ("test_fraction",), f"with {decides}: remove it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,32 +258,17 @@ class DownstreamConfig:
         """The baseline as given, or the first arm."""
         return self.baseline or next(iter(self.arms))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialConfig:
-    """One training of an arm: trial.toml in the trial's folder, written by the downstream command.
-
-    The hashes are those of what the command read; `model_sha256` is that of a local folder. An arm without a model has
-    no rate and no epochs.
-    """
-
-    name: str
-    task: LabelledTask
-    arm_name: str
-    arm: Arm
-    learning_rate: float | None = None
-    num_epochs: int | None = None
-    seed: int
-    fold: int
-    documents_sha256: str
-    model_sha256: str | None = None
-    recipe: Tuning
-    runtime: FinetuneRuntime
-    tracking: Tracker = field(default_factory=Tracker)
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The values that were chosen from; none if nothing is trained with them."""
-        if self.arm.model is None:
-            return {}
-        return {"learning_rate": self.learning_rate, "num_epochs": self.num_epochs}
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        models = [arm for arm in self.arms.values() if arm.model is not None]
+        if not any(arm.frozen for arm in models):
+            names = ("recipe.frozen_learning_rate", "recipe.frozen_num_epochs")
+            yield names, "without an arm that has frozen = true: remove it"
+        if all(arm.frozen for arm in models):
+            names = ("recipe.learning_rate", "recipe.num_epochs")
+            yield names, "without an arm whose model is tuned (frozen = false): remove it"
+        if not models:
+            names = (*(f"recipe.{item.name}" for item in fields(Tuning)), "tracking.tracker", "keep_weights")
+            yield names, "without an arm that has a model: remove it"
+            names = tuple(f"runtime.{item.name}" for item in fields(FinetuneRuntime))
+            yield names, "without an arm that has a model: remove it"

@@ -30,6 +30,8 @@ class TfidfModel:
     spaced: bool
     pipeline: Any
 
+    num_tokens = 0  # it has no tokens
+
     @property
     def num_parameters(self) -> int:
         """The number of weights of all terms and labels, and of the labels' biases."""
@@ -53,7 +55,11 @@ class TfidfModel:
         """Fits the pipeline; raises DataError if no document has a word."""
         classes = {label: number for number, label in enumerate(self.corpus.labels)}
         labels = [[classes[label] for label in self.corpus.documents[number].labels] for number in numbers]
-        target = np.array([one[0] for one in labels]) if not self.corpus.is_multilabel else np.zeros((len(labels), len(classes)), int)
+        target = (
+            np.array([one[0] for one in labels])
+            if not self.corpus.is_multilabel
+            else np.zeros((len(labels), len(classes)), int)
+        )
         for row, one in enumerate(labels if self.corpus.is_multilabel else ()):
             target[row, one] = 1
         try:

@@ -20,16 +20,14 @@ from longmlm.downstream.artifacts import DownstreamTrial, TrialCost
 from longmlm.downstream.card import write_fine_tuned
 from longmlm.downstream.documents import LabelledCorpus, read_labelled
 from longmlm.downstream.folds import fold_of
-from longmlm.downstream.planned import TRAINING, documents_sha256
+from longmlm.downstream.planned import TRAINING, TrialConfig, documents_sha256
 from longmlm.downstream.scores import predictions_of
-from longmlm.downstream.settings import TrialConfig
-from longmlm.errors import DataError
+from longmlm.errors import DataError, naming
 from longmlm.hubs.models import model_sha256
-from longmlm.ownership import remove_inside
 from longmlm.processes import exclusive_lock, user_errors
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.runtime.trials import TRIAL
-from longmlm.system_errors import naming
+from longmlm.temporary import remove_inside
 
 
 def run_trial(folder: Path) -> None:
@@ -37,6 +35,8 @@ def run_trial(folder: Path) -> None:
 
     Raises DataError if documents or model are no longer those that the command read.
     """
+    if (folder / DownstreamTrial.FILE).is_file():
+        return
     config = read(TrialConfig, [folder / TRIAL])
     corpus = read_labelled(config.task)
     _check_unchanged(config, corpus)
@@ -73,7 +73,7 @@ def run_trial(folder: Path) -> None:
             num_untested=len(fold.untested),
             cost=cost,
         )
-        write_fine_tuned(folder, config, corpus, trial)
+        write_fine_tuned(folder, config, corpus, trial, model.num_tokens)
         artifact.write(folder / DownstreamTrial.FILE, trial)
         remove_inside(folder, TRAINING)
 

@@ -15,17 +15,27 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import EarlyStoppingCallback, PreTrainedModel, PrinterCallback, Trainer, TrainingArguments, pipeline
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PrinterCallback,
+    TokenClassificationPipeline,
+    Trainer,
+    TrainingArguments,
+)
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.provenance import Provenance, TrainingRecord
+from longmlm.artifacts.fine_tuned import MODEL
+from longmlm.artifacts.provenance import Provenance
 from longmlm.downstream.artifacts import LabelledSpan
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.folds import Fold
 from longmlm.downstream.models import FirstTokens, encoder_in_place, load_arm_model
+from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.reading import (
+    IGNORED,
     Example,
     classification_examples,
     collate,
@@ -34,18 +44,15 @@ from longmlm.downstream.reading import (
     windows_overlap,
 )
 from longmlm.downstream.scores import Output, main_score, predictions_of
-from longmlm.downstream.settings import TrialConfig
 from longmlm.errors import ModelError
 from longmlm.folders import rewritten_folder
-from longmlm.model.architecture import position_offset
+from longmlm.model.architecture import position_offset, set_dropout
 from longmlm.model.carried import Carried
-from longmlm.model.dropout import set_dropout
 from longmlm.model.loading import LoadedModel, library_errors
 from longmlm.model.saving import save_model
-from longmlm.runtime.precision import resolved_precision
+from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.pretrain import ComputePrecision
 
-CHECKPOINTS, MODEL = "checkpoints", "model"
 STATE = "trainer_state.json"  # the file that Trainer writes last into a checkpoint, but for a copy of its arguments
 SCORE, BEST = "eval_score", "eval_best"
 TIE = 1e-6  # percentage points per epoch, so that of equal epochs the latest is the best
@@ -57,8 +64,8 @@ NO_LIMIT = 10**9  # tokenizers without a limit report a larger one
 class ArmModel:
     """An arm's model on the documents of a corpus.
 
-    Documents are read once, and the vectors of a frozen `encoder` computed once; in the model, FirstTokens stands in for
-    it. `known` are the documents that were read, by their numbers.
+    The vectors of a frozen `encoder` are computed once per document; in the model, FirstTokens stands in for it.
+    `known` are the documents that were read, by their numbers.
     """
 
     config: TrialConfig
@@ -139,8 +146,7 @@ class ArmModel:
 
     def _spans(self, texts: Sequence[str]) -> list[Output]:
         options = {"stride": windows_overlap(self.num_tokens)} if self.config.arm.reads == "chunks" else {}
-        find: Any = pipeline(
-            "token-classification",
+        find = cast(Any, TokenClassificationPipeline)(
             model=self.loaded.model,
             tokenizer=self.loaded.tokenizer,
             device=self.loaded.model.device,
@@ -195,30 +201,31 @@ def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
     _check_forward(model, fold.train)
     tuner = _Tuner(
         model=model.loaded.model,
-        args=_arguments(folder / CHECKPOINTS, model.config, model.precision),
+        args=_arguments(folder / TRAINING, model.config, model.precision),
         data_collator=model.batch,
         train_dataset=cast(Any, examples),
+        eval_dataset=cast(Any, fold.dev),
         compute_loss_func=_loss,
         callbacks=[_Patience(model.config.recipe.patience, 2 * TIE * (model.config.num_epochs or 0))],
     )
-    tuner.dev = (model, fold.dev)
+    tuner.arm = model
     tuner.model_accepts_loss_kwargs = False
     tuner.remove_callback(PrinterCallback)
-    tuner.train(resume_from_checkpoint=_last_complete(folder / CHECKPOINTS))
+    tuner.train(resume_from_checkpoint=_last_complete(folder / TRAINING))
     scores = tuple(line[SCORE] for line in tuner.state.log_history if SCORE in line)
     with encoder_in_place(model.loaded.model, model.encoder) if model.encoder else nullcontext():
-        _save(model, folder / MODEL, tuner.state.global_step)
+        _save(model, folder / MODEL)
     return scores
 
 
 class _Tuner(Trainer):
     """A Trainer that scores development documents as they are predicted after training."""
 
-    dev: tuple[ArmModel, Sequence[int]]
+    arm: ArmModel
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Returns the task's main metric, in percent."""
-        model, numbers = self.dev
+        model, numbers = self.arm, cast(Sequence[int], self.eval_dataset)
         predictions = predictions_of(model.corpus, numbers, model.predict(numbers))
         score = main_score(predictions, model.config.task.kind, model.corpus.is_multilabel)
         epoch = round(self.state.epoch or 0)
@@ -296,7 +303,7 @@ def _check_forward(model: ArmModel, numbers: Sequence[int]) -> None:
     whole = model.batch([replace(*model.examples([longest]), vectors=None)])
     with encoder_in_place(model.loaded.model, model.encoder):
         expected = model.probabilities(whole)
-    if not np.allclose(found, expected, atol=MAX_ROUNDING):
+    if not np.allclose(cast(np.ndarray, found), expected, atol=MAX_ROUNDING):
         raise ModelError(f"{model.config.arm.model} has a head that reads more than the first token: remove frozen")
 
 
@@ -315,7 +322,7 @@ def _last_complete(folder: Path) -> str | None:
     return None
 
 
-def _save(model: ArmModel, folder: Path, num_steps: int) -> None:
+def _save(model: ArmModel, folder: Path) -> None:
     """Writes the model as transformers loads it, with its history, in place of an earlier one."""
     loaded = model.loaded
     history = loaded.provenance_of_run(str(model.config.arm.model))

@@ -3,10 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import MODEL, DownstreamComparison, DownstreamTrial
+from longmlm.artifacts.fine_tuned import MODEL, fine_tuned_folder
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.config import read
 from longmlm.errors import ReleaseError
 from longmlm.folders import read_manifest, unlisted_note
 from longmlm.hubs.licences import check_licence
@@ -14,10 +12,8 @@ from longmlm.hubs.publish import check_can_publish
 from longmlm.release.build import ReleaseSettings, held_out_rows, open_source, write_release
 from longmlm.release.follow import follow
 from longmlm.release.publishing import publish_checkpoint, publish_checkpoints, publish_release
-from longmlm.release.task import TaskSource, check_task_recipe, write_task_release
-from longmlm.runnable import check_has_rows, check_onnx_installed, trial_folder
-from longmlm.runtime.trials import TRIAL
-from longmlm.settings.downstream import DownstreamTrialConfig
+from longmlm.release.task import check_task_recipe, write_task_release
+from longmlm.runnable import check_has_rows, check_onnx_installed
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseConfig
 from longmlm.training.run_folder import CHECKPOINTS, list_checkpoints, model_or_best_checkpoint
@@ -35,8 +31,8 @@ def release(config: ReleaseConfig) -> None:
         rows, allow_unrecovered = held_out_rows(config.rows), config.recipe.allow_unrecovered
         follow(Path(config.follow), allow_unrecovered, lambda best: publish_checkpoint(best, rows, settings, target))
         return
-    if trial := trial_folder(config.model):
-        release_task_model(config, trial, settings, target)
+    if tuned := fine_tuned_folder(config.model):
+        release_task_model(config, tuned, settings, target)
         return
     rows, allow_unrecovered = check_has_rows(config), config.recipe.allow_unrecovered
     source = open_source(model_to_release(config), rows, config.evaluation, allow_unrecovered)
@@ -61,23 +57,14 @@ def model_to_release(config: ReleaseConfig) -> Path:
 
 
 def release_task_model(config: ReleaseConfig, folder: Path, settings: ReleaseSettings, target: Target | None) -> None:
-    """Releases the model of a downstream trial, and publishes it."""
+    """Releases a fine-tuned model, such as a downstream trial's, and publishes it."""
     check_task_recipe(settings.recipe)
     for name in ("rows", "evaluation", "checkpoints", "follow"):
         if getattr(config, name):
             raise ReleaseError(f"{name} is for masked language models: remove it to release a fine-tuned model")
     if target and target.is_hub:
         check_licence(settings.card, read_provenance(folder / MODEL))
-    trial, trial_config = artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE), folder / TRIAL
-    comparison = comparison_of(folder)
-    results = comparison.arms if comparison else ()
-    is_earlier = folder.resolve().name.endswith(".earlier")  # a trial of other settings or documents
-    if is_earlier or not any(
-        (arm.arm, arm.values) == (trial.arm, trial.values) and trial.seed in arm.seeds for arm in results
-    ):
-        comparison = None  # it is about other trials
-    source = TaskSource(folder / MODEL, read(DownstreamTrialConfig, [trial_config]), trial, comparison)
-    lines = write_task_release(source, settings)
+    lines = write_task_release(folder, settings)
     if lines:
         print(*lines, f"released: {settings.output}", sep="\n")
     elif not target:
@@ -90,9 +77,3 @@ def print_already_released(folder: Path) -> None:
     """Prints that the folder holds this release, and what else it holds."""
     note = unlisted_note(folder, read_manifest(folder)["files"])
     print(f"{folder} already holds this release", *([f"not part of it: {note}"] if note else []), sep="\n")
-
-
-def comparison_of(trial: Path) -> DownstreamComparison | None:
-    """Returns the comparison in downstream/, of which this is a trial: None if it has not been written yet."""
-    file = (trial / "../../../..").resolve() / DownstreamComparison.FILE
-    return artifact.read(DownstreamComparison, file) if file.is_file() else None
