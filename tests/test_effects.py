@@ -61,11 +61,6 @@ EFFECTIVE = {
     "EvaluateRuntime": "rows_per_batch",
     "ComparedPipeline": "budget",
     "CompareSettings": "arms search seeds baseline control until keep_weights",
-    "DownstreamConfig": "output baseline num_explained",
-    "LabelledTask": "kind",
-    "LabelledData": "files dataset id_field text_field group_field",
-    "Arm": "model length",
-    "FinetuneRecipe": "seeds",
     "CheckpointsConfig": "run action",
 }
 
@@ -167,7 +162,7 @@ def refusal(folder: Path, case: Refused, where: str) -> str | None:
         config = parse(COMMANDS[case.command], [written(folder, "own.toml", tomli_w.dumps(given(tables)))])
         if case.command == "run":
             check_runnable(config)
-        if case.command in ("prepare", "downstream"):
+        if case.command == "prepare":
             check_inputs(config)
     except UserError as error:
         return str(error)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-
 from longmlm.batches.examples import Example
 from longmlm.batches.pairs import positive_pairs
+
 from longmlm.errors import DataError
 
 

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
+from longmlm.data.labelled_records import LabelledRecord, labelled_records
+from longmlm.settings.downstream import LabelledData, LabelledTask
 
 from longmlm.data.corpus import Document, plan_slices, read_slice
-from longmlm.data.labelled_records import LabelledRecord, labelled_records
 from longmlm.errors import DataError
-from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import Source
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。"]

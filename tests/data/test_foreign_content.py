@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
+from longmlm.data.labelled_records import labelled_records
+from longmlm.settings.downstream import LabelledData, LabelledTask
 
 from longmlm.data.corpus import check_splits, plan_slices
-from longmlm.data.labelled_records import labelled_records
 from longmlm.data.notes import markup_note
 from longmlm.errors import DataError
-from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.corpora import json_lines, records_of, texts_of
 

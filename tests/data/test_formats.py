@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
+from longmlm.data.labelled_records import LabelledRecord, labelled_records
+from longmlm.settings.downstream import LabelledData, LabelledTask
 
 from longmlm.data import delimited, texts
 from longmlm.data.corpus import Document, plan_slices, read_slice
-from longmlm.data.labelled_records import LabelledRecord, labelled_records
 from longmlm.data.texts import pieces_of
-from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import Source
 
 MARK = "\ufeff"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from longmlm.settings.downstream import DownstreamConfig
 
 from longmlm import inputs
 from longmlm.artifacts import artifact
@@ -16,7 +17,6 @@ from longmlm.data.files import files_of, left_out
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.processes import exclusive_lock
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.shipped import PACKAGE
 from longmlm.temporary import claim

@@ -101,7 +101,6 @@ class ArmResult:
     """An arm with the values chosen for it, its metrics, and its differences from the baseline arm.
 
     The first score is the task's main metric; `by_seed` has it for each seed, `by_label` has the F1 of each label.
-    Differences are those over the documents and seeds that both arms have: `num_unpaired` documents are left out.
     `over_tfidf` is the difference in the main metric from the best arm without a model. `constant` are the labels of
     every prediction, if they are always the same although the true ones differ.
     """
@@ -115,7 +114,6 @@ class ArmResult:
     by_seed: tuple[float, ...]
     by_label: tuple[Score, ...] = ()
     differences: tuple[Score, ...] = ()
-    num_unpaired: int = 0
     over_tfidf: Score | None = None
     constant: tuple[str, ...] | None = None
     cost: TrialCost
@@ -143,8 +141,9 @@ class ComparedTask:
 class DownstreamComparison(Artifact):
     """downstream.json: the arms of a task, the best first, and why trials failed, by their names.
 
-    `num_trials` counts finished and failed trials; `num_untested` is the largest number of documents that a seed does
-    not test, since no training document has all of their labels.
+    `num_trials` counts finished and failed trials. `num_untested` is the largest number of documents that a seed does
+    not test, since no training document has all of their labels; `num_left_out` documents lack the prediction of an arm
+    with some seed, since a trial failed or is still to run.
     """
 
     FILE: ClassVar[str] = "downstream.json"
@@ -154,6 +153,7 @@ class DownstreamComparison(Artifact):
     failed: dict[str, str] = field(default_factory=dict)
     num_trials: int = 0
     num_untested: int = 0
+    num_left_out: int = 0
 
     @property
     def metric(self) -> str:

@@ -41,7 +41,7 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
         corrected = f" Not corrected for {len(differing)} comparisons." if len(differing) > 1 else ""
         text = (
             "In percentage points, paired: both arms on the same documents and seeds. Where the interval includes "
-            f"zero, no difference was found. Documents that only one of the two arms predicted are left out.{corrected}"
+            f"zero, no difference was found.{corrected}"
         )
         sections.append(Section(f"Differences from {task.baseline}", text, differences_table(comparison)))
     by_label = {arm.arm: {score.metric: score.mean for score in arm.by_label} for arm in comparison.arms}
@@ -67,18 +67,14 @@ def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
     best = comparison.arms[0].differences
     is_good = False if comparison.failed else True if best and best[0].sign > 0 else None
     folds = f", cross-validation with {counted(task.num_folds, 'fold')}" if task.num_folds else ""
-    tested = counted(max(arm.num_documents for arm in comparison.arms), "test document")
+    tested = counted(comparison.arms[0].num_documents, "test document")
     lead = f"{_capital(task.kind)} of {tested}{folds}, {counted(len(seeds), 'seed')}."
     title = f"{task.name}: comparison of {counted(len(comparison.arms), 'arm')}"
     return page(Head(title, lead, finding(comparison), is_good), sections, made_by)
 
 
 def arms_table(comparison: DownstreamComparison) -> Table:
-    """Returns a line per arm: its metrics, the main one with its interval, and its difference from the baseline.
-
-    If documents are left out of a difference, a column says how many.
-    """
-    is_unpaired = any(arm.num_unpaired for arm in comparison.arms)
+    """Returns a line per arm: its metrics, the main one with its interval, and its difference from the baseline."""
     main_name, *names = [f"{score.metric} (%)" for score in comparison.arms[0].scores]
     lines = []
     for arm in comparison.arms:
@@ -86,10 +82,8 @@ def arms_table(comparison: DownstreamComparison) -> Table:
         difference = next(iter(arm.differences), None)
         cells = [*map(percent, (main.mean, main.low, main.high))]
         cells += [*map(points, (difference.mean, difference.low, difference.high))] if difference else ["–"] * 3
-        left_out = [f"{arm.num_unpaired:,}"] if is_unpaired else []
-        lines.append([arm.arm, *cells, *left_out, *(percent(score.mean) for score in others)])
-    left_out = ["documents left out"] if is_unpaired else []
-    return Table(["arm", main_name, *BOUNDS, "difference", *BOUNDS, *left_out, *names], lines)
+        lines.append([arm.arm, *cells, *(percent(score.mean) for score in others)])
+    return Table(["arm", main_name, *BOUNDS, "difference", *BOUNDS, *names], lines)
 
 
 def differences_table(comparison: DownstreamComparison) -> Table:
@@ -99,8 +93,8 @@ def differences_table(comparison: DownstreamComparison) -> Table:
         for score in (score for score in arm.differences if score.mean is not None):
             verdict = "–" if score.low is None else verdicts[score.sign]
             numbers = map(points, (score.mean, score.low, score.high))
-            lines.append([arm.arm, score.metric, *numbers, verdict, f"{arm.num_unpaired:,}"])
-    return Table(["arm", "metric", "points", *BOUNDS, "verdict", "documents left out"], lines)
+            lines.append([arm.arm, score.metric, *numbers, verdict])
+    return Table(["arm", "metric", "points", *BOUNDS, "verdict"], lines)
 
 
 def points(value: float | None) -> str:
@@ -112,15 +106,14 @@ def finding(comparison: DownstreamComparison) -> str:
     """Returns in one sentence which arm is best, and whether its difference from the baseline excludes zero.
 
     If the baseline is the best arm, it is compared with the next one. Models that are not shown to be better than
-    TF-IDF are named, and arms that learned nothing, and those with documents that their difference leaves out. Failed
-    trials come first.
+    TF-IDF are named, and arms that learned nothing. Failed trials come first.
     """
     text = f"{failures(comparison)}; " if comparison.failed else ""
     unlearned = {arm.arm: _unlearned(arm) for arm in comparison.arms}
     if all(unlearned.values()):
-        return f"{text}{_nothing_learned(comparison, {*unlearned.values()})}{_unpaired_text(comparison)}"
+        return f"{text}{_nothing_learned(comparison, {*unlearned.values()})}"
     named = "".join(f"; {arm} {reason}: it learned nothing" for arm, reason in unlearned.items() if reason)
-    return f"{text}{_best_text(comparison)}{named}{_tfidf_text(comparison)}{_unpaired_text(comparison)}"
+    return f"{text}{_best_text(comparison)}{named}{_tfidf_text(comparison)}{_left_out(comparison)}"
 
 
 def failures(comparison: DownstreamComparison) -> str:
@@ -157,8 +150,8 @@ def _best_text(comparison: DownstreamComparison) -> str:
     rival = next((arm for arm in others if (arm.differences if is_baseline else arm.arm == baseline)), None)
     if is_baseline and rival is None:
         return f"{first}, no other arm to compare with"
-    if rival is None or not (is_baseline or best.differences):
-        return f"{first}; the baseline {baseline} has no result on the same documents"
+    if rival is None:
+        return f"{first}; the baseline {baseline} has no result"
     return _difference_text(rival, best, comparison) if is_baseline else _difference_text(best, rival, comparison)
 
 
@@ -195,12 +188,9 @@ def _tfidf_text(comparison: DownstreamComparison) -> str:
     return f"; not shown to be better than TF-IDF{best}: {', '.join(weak)}" if weak else ""
 
 
-def _unpaired_text(comparison: DownstreamComparison) -> str:
-    """Returns how many documents the difference of each arm leaves out."""
-    counts = [f"{arm.arm} {arm.num_unpaired:,}" for arm in comparison.arms if arm.num_unpaired]
-    baseline = comparison.task.baseline
-    text = f"; left out of the difference from {baseline}, documents that only one of the two arms predicted: "
-    return text + ", ".join(counts) if counts else ""
+def _left_out(comparison: DownstreamComparison) -> str:
+    number = counted(comparison.num_left_out, "document")
+    return f"; {number} left out, for which an arm has no prediction with some seed" if comparison.num_left_out else ""
 
 
 def _chart(comparison: DownstreamComparison) -> Chart:
@@ -265,7 +255,7 @@ def _facts(comparison: DownstreamComparison, seeds: Sequence[int]) -> dict[str, 
         "folds": f"{task.num_folds}, every document in one test set per seed" if task.num_folds else "one split",
         **({"not tested": untested} if comparison.num_untested else {}),
         "seeds": ", ".join(map(str, seeds)),
-        "documents tested, by arm": ", ".join(f"{arm.arm} {arm.num_documents:,}" for arm in comparison.arms),
+        "documents tested": f"{comparison.arms[0].num_documents:,}",
     }
 
 

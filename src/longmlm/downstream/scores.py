@@ -26,7 +26,7 @@ Count = tuple[str, int, int]  # what a document adds to part and whole of a metr
 class Ratios:
     """Metrics that are ratios of sums over documents, in percent: those named, then the F1 of each label.
 
-    macro-F1, the last of those named, is the mean of the labels'.
+    If there are labels, the last metric named is the mean of theirs, macro-F1.
     """
 
     names: tuple[str, ...]
@@ -38,7 +38,8 @@ class Ratios:
     def counted(self) -> Bool[np.ndarray, "documents metrics"]:
         """Which documents each metric counts."""
         counted, num_names = self.wholes > 0, len(self.names)
-        counted[:, num_names - 1] = counted[:, num_names:].any(axis=1)
+        if self.labels:
+            counted[:, num_names - 1] = counted[:, num_names:].any(axis=1)
         return counted
 
     def values(self, weights: Float[np.ndarray, "resamples documents"]) -> Float[np.ndarray, "resamples metrics"]:
@@ -46,7 +47,8 @@ class Ratios:
         values, num_names = _divided(weights @ self.parts, weights @ self.wholes), len(self.names)
         of_labels = values[:, num_names:]
         occur = ~np.isnan(of_labels)
-        values[:, num_names - 1] = _divided(np.where(occur, of_labels, 0.0).sum(axis=1), occur.sum(axis=1))
+        if self.labels:
+            values[:, num_names - 1] = _divided(np.where(occur, of_labels, 0.0).sum(axis=1), occur.sum(axis=1))
         return 100 * values
 
 

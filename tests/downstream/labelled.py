@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from longmlm.data.labelled import LabelledCorpus, read_labelled
-from longmlm.settings.downstream import LabelledData, LabelledTask, TaskKind
+from longmlm.downstream.documents import LabelledCorpus, read_labelled
+from longmlm.downstream.settings import LabelledData, LabelledTask, TaskKind
 
 Records = list[dict[str, Any]]
 

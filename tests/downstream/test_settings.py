@@ -7,8 +7,6 @@ import pytest
 from longmlm.artifacts.artifact import to_toml
 from longmlm.config import parse, read
 from longmlm.errors import ConfigError, DataError, FolderError, ModelError
-from longmlm.inputs import check_inputs
-from longmlm.settings.downstream import Arm, DownstreamConfig
 from longmlm.settings.shipped import PACKAGE
 from tests.support.prepare_settings import written
 
@@ -74,16 +72,18 @@ def test_settings_are_written_and_read_back(task: str, tmp_path: Path) -> None:
         ),
         ("recipe.dropout = 1.0", "recipe: dropout must be at least 0 and below 1"),
         ("recipe.weight_decay = -1.0", "recipe: weight_decay must not be negative"),
-        ("num_explained = -1", "num_explained must not be negative"),
         ("arms.512.length = 'all'", r"arms\.512\.length: Input should be a valid integer"),
         ("arms.1024.reads = 'last'", r"arms\.1024: frozen, revision and reads need a model"),
-        ("arms.512.pooling = 'max'", r"arms\.512: pooling = max needs reads = chunks"),
+        ("arms.512.pooling = 'cnn'", r"arms\.512: pooling = cnn needs reads = chunks"),
         ("runtime.evaluate_every_steps = 5", r"unknown key runtime\.evaluate_every_steps"),
-        ("runtime.log_every_steps = 0", r"runtime: .*every \*_every_steps must be at least 1"),
+        (
+            "runtime.documents_per_micro_batch = 0",
+            "runtime: documents_per_micro_batch and num_threads must be at least",
+        ),
         ("baseline = '2048'", "baseline = 2048: there is no such arm, only 512, 1024"),
         ("arms.'a b'.length = 64", "arm 'a b': a name may contain only letters, digits"),
         ("task.data.dataset = 'owner/name'", r"task\.data: set either `files`"),
-        ("task.kind = 'similarity'", "similarity needs a model in every arm"),
+        ("task.kind = 'labelling'", "arms.1024 has no model, but labelling trains a model in every arm"),
     ],
 )
 def test_mistakes_are_named_with_file_and_key(task: str, tmp_path: Path, text: str, message: str) -> None:

@@ -8,18 +8,17 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import longmlm
 from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import DownstreamComparison, DownstreamTrial
+from longmlm.downstream.artifacts import DownstreamComparison, DownstreamTrial
 from longmlm.settings.shipped import PACKAGE
+from tests.downstream.two_classes import labelled_records, write_records
 from tests.support.launching import finish, start_command, wait_until
 from tests.support.launching import longmlm as run_longmlm
-from tests.support.two_classes import labelled_records, write_records
 
 MINI = PACKAGE / "bundled" / "roberta-mini"
 NUM_DOCUMENTS, NUM_TRIALS = 24, 8
 FINISHED = f"*/*/*/{DownstreamTrial.FILE}"  # not rglob: it enters folders that are being renamed
 TASK = """
 output = "out"
-num_explained = 1
 [task]
 kind = "classification"
 num_folds = 2
@@ -36,9 +35,9 @@ num_threads = 1
 [arms.truncate]
 model = "bundled:roberta-mini"
 length = 64
-[arms.head-tail]
+[arms.last]
 model = "extended"
-reads = "head-tail"
+reads = "last"
 length = 160
 [arms.chunks]
 model = "bundled:roberta-mini"
@@ -80,7 +79,7 @@ def test_arms_are_compared_and_a_stopped_command_resumes(folder: Path) -> None:
     assert lines[0] == "24 documents: sea 12, land 12"
     comparison = artifact.read(DownstreamComparison, folder / "out" / "downstream" / DownstreamComparison.FILE)
     assert {arm.arm: arm.num_documents for arm in comparison.arms} == dict.fromkeys(
-        ("truncate", "head-tail", "chunks", "tfidf"), NUM_DOCUMENTS
+        ("truncate", "last", "chunks", "tfidf"), NUM_DOCUMENTS
     )
     assert comparison.failed == {}
     scores = {arm.arm: arm.scores[0].mean for arm in comparison.arms}
@@ -89,7 +88,7 @@ def test_arms_are_compared_and_a_stopped_command_resumes(folder: Path) -> None:
     assert all(name in page for name in scores)
     assert str(PACKAGE) not in page
     models = sorted(path.parent.relative_to(trials).parts[0] for path in trials.rglob("model"))
-    assert models == ["chunks", "head-tail", "truncate"]
+    assert models == ["chunks", "last", "truncate"]
     [model] = trials.glob("truncate/*/*/model")
     assert AutoModelForSequenceClassification.from_pretrained(model).config.id2label == {0: "land", 1: "sea"}
     code, lines = run_longmlm(folder, "downstream", "task.toml")

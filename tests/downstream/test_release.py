@@ -1,6 +1,5 @@
-"""The release stage on fine-tuned models: what it writes, verifies, prints and refuses."""
+"""The release of fine-tuned models: what it writes, verifies, prints and refuses."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoModel,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -17,26 +15,25 @@ from transformers import (
 )
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import DownstreamComparison
 from longmlm.artifacts.provenance import Provenance
-from longmlm.errors import ArtifactError, ReleaseError
+from longmlm.downstream.card import add_comparison
+from longmlm.downstream.comparison import compared
+from longmlm.downstream.planned import TrialConfig
+from longmlm.downstream.settings import Arm
+from longmlm.errors import ReleaseError
 from longmlm.folders import verify
 from longmlm.model.task_loading import load_for_task
 from longmlm.release import task
 from longmlm.release.publishing import addressed_card
-from longmlm.reports.task_card import name_in_words, reading
-from longmlm.scoring.compared import compared
-from longmlm.settings.downstream import Arm, DownstreamTrialConfig
 from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
-from tests.support.compared_arms import task as compared_task
-from tests.support.finetuning import labelling, model, result_of, run, settings, similarity
+from tests.downstream.compared_arms import task as compared_task
+from tests.downstream.finetuning import Run, labelling, model, result_of, run, settings
 from tests.support.tiny import LONG_POSITIONS, tiny_extension, tiny_folder
 
-__all__ = ["labelling", "model", "run", "settings", "similarity"]
+__all__ = ["labelling", "model", "run", "settings"]
 
-Run = Callable[[DownstreamTrialConfig], Path]
 CARD = ReleaseCard(title="News", license="apache-2.0", data=("made-up sentences, CC0",))
 
 
@@ -48,7 +45,7 @@ def released(trial: Path, **changes: object) -> Path:
 
 
 def test_a_classifier_is_released_with_a_card(
-    settings: DownstreamTrialConfig, run: Run, capsys: pytest.CaptureFixture[str]
+    settings: TrialConfig, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = run(replace(settings, num_epochs=2))
     output = released(trial)
@@ -66,7 +63,7 @@ def test_a_classifier_is_released_with_a_card(
         "fine-tuned with longmlm for document classification" in card.text and "- made-up sentences, CC0" in card.text
     )
     assert "It reads the first 32 tokens of a text" in card.text and "| learning_rate | 0.005 |" in card.text
-    assert "| precision | no |" in card.text, "what auto was resolved to"
+    assert "| precision | no |" in card.text
     assert card.data.language is None and "language" not in card.text, "nothing says which language the documents have"
     on_hub = addressed_card(output, Target("hf", "owner/news", "v1"))[0]
     assert 'pipeline("text-classification", model="owner/news", revision="v1", truncation=True)' in on_hub
@@ -75,30 +72,6 @@ def test_a_classifier_is_released_with_a_card(
     assert "already holds this release" in capsys.readouterr().out
     released(trial, recipe=ReleaseRecipe(weights="bf16"))
     assert AutoModelForSequenceClassification.from_pretrained(output).dtype == torch.bfloat16
-
-
-def test_a_labeller_and_an_embedder_are_released(
-    labelling: DownstreamTrialConfig, similarity: DownstreamTrialConfig, run: Run
-) -> None:
-    trial = run(replace(labelling, num_epochs=1))
-    output = released(trial / "model", recipe=ReleaseRecipe(weights="bf16"))
-    stock = AutoModelForTokenClassification.from_pretrained(output)
-    assert stock.dtype == torch.bfloat16 and "B-red" in stock.config.id2label.values()
-    text = (output / "README.md").read_text(encoding="utf-8")
-    assert "pipeline_tag: token-classification" in text and "in chunks of 24 tokens that overlap by half" in text
-    option = 'aggregation_strategy="simple", stride=11)'
-    assert "for sequence labelling: blue, red." in text and option in text
-    assert option in addressed_card(output, Target("hf", "owner/entities"))[0]
-    find = pipeline("token-classification", model=str(output), aggregation_strategy="simple", stride=11)
-    assert isinstance(find("A long text. " * 100), list)
-    trial = run(replace(similarity, folder=f"{similarity.folder}-pairs", num_epochs=1))
-    output = released(trial, output=f"{trial}-release")
-    text = (output.with_name(f"{trial.name}-release") / "README.md").read_text(encoding="utf-8")
-    assert "pipeline_tag: sentence-similarity" in text and "SentenceTransformer(" in text
-    on_hub = addressed_card(trial.with_name(f"{trial.name}-release"), Target("hf", "owner/news"))[0]
-    assert 'SentenceTransformer("owner/news")' in on_hub and "pipeline(" not in on_hub
-    assert AutoModel.from_pretrained(trial.with_name(f"{trial.name}-release")).config.hidden_size
-    assert (trial.with_name(f"{trial.name}-release") / "modules.json").is_file()
 
 
 def windowed(folder: Path, family: str, pad: int, num_global: int) -> str:
@@ -111,7 +84,7 @@ def windowed(folder: Path, family: str, pad: int, num_global: int) -> str:
 
 @pytest.mark.parametrize(("family", "pad"), [("bert", 0), ("roberta", 1)])
 def test_a_classifier_with_a_window_is_released_as_a_longformer(
-    family: str, pad: int, settings: DownstreamTrialConfig, run: Run, tmp_path: Path
+    family: str, pad: int, settings: TrialConfig, run: Run, tmp_path: Path
 ) -> None:
     arm = Arm(model=windowed(tmp_path / "long", family, pad, num_global=1))
     trial = run(replace(settings, num_epochs=1, arm=arm))
@@ -125,23 +98,20 @@ def test_a_classifier_with_a_window_is_released_as_a_longformer(
     torch.testing.assert_close(stock(tokens).logits, expected, rtol=1e-4, atol=1e-4)
     short = pipeline("text-classification", model=str(output), truncation=True)("A text.")
     assert short[0]["label"] in own.model.config.id2label.values()
-    again = run(replace(settings, folder=str(tmp_path / "again"), num_epochs=1, arm=Arm(model=str(output))))
+    again = run(replace(settings, num_epochs=1, arm=Arm(model=str(output))), "again")
     release(ReleaseConfig(model=str(again), output=str(tmp_path / "release-again"), card=CARD))
     retrained = AutoModelForSequenceClassification.from_pretrained(tmp_path / "release-again")
     assert retrained.config.attention_window == [8, 8]
 
 
 def test_a_labeller_with_a_window_is_released_if_it_has_no_global_tokens(
-    labelling: DownstreamTrialConfig, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    labelling: TrialConfig, run: Run, tmp_path: Path
 ) -> None:
     arm = replace(labelling.arm, model=windowed(tmp_path / "long", "bert", 0, num_global=0))
     output = released(run(replace(labelling, num_epochs=1, arm=arm)))
     assert AutoModelForTokenClassification.from_pretrained(output).config.model_type == "longformer"
-    note = "to release a labeller, extend with none"
-    assert note not in capsys.readouterr().out
     arm = replace(arm, model=windowed(tmp_path / "global", "bert", 0, num_global=1))
-    trial = run(replace(labelling, folder=str(tmp_path / "other"), num_epochs=1, arm=arm))
-    assert f"{arm.model} has 1 global token: {note}" in capsys.readouterr().out
+    trial = run(replace(labelling, num_epochs=1, arm=arm), "other")
     with pytest.raises(
         ReleaseError, match=r"^the model has 1 global token, .* num_global_tokens = 0 and fine-tune that"
     ):
@@ -149,26 +119,16 @@ def test_a_labeller_with_a_window_is_released_if_it_has_no_global_tokens(
     assert not (tmp_path / "refused").exists()
 
 
-def test_an_embedder_with_a_window_is_released_if_it_has_no_global_tokens(
-    similarity: DownstreamTrialConfig, run: Run, tmp_path: Path
-) -> None:
-    arm = replace(similarity.arm, model=windowed(tmp_path / "long", "roberta", 1, num_global=0))
-    output = released(run(replace(similarity, num_epochs=1, arm=arm)))
-    assert AutoModel.from_pretrained(output).config.model_type == "longformer"
-
-
 @pytest.mark.parametrize("family", ["albert", "electra"])
 def test_a_family_that_longformer_cannot_compute_is_refused(
-    family: str, labelling: DownstreamTrialConfig, run: Run, tmp_path: Path
+    family: str, labelling: TrialConfig, run: Run, tmp_path: Path
 ) -> None:
     arm = replace(labelling.arm, model=windowed(tmp_path / "long", family, 0, num_global=1))
     with pytest.raises(ReleaseError, match=f"Longformer has no {family} layers"):
         released(run(replace(labelling, num_epochs=1, arm=arm)))
 
 
-def test_an_altered_export_is_not_released(
-    settings: DownstreamTrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_altered_export_is_not_released(settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     trial, save = run(replace(settings, num_epochs=1)), task.save_model
 
     def altered(model: object, tokenizer: object, carried: object, folder: Path, **options: object) -> None:
@@ -186,14 +146,14 @@ def test_an_altered_export_is_not_released(
     assert not trial.with_name("release").exists()
 
 
-def test_what_cannot_be_released_is_refused(settings: DownstreamTrialConfig, run: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_released_is_refused(settings: TrialConfig, run: Run, tmp_path: Path) -> None:
+    tfidf = run(replace(settings, arm=Arm(), learning_rate=None, num_epochs=None), "tfidf")
+    with pytest.raises(ReleaseError, match="this trial is of TF-IDF, which is no model of transformers"):
+        released(tfidf)
     trial = run(replace(settings, num_epochs=1, arm=replace(settings.arm, reads="chunks", length=24)))
     with pytest.raises(ReleaseError, match="no class of transformers pools the vectors of chunks"):
         released(trial)
-    record = trial / "trial.toml"
-    record.write_text(record.read_text(encoding="utf-8").replace('"classification"', '"similarity"'), encoding="utf-8")
-    with pytest.raises(ReleaseError, match="no class of transformers pools the vectors of chunks"):
-        released(trial)
+    trial = run(replace(settings, num_epochs=1), "other")
     for changes, message in (
         ({"recipe": ReleaseRecipe(onnx=True)}, "recipe.onnx is for masked language models"),
         ({"rows": "rows"}, "rows is for masked language models"),
@@ -207,38 +167,40 @@ def test_what_cannot_be_released_is_refused(settings: DownstreamTrialConfig, run
         released(tmp_path / "no-trial")
 
 
-def test_the_card_says_what_was_read() -> None:
-    assert (name_in_words("a/news/*.jsonl"), name_in_words("a/news.jsonl")) == ("news/*.jsonl", "news.jsonl")
-    assert "the last 510 tokens of each document. Cut" in reading(Arm(model="m", reads="head-tail"), 640)
-    assert "the middle 512 tokens" in reading(Arm(model="m", reads="middle"), 512)
-
-
-def test_results_of_other_arms_make_a_new_release(
-    settings: DownstreamTrialConfig, run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "downstream" / "trials" / "first" / "as-given" / "seed-1-fold-0"
-    trial = run(replace(settings, folder=str(folder), num_epochs=1))
-    facts, other = compared_task(["first", "second"]), compared_task(["second", "first"])
-    file = tmp_path / "downstream" / DownstreamComparison.FILE
-    artifact.write(file, compared(facts, [result_of(trial)], {}))
-    released(trial)
-    artifact.write(file, compared(facts, [result_of(trial)], {"second, seed 1": "out of memory"}))
-    released(trial)
-    assert "already holds this release" in capsys.readouterr().out, "the card does not show failed trials"
-    artifact.write(file, compared(other, [result_of(trial)], {}))
-    before = (released_card := released(trial) / "README.md").stat().st_mtime_ns
-    assert "already holds this release" not in capsys.readouterr().out
-    assert before == released_card.stat().st_mtime_ns and "second" in released_card.read_text(encoding="utf-8")
-    file.write_text("{")
-    with pytest.raises(ArtifactError, match=r"downstream\.json"):
-        released(trial)
-
-
 def test_a_classifier_of_the_end_of_texts_is_released_with_a_tokenizer_that_cuts_their_beginning(
-    settings: DownstreamTrialConfig, run: Run
+    settings: TrialConfig, run: Run
 ) -> None:
     trial = run(replace(settings, arm=replace(settings.arm, reads="last"), num_epochs=1))
     tokenizer = AutoTokenizer.from_pretrained(released(trial))
     text = "the sea and " * 40 + "a lake"
     kept = tokenizer(text, truncation=True)["input_ids"]
     assert len(kept) == 32 and kept[1:-1] == tokenizer(text, add_special_tokens=False)["input_ids"][-30:]
+
+
+def test_a_labeller_is_released_with_the_code_that_reads_windows(labelling: TrialConfig, run: Run) -> None:
+    trial = run(replace(labelling, num_epochs=1))
+    output = released(trial / "model", recipe=ReleaseRecipe(weights="bf16"))
+    stock = AutoModelForTokenClassification.from_pretrained(output)
+    assert stock.dtype == torch.bfloat16 and "B-red" in stock.config.id2label.values()
+    text = (output / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: token-classification" in text and "in windows of 24 tokens that overlap by half" in text
+    option = 'aggregation_strategy="simple", stride=11)'
+    assert "for sequence labelling: blue, red." in text and option in text
+    assert option in addressed_card(output, Target("hf", "owner/entities"))[0]
+    find = pipeline("token-classification", model=str(output), aggregation_strategy="simple", stride=11)
+    assert isinstance(find("A long text. " * 100), list)
+
+
+def test_the_card_has_the_comparison_and_a_changed_one_makes_a_new_release(
+    settings: TrialConfig, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = run(replace(settings, num_epochs=1))
+    released(trial)
+    facts = compared_task(["first", "second"], labels=("blue", "red"))
+    add_comparison([trial], compared(facts, [result_of(trial)], {}))
+    text = (released(trial) / "README.md").read_text(encoding="utf-8")
+    assert "already holds this release" not in capsys.readouterr().out
+    assert "differences are to `first`, in points:" in text and "| first |" in text
+    add_comparison([trial], compared(facts, [result_of(trial)], {"second, seed 1": "out of memory"}))
+    released(trial)
+    assert "already holds this release" in capsys.readouterr().out, "the card does not show failed trials"

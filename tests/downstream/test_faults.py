@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.data.labelled import read_labelled
+from longmlm.downstream.documents import read_labelled
+from longmlm.downstream.settings import LabelledData, LabelledTask, TaskKind
 from longmlm.errors import DataError
-from longmlm.settings.downstream import LabelledData, LabelledTask, TaskKind
-from tests.support.labelled import Records, json_bytes, labelled, read, reasons
+from tests.downstream.labelled import Records, json_bytes, labelled, read, reasons
 
 FAULTY_CLASSES = [
     ({"text": "x"}, "no field 'label'"),
@@ -38,23 +38,15 @@ FAULTY_SPANS = [
     ({"spans": [[True, 3, "A"]]}, "a span without start, end and label"),
     ({"spans": [[0, 3, None]]}, "no label"),
 ]
-FAULTY_PAIRS = [
-    ({"text": "x", "label": 1}, "no field 'text2'"),
-    ({"text": "x", "text2": "", "label": 1}, "field 'text2' is empty"),
-    ({"text": "x", "text2": "y", "label": None}, "no score"),
-    ({"text": "x", "text2": "y", "label": "high"}, "the score must be a number, such as 0.8"),
-    ({"text": "x", "text2": "y", "label": True}, "the score must be a number, such as 0.8"),
-]
 SOUND: dict[TaskKind, Records] = {
     "classification": labelled("a", "b", "a", "b"),
     "labelling": [{"text": "New York", "spans": [[0, 8, "GPE"]]}, {"text": "lake", "spans": []}],
-    "similarity": [{"text": f"x{n}", "text2": "y", "label": n} for n in range(3)],
 }
 
 
 @pytest.mark.parametrize(
     ("kind", "faulty"),
-    [("classification", FAULTY_CLASSES), ("labelling", FAULTY_SPANS), ("similarity", FAULTY_PAIRS)],
+    [("classification", FAULTY_CLASSES), ("labelling", FAULTY_SPANS)],
 )
 def test_faulty_records_are_set_aside_with_position_and_reason(
     tmp_path: Path, kind: TaskKind, faulty: list[tuple[dict, str]]
@@ -155,11 +147,10 @@ def test_a_class_that_cannot_be_both_trained_and_tested_is_set_aside(tmp_path: P
             ["4 classes in 2 training documents", "the first at line 1 of"],
         ),
         ("classification", labelled(["a", "b"]), ["2 classes in 1 training document"]),
-        ("classification", labelled([], []), ["no label occurs in 2"]),
+        ("classification", labelled([], []), ["no label or span in 2 training documents"]),
         ("classification", labelled(["a"], ["a"]), ["'a' is the only class of 2", "add documents of another class"]),
-        ("labelling", [{"text": "x", "spans": []}] * 2, ["no span in 2 training documents", "spans_field"]),
+        ("labelling", [{"text": "x", "spans": []}] * 2, ["no label or span in 2 training documents", "spans_field"]),
         ("labelling", [{"text": "x", "spans": [[0, 2, "A"]]}] * 2, ["a span outside the text (2, the first at"]),
-        ("similarity", [{"text": "x", "text2": "y", "label": 3}] * 2, ["one score, 3.0, in 2", "label_field"]),
     ],
 )
 def test_what_is_no_task_is_refused_in_one_line(
@@ -207,10 +198,8 @@ def test_an_empty_file_and_another_encoding_are_named(tmp_path: Path) -> None:
 
 
 def test_fields_are_listed_only_where_one_is_missing(tmp_path: Path) -> None:
-    pairs = [{"text": "x", "text2": "y", "label": "yes"}] * 2
-    for records, kind in (([{"text": "x", "spans": [[0, 2, "A"]]}] * 2, "labelling"), (pairs, "similarity")):
-        with pytest.raises(DataError, match=r"the first at line 1 of .*jsonl\)$"):
-            read(tmp_path, records, kind)
+    with pytest.raises(DataError, match=r"the first at line 1 of .*jsonl\)$"):
+        read(tmp_path, [{"text": "x", "spans": [[0, 2, "A"]]}] * 2, "labelling")
 
 
 def test_a_group_that_is_a_list_is_set_aside_and_white_space_makes_no_other_group(tmp_path: Path) -> None:

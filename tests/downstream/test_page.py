@@ -1,15 +1,14 @@
-"""The finding of a comparison of arms, in one sentence."""
+"""The page of a comparison of arms, and its finding in one sentence."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longmlm.artifacts.downstream import DownstreamComparison
-from longmlm.reports.downstream import downstream_page
-from longmlm.reports.downstream_finding import finding
-from longmlm.scoring.compared import compared
-from longmlm.settings.downstream import Arm
-from tests.support.compared_arms import CLEAR, UNCLEAR, comparison_of, labelling, task, trial
+from longmlm.downstream.artifacts import DownstreamComparison
+from longmlm.downstream.comparison import compared
+from longmlm.downstream.page import downstream_page, finding
+from longmlm.downstream.settings import Arm
+from tests.downstream.compared_arms import CLEAR, UNCLEAR, comparison_of, labelling, task, trial
 
 
 def constant(arms: Sequence[str], label: str = "no") -> DownstreamComparison:
@@ -55,7 +54,7 @@ def test_an_arm_without_a_rival_is_stated() -> None:
         r"base: accuracy 60\.00 %, 95 % interval 5\d\.\d\d to 6\d\.\d\d, no other arm to compare with", finding(alone)
     )
     failed = compared(task(["base", "long"]), [trial("long", CLEAR["long"])], {"base": "out of memory"})
-    assert "the baseline base has no result on the same documents" in finding(failed)
+    assert "the baseline base has no result" in finding(failed)
     assert "Differences from" not in downstream_page(failed, "")
 
 
@@ -80,10 +79,10 @@ def test_arms_that_learned_nothing_are_no_finding() -> None:
     )
     one = [trial("base", [1, 0, 1, 1] * 20), *([trial("long", [1, 0] * 40)])]  # the second predicts only "no"
     assert "; long predicts only 'no': it learned nothing" in finding(compared(task(["base", "long"]), one, {}))
-    unread = labelling()
+    unread = labelling(whole=(0, 2, 3), truncate=(0, 1))
     arms_without = [replace(arm, scores=(replace(arm.scores[0], mean=0.0), *arm.scores[1:])) for arm in unread.arms]
     assert finding(replace(unread, arms=tuple(arms_without))).startswith(
-        "no arm found a span: nothing was learned; raise num_"
+        "every arm finds no span: nothing was learned; raise num_"
     )
     assert "; truncate finds no span: it learned nothing" in finding(
         replace(unread, arms=(unread.arms[0], arms_without[1]))
@@ -120,3 +119,18 @@ def test_a_difference_without_an_interval_is_called_neither_a_difference_nor_non
     assert "TF-IDF" not in finding(
         compared(task(["base", "tfidf"]), [replace(one_group[0], arm="tfidf"), one_group[0]], {})
     )
+
+
+def test_documents_that_an_arm_did_not_predict_are_counted() -> None:
+    trials = [trial("base", CLEAR["base"]), trial("long", CLEAR["long"]), trial("long", CLEAR["long"], fold=1)]
+    text = finding(compared(task(["base", "long"]), trials, {"base, seed 1, fold 1": "no space"}))
+    assert text.endswith("; 100 documents left out, for which an arm has no prediction with some seed")
+
+
+def test_the_page_shows_every_arm_with_scores_differences_and_settings() -> None:
+    page = downstream_page(comparison_of({**CLEAR, "tfidf": UNCLEAR["long"]}), "longmlm downstream task.toml")
+    assert all(name in page for name in ("long", "base", "tfidf", "TF-IDF", "owner/long", "80.00", "95 % low"))
+    titles = ("Arms", "Accuracy of each arm", "Differences from base", "Cost", "By label", "By seed", "Settings")
+    assert all(f"<h2>{title}</h2>" in page for title in (*titles, "Search", "Documents")), page[:2000]
+    assert "Not corrected for 2 comparisons." in page and "no difference found" in page
+    assert "Differences from" not in downstream_page(labelling(whole=(0,)), "")

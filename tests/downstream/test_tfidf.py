@@ -4,14 +4,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from longmlm.artifacts.downstream import Prediction
-from longmlm.data.folds import Fold
-from longmlm.data.labelled import LabelledCorpus, LabelledDocument
-from longmlm.errors import DataError, TrainingError
-from longmlm.model import tfidf
-from longmlm.model.tfidf import fit_tfidf
+from longmlm.downstream.artifacts import Prediction
+from longmlm.downstream.documents import LabelledCorpus, units_of
+from longmlm.downstream.folds import Fold
+from longmlm.downstream.records import LabelledDocument
+from longmlm.downstream.scores import predictions_of
+from longmlm.downstream.tfidf import fit_tfidf
+from longmlm.errors import DataError
 
 FILLER = ["the", "town", "had", "a", "quiet", "day", "with", "rain", "and", "some", "wind"]
 WORDS = {"sport": ["goal", "team", "match"], "law": ["court", "judge", "appeal"], "food": ["salt", "soup", "bread"]}
@@ -21,7 +23,7 @@ CHARACTERS = {"law": "法院判决", "food": "面包汤盐"}
 def corpus_of(texts: Sequence[tuple[str, tuple[str, ...]]], *, is_multilabel: bool = False) -> LabelledCorpus:
     documents = tuple(LabelledDocument(id=str(n), text=text, labels=labels) for n, (text, labels) in enumerate(texts))
     labels = sorted({label for _, labels in texts for label in labels})
-    return LabelledCorpus(documents, tuple(labels), is_multilabel, ())
+    return LabelledCorpus(documents, units_of(documents), tuple(labels), is_multilabel, ())
 
 
 def fold_of(corpus: LabelledCorpus) -> Fold:
@@ -44,10 +46,11 @@ def english(count: int, *, first_words: int = 30) -> LabelledCorpus:
     return corpus_of(texts)
 
 
-def results_of(corpus: LabelledCorpus, length: int | None = None) -> tuple[tuple[Prediction, ...], float]:
+def results_of(corpus: LabelledCorpus, length: int | None = None) -> tuple[list[Prediction], float]:
     """Returns the predictions for the test documents, and the development score."""
-    model = fit_tfidf(corpus, fold_of(corpus), length, 1)
-    return model.predictions([corpus.documents[number] for number in fold_of(corpus).test]), model.dev_score
+    fold = fold_of(corpus)
+    model, dev_score = fit_tfidf(corpus, fold, length, 1)
+    return predictions_of(corpus, fold.test, model.predict(fold.test)), dev_score
 
 
 def accuracy(corpus: LabelledCorpus, length: int | None = None) -> float:
@@ -63,7 +66,6 @@ def test_words_of_a_label_are_learnt() -> None:
     assert accuracy(corpus) == 1
     assert all(sum(one.probabilities) == pytest.approx(1) for one in predictions)
     assert {len(one.probabilities) for one in predictions} == {3}
-    assert {one.num_tokens for one in predictions} == {33}
 
 
 def test_only_the_first_words_are_read() -> None:
@@ -80,7 +82,6 @@ def test_text_without_spaces_is_read_by_characters() -> None:
     corpus = corpus_of(texts)
     assert accuracy(corpus) == 1
     assert accuracy(corpus, 30) < 0.8
-    assert fit_tfidf(corpus, fold_of(corpus), None, 1).predictions(corpus.documents[:1])[0].num_tokens == 33
 
 
 def test_several_labels_are_predicted_each_for_itself() -> None:
@@ -99,17 +100,14 @@ def test_several_labels_are_predicted_each_for_itself() -> None:
 def test_a_label_without_a_training_document_has_no_probability() -> None:
     corpus = english(90)
     documents = tuple(replace(one, labels=("law",)) if one.labels == ("food",) else one for one in corpus.documents)
-    model = fit_tfidf(replace(corpus, documents=documents), fold_of(corpus), None, 1)
-    table = model.probabilities([one.text for one in documents])
+    model, _ = fit_tfidf(replace(corpus, documents=documents), fold_of(corpus), None, 1)
+    table = np.stack(model.predict(range(90)))
     assert table[:, corpus.labels.index("food")].tolist() == [0.0] * 90
     assert table.sum(axis=1) == pytest.approx(1)
-    assert model.num_parameters == 3 * (len(model.vectorizer.vocabulary_) + 1)
+    assert model.num_parameters == 3 * (len(model.pipeline[0].vocabulary_) + 1)
 
 
-def test_documents_without_a_word_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_without_a_word_are_named() -> None:
     corpus = corpus_of([("! ?", ("a",)), ("… .", ("b",))] * 20)
-    with pytest.raises(DataError, match="has a word"):
-        fit_tfidf(corpus, fold_of(corpus), None, 1)
-    monkeypatch.setattr(tfidf, "find_spec", lambda _: None)
-    with pytest.raises(TrainingError, match=r"pip install 'longmlm\[downstream\]'"):
+    with pytest.raises(DataError, match="TF-IDF cannot be fitted .* empty vocabulary"):
         fit_tfidf(corpus, fold_of(corpus), None, 1)

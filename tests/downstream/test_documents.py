@@ -1,4 +1,4 @@
-"""Labelled documents: labels, spans, scores and splits are the same from every kind of file and from datasets."""
+"""Labelled documents: labels, spans and splits are the same from every kind of file and from datasets."""
 
 import csv
 import gzip
@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
-from longmlm.artifacts.downstream import LabelledSpan
-from longmlm.data.labelled import place_in_words, read_labelled
+from longmlm.downstream.artifacts import LabelledSpan
+from longmlm.downstream.documents import place_in_words, read_labelled
+from longmlm.downstream.settings import LabelledData, LabelledTask
 from longmlm.errors import DataError
-from longmlm.settings.downstream import LabelledData, LabelledTask
-from tests.support.labelled import Records, json_bytes, labelled, read, reasons
+from tests.downstream.labelled import Records, json_bytes, labelled, read, reasons
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。", 'She said: "No, never".', "one\ntwo, three; four"]
 
@@ -100,17 +100,6 @@ def test_spans_may_count_words_and_do_not_end_in_white_space(tmp_path: Path) -> 
         corpus = read(tmp_path, [{"text": text, "spans": spans}], "labelling", span_unit=unit)
         found = [text[span.start : span.end] for span in corpus.documents[0].spans]
         assert found == ["Lincoln 's\tInn\n\nHall", "."]
-
-
-@pytest.mark.parametrize("ending", FORMATS)
-def test_pairs_have_two_texts_and_a_score(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"pairs.{ending}"
-    path.write_bytes(FORMATS[ending]([{"a": text, "b": "lake", "score": n / 2} for n, text in enumerate(TEXTS)]))
-    data = LabelledData(files=(str(path),), text_field="a", second_text_field="b", label_field="score")
-    corpus = read_labelled(LabelledTask(kind="similarity", data=data))
-    assert [document.score for document in corpus.documents] == [0.0, 0.5, 1.0, 1.5]
-    assert {document.second_text for document in corpus.documents} == {"lake"}
-    assert corpus.labels == ()
 
 
 def test_a_field_says_which_split_and_which_group_a_document_is_of(tmp_path: Path) -> None:
@@ -196,15 +185,6 @@ def test_classes_of_spans_have_names(tmp_path: Path) -> None:
     assert [span.label for span in corpus.documents[0].spans] == ["PER", "LOC"]
 
 
-@pytest.mark.parametrize("described", [None, {"label": [1]}, {"label": {"feature": [], "_type": "Sequence"}}])
-def test_a_description_of_features_without_classes_is_ignored(tmp_path: Path, described: object) -> None:
-    table = pa.table({"text": TEXTS, "label": ["a", "b"] * 2})
-    content = json.dumps({"info": {"features": described}})
-    pq.write_table(table.replace_schema_metadata({"huggingface": content}), tmp_path / "plain.parquet")
-    corpus = read_labelled(LabelledTask(kind="classification", data=LabelledData(files=(f"{tmp_path}/plain.parquet",))))
-    assert corpus.labels == ("a", "b")
-
-
 def test_a_missing_group_is_no_group(tmp_path: Path) -> None:
     table = pa.table({"text": TEXTS, "label": ["a", "b"] * 2, "group": [1.0, float("nan"), float("nan"), None]})
     pq.write_table(table, tmp_path / "groups.parquet")
@@ -274,21 +254,3 @@ def test_other_schemes_of_tags_are_read(tmp_path: Path, tags: list[str | None], 
 def test_faulty_tags_are_set_aside(tmp_path: Path, record: dict[str, Any], reason: str) -> None:
     corpus = read(tmp_path, [TAGGED, record], "labelling", text_field="tokens", tags_field="tags")
     assert reasons(corpus) == [reason] and len(corpus.documents) == 1
-
-
-def test_words_with_white_space_around_them_have_spans_without_it(tmp_path: Path) -> None:
-    record = {"tokens": [f" {word} " for word in TAGGED["tokens"]], "tags": TAGGED["tags"]}
-    path = tmp_path / "tagged.jsonl"
-    path.write_bytes(json_bytes([record]))
-    data = LabelledData(files=(str(path),), text_field="tokens", tags_field="tags")
-    [document] = read_labelled(LabelledTask(kind="labelling", data=data)).documents
-    assert (document.text, document.spans) == ("Anna Karenina in Bern Rome", TAGGED_SPANS)
-
-
-def test_the_numbers_of_classes_are_the_scores_of_pairs(tmp_path: Path) -> None:
-    label = ClassLabel(names=["different", "same"])
-    features = Features({"text": Value("string"), "text2": Value("string"), "label": label})
-    columns = {"text": TEXTS[:2], "text2": TEXTS[:2], "label": [0, 1]}
-    Dataset.from_dict(columns, features).to_parquet(tmp_path / "pairs.parquet")
-    corpus = read_labelled(LabelledTask(kind="similarity", data=LabelledData(files=(f"{tmp_path}/pairs.parquet",))))
-    assert [document.score for document in corpus.documents] == [0.0, 1.0]
