@@ -69,11 +69,15 @@ class _Splitter:
         self.documents, self.seed = corpus.documents, seed % 2**32
         has_class = any(one.labels for one in self.documents) and not corpus.is_multilabel
         self.classes = np.array([one.labels[0] if has_class else "" for one in self.documents])
-        self.units = np.array(corpus.units)
+        rank = {text: number for number, text in enumerate(sorted({one.text for one in self.documents}))}
+        self.ranks = np.array([rank[one.text] for one in self.documents])  # folds do not depend on the order of records
+        lowest = np.full(len(self.documents), len(self.documents))
+        np.minimum.at(lowest, np.array(corpus.units), self.ranks)
+        self.units = lowest[np.array(corpus.units)]
 
     def folds(self, pool: set[int], num_folds: int) -> list[set[int]]:
         """Returns the pool in disjoint parts; raises DataError if it has too few units."""
-        numbers = np.array(sorted(pool))
+        numbers = np.array(sorted(pool, key=lambda number: self.ranks[number]))
         units, classes = self.units[numbers], self.classes[numbers]
         if (num_units := len({*units})) < num_folds:
             raise DataError(
@@ -94,9 +98,9 @@ class _Splitter:
         largest_class = max(Counter(self.classes[[*pool]].tolist()).values())
         num_parts = min(max(share.denominator, round(1 / fraction)), num_units, largest_class)
         drawn: set[int] = set()
-        if num_parts > 1:
-            size = min(max(1, round(fraction * num_parts)), num_parts - 1)
-            drawn = set[int]().union(*self.folds(pool, num_parts)[:size])
+        for part in self.folds(pool, num_parts)[:-1] if num_parts > 1 else ():
+            if not drawn or len(drawn) + len(part) / 2 <= fraction * len(pool):
+                drawn |= part
         left = _labels_of(self.documents[n] for n in pool.difference(drawn))
         lost = {self.units[n] for n in drawn if not self.documents[n].all_labels <= left.keys()}
         drawn = {n for n in drawn if self.units[n] not in lost}
