@@ -137,9 +137,6 @@ def test_all_errors_are_reported_at_once_with_the_misspelt_key_first(tmp_path: P
         (ExtendConfig, ["--recipe.seed", "-1"], "seed"),
         (ExtendConfig, ["--recipe.alpha", "0.5"], "alpha"),
         (ExtendConfig, ["--recipe.smooth-terms", "0", "--recipe.initialisation", "stretched"], "smooth_terms"),
-        (ExtendConfig, ["--recipe.amplitude", "0", "--recipe.initialisation", "stretched"], "amplitude"),
-        (ExtendConfig, ["--recipe.amplitude", "inf", "--recipe.initialisation", "stretched"], "amplitude"),
-        (ExtendConfig, ["--recipe.amplitude", "nan", "--recipe.initialisation", "stretched"], "amplitude"),
     ],
 )
 def test_unusable_value_is_refused(kind: type, options: list[str], key: str) -> None:

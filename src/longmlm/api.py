@@ -16,7 +16,7 @@ example continues the previous one, with the model that longmlm ships; FacebookA
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -50,7 +50,7 @@ from longmlm.model.window_attention import attending_within
 from longmlm.release.export import export as write_stock
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.evaluate import EvaluateRecipe
-from longmlm.settings.extend import ExtendRecipe, Initialisation, Stretched
+from longmlm.settings.extend import SMOOTH_TERMS, ExtendRecipe, Initialisation
 from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PackingMode
 from longmlm.settings.release import ReleaseRecipe, WeightType
@@ -72,7 +72,7 @@ def extend(
     *,
     initialisation: Initialisation = "fitted",
     alpha: float = 0.4,
-    stretched: Stretched | None = None,
+    smooth_terms: int = SMOOTH_TERMS,
     revision: str | None = None,
 ) -> PreTrainedModel:
     """Returns a masked language model that reads `num_positions` tokens, special tokens included.
@@ -82,10 +82,9 @@ def extend(
     sentence-transformers carried over, untrained, into what `export` writes; a warning lists them.
 
     The new position embeddings are a start for training. "fitted" makes positions attend to their neighbours as trained
-    ones do, and changes the n trained embeddings too, unless keep_first_block is set. "hierarchical" keeps them, so
-    that texts of up to n tokens get the same logits as before; that of position i*n + j is
-    p[j] + alpha / (1 - alpha) * (p[i] - p[0]). The documentation (The method) explains the others. `alpha` applies to
-    "hierarchical" and "spaced"; `stretched`, a longmlm.settings.extend.Stretched, to "fitted" and "stretched".
+    ones do, and changes the n trained embeddings too. "hierarchical" keeps them, so that texts of up to n tokens get
+    the same logits as before; that of position i*n + j is p[j] + alpha / (1 - alpha) * (p[i] - p[0]). The documentation
+    (The method) explains the others. `alpha` applies to "hierarchical", `smooth_terms` to "fitted" and "stretched".
 
     Raises ModelError for a model that cannot be extended or has no MLM head, PositionsError for a length that cannot be
     reached or a long model that was not trained at its length, ValueError for a setting that is out of range or that
@@ -95,9 +94,12 @@ def extend(
     >>> [one.config.max_position_embeddings for one in (base, model)]  # RoBERTa reserves two
     [130, 386]
     """
-    own = asdict(arguments.settings_or_default(Stretched, stretched, "stretched"))
     recipe = arguments.checked_settings(
-        ExtendRecipe, num_positions=num_positions, initialisation=initialisation, alpha=alpha, **own
+        ExtendRecipe,
+        num_positions=num_positions,
+        initialisation=initialisation,
+        alpha=alpha,
+        smooth_terms=smooth_terms,
     )
     base, source, origin = _base(model, revision)
     positions = position_table_of(base, source.name)

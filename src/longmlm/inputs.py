@@ -30,7 +30,7 @@ from longmlm.model.families import (
     check_num_positions,
     num_usable_positions,
 )
-from longmlm.model.planned_extension import check_length, planned_extension
+from longmlm.model.planned_extension import planned_extension
 from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.runnable import check_has_rows, check_onnx_installed, check_runnable, machine_errors
 from longmlm.settings.evaluate import EvaluateConfig
@@ -71,7 +71,7 @@ def check_inputs(config: Any) -> None:
             _check_evaluate(config)
         case ReleaseConfig():
             _check_release(config)
-        case ResolvedPipeline():
+        case ResolvedPipeline() if not config.HAS_TRIALS:  # each trial is checked before it starts
             _check_pipeline(config)
 
 
@@ -114,7 +114,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
             case EvaluateConfig():
                 _check_models([stage.base], made, needs_weights=needs_all)
     if num_positions is not None:
-        check_length(config.prepare.recipe.row_length, num_positions)
+        check_rows_fit_positions(config.prepare.recipe.row_length, num_positions, config.pretrain.start.name)
 
 
 def _check_new(stage: StageConfig) -> None:
@@ -256,11 +256,11 @@ def _check_release(config: ReleaseConfig) -> None:
     if config.recipe.onnx:
         check_onnx_installed()
     is_fine_tuned = fine_tuned_folder(config.model) is not None
-    if not config.follow and not is_fine_tuned and not _is_run(config.model):
+    if not is_fine_tuned and not _is_run(config.model):
         local_weights(config.model)
     if not is_fine_tuned:
         _check_rows(check_has_rows(config), ["held_out"])
-    if config.evaluation and not config.follow:
+    if config.evaluation:
         evaluation_in(Path(config.evaluation))
 
 

@@ -24,7 +24,6 @@ import longmlm
 from longmlm.artifacts.artifact import version
 from longmlm.errors import UserError
 from longmlm.settings.evaluate import EvaluateRecipe
-from longmlm.settings.extend import Stretched
 from longmlm.settings.masking import HeldOut, Masking
 from tests.support.families import tiny_tokenizer
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World
@@ -51,7 +50,7 @@ BAD: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "num_positions": (*WRONG_NUMBERS, 0, 1, NUM_POSITIONS, NUM_POSITIONS**2 + 1),
         "initialisation": WRONG_CHOICES,
         "alpha": (None, "x", -0.1, 0.3, 0.5, 1, 7, float("nan"), [0.4], object(), True),
-        "stretched": (*WRONG_SETTINGS, Stretched(amplitude=2.0)),
+        "smooth_terms": (*WRONG_NUMBERS, 0, NUM_POSITIONS + 1),
         "revision": ("", 3, [], object(), "main"),
     },
     "pack": {

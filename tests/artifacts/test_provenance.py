@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord, read_provenance
 from longmlm.errors import ArtifactError
 from longmlm.settings.masking import HeldOut, Masking
@@ -114,18 +113,10 @@ def test_files_of_earlier_versions_are_read(name: str, tmp_path: Path) -> None:
     assert found == replace(expected, longmlm="unknown", commit=None)
 
 
-def test_an_extension_of_format_1_before_stretched_is_the_one_with_default_settings(tmp_path: Path) -> None:
-    about = Provenance(extension=EXTENSION)
-    content = artifact.dump(about)
-    for name in ("smooth_terms", "amplitude", "keep_first_block"):
-        del content["extension"][name]
-    assert read_provenance(written(tmp_path, content)) == about
-
-
 def test_the_formula_names_the_settings_of_the_initialisation_only() -> None:
-    stretched = replace(EXTENSION, initialisation="stretched", smooth_terms=6, amplitude=1.5)
+    stretched = replace(EXTENSION, initialisation="stretched", smooth_terms=6)
     assert EXTENSION.description == "hierarchical, alpha 0.4"
-    assert stretched.description == "stretched, smooth_terms 6, amplitude 1.5"
+    assert stretched.description == "stretched, smooth_terms 6"
     assert replace(EXTENSION, initialisation="random").description == "random"
 
 

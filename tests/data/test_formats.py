@@ -12,13 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
-from longmlm.data.labelled_records import LabelledRecord, labelled_records
-from longmlm.settings.downstream import LabelledData, LabelledTask
 
-from longmlm.data import delimited, texts
+from longmlm.data import delimited
 from longmlm.data.corpus import Document, plan_slices, read_slice
-from longmlm.data.texts import pieces_of
 from longmlm.settings.prepare import Source
+from tests.support.fields import all_fields
 
 MARK = "\ufeff"
 TEXTS = {
@@ -120,23 +118,19 @@ def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 def records_of(*sources: Source, slice_bytes: int = 1 << 40) -> list[str]:
     """Returns the text of each record, or the reason why it is set aside."""
     records = [record for spans in plan_slices(sources, slice_bytes) for record in read_slice(spans, sources)]
-    return ["".join(pieces_of(record.text)) if isinstance(record, Document) else record.reason for record in records]
+    return [record.text if isinstance(record, Document) else record.reason for record in records]
 
 
-@pytest.mark.parametrize("long_bytes", [texts.LONG_BYTES, 100])
-def test_a_text_is_the_same_in_every_format(source: dict, long_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "LONG_BYTES", long_bytes)
-    monkeypatch.setattr(texts, "PIECE_BYTES", long_bytes // 4)
+def test_a_text_is_the_same_in_every_format(source: dict) -> None:
     sources = [Source(**source, split="train" if "dataset" in source else None)]
     found = records_of(*sources, slice_bytes=10_000)
     assert dict(zip(TEXTS, found, strict=True)) == {name: text.lstrip(MARK) for name, text in TEXTS.items()}
 
 
-def test_a_labelled_text_is_the_same_in_every_format(source: dict) -> None:
+def test_the_text_among_all_fields_is_the_same_in_every_format(source: dict) -> None:
     if str(source.get("files")).endswith("/*',)") and list(Path(source["files"][0]).parent.glob("*.txt")):
         pytest.skip("a .txt file has no labels")
-    task = LabelledTask(kind="classification", data=LabelledData(**source))
-    found = [item.document.text if isinstance(item, LabelledRecord) else item for item in labelled_records(task)]
+    found = [fields["text"] for fields in all_fields(Source(**source))]
     assert dict(zip(TEXTS, found, strict=True)) == TEXTS
 
 
@@ -176,19 +170,14 @@ OTHER_VALUES = {
 NAMES = (b'"other"', rb'"\ud800"', b'"caf\xe9"')
 
 
-@pytest.mark.parametrize("long_bytes", [texts.LONG_BYTES, 100])
-def test_what_is_in_another_field_does_not_cost_a_text(
-    tmp_path: Path, long_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(texts, "LONG_BYTES", long_bytes)
+def test_what_is_in_another_field_does_not_cost_a_text(tmp_path: Path) -> None:
     text = f'"label": "a", "text": "{SOUND}"'.encode()
     members = [b"%b: %b" % (name, value) for value in OTHER_VALUES.values() for name in NAMES]
     lines = [b"{%b}\n" % b", ".join(parts) for member in members for parts in ([text, member], [member, text])]
     (tmp_path / "other.jsonl").write_bytes(b"".join(lines))
     assert records_of(Source(files=(f"{tmp_path}/*",))) == [SOUND] * 2 * len(OTHER_VALUES) * len(NAMES)
-    task = LabelledTask(kind="classification", data=LabelledData(files=(f"{tmp_path}/*",)))
-    found = [item.document if isinstance(item, LabelledRecord) else item for item in labelled_records(task)]
-    assert [(document.text, document.labels) for document in found] == [(SOUND, ("a",))] * len(lines)
+    found = all_fields(Source(files=(f"{tmp_path}/*",)))
+    assert [(fields["text"], fields["label"]) for fields in found] == [(SOUND, "a")] * len(lines)
 
 
 TEXT_VALUES = {
@@ -208,12 +197,7 @@ TEXT_VALUES = {
 }
 
 
-@pytest.mark.parametrize("long_bytes", [texts.LONG_BYTES, 10])
-def test_a_text_that_cannot_be_read_has_its_own_reason(
-    tmp_path: Path, long_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(texts, "LONG_BYTES", long_bytes)
-    monkeypatch.setattr(texts, "PIECE_BYTES", 6)
+def test_a_text_that_cannot_be_read_has_its_own_reason(tmp_path: Path) -> None:
     lines = [b'{"n": NaN, "text": %b}\n' % value for value in TEXT_VALUES]
     (tmp_path / "texts.jsonl").write_bytes(b"".join(lines))
     assert records_of(Source(files=(f"{tmp_path}/*",))) == [*TEXT_VALUES.values()]

@@ -15,9 +15,8 @@ from longmlm.downstream.models import ChunkPooling, FirstTokens, encoder_in_plac
 from longmlm.downstream.reading import Example, collate
 from longmlm.downstream.settings import Arm, Pooling
 from longmlm.errors import ModelError
-from longmlm.model.carried import Carried
+from longmlm.model.carried import Carried, save_model
 from longmlm.model.loading import LoadedModel
-from longmlm.model.saving import save_model
 from tests.support.tiny import tiny_folder
 
 LABELS = ("animal", "mineral", "plant")

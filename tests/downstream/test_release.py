@@ -24,8 +24,7 @@ from longmlm.errors import ReleaseError
 from longmlm.folders import verify
 from longmlm.model.task_loading import load_for_task
 from longmlm.release import task
-from longmlm.release.publishing import addressed_card
-from longmlm.settings.publishing import Target
+from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
 from tests.downstream.compared_arms import task as compared_task
@@ -65,9 +64,8 @@ def test_a_classifier_is_released_with_a_card(
     assert "It reads the first 32 tokens of a text" in card.text and "| learning_rate | 0.005 |" in card.text
     assert "| precision | no |" in card.text
     assert card.data.language is None and "language" not in card.text, "nothing says which language the documents have"
-    on_hub = addressed_card(output, Target("hf", "owner/news", "v1"))[0]
-    assert 'pipeline("text-classification", model="owner/news", revision="v1", truncation=True)' in on_hub
-    assert "fill" not in on_hub
+    assert LoadingCode("load_task.md", "text-classification").on_card(Address(output.name)) in card.text
+    assert "fill" not in card.text
     released(trial)
     assert "already holds this release" in capsys.readouterr().out
     released(trial, recipe=ReleaseRecipe(weights="bf16"))
@@ -186,7 +184,6 @@ def test_a_labeller_is_released_with_the_code_that_reads_windows(labelling: Tria
     assert "pipeline_tag: token-classification" in text and "in windows of 24 tokens that overlap by half" in text
     option = 'aggregation_strategy="simple", stride=11)'
     assert "for sequence labelling: blue, red." in text and option in text
-    assert option in addressed_card(output, Target("hf", "owner/entities"))[0]
     find = pipeline("token-classification", model=str(output), aggregation_strategy="simple", stride=11)
     assert isinstance(find("A long text. " * 100), list)
 

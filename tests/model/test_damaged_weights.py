@@ -22,7 +22,7 @@ FAMILIES = [pair for pair in SPECIAL if pair != ("roberta", 3)]
 KINDS = [(family, pad, is_tied) for family, pad in FAMILIES for is_tied in (True, False)]
 OPTIONS: dict[str, dict[str, object]] = {
     **{name: {"initialisation": name} for name in ("hierarchical", "tile", "random", "interpolate", "stretched")},
-    "fitted": {"initialisation": "fitted", "keep_first_block": True},
+    "fitted": {"initialisation": "fitted"},
     "generated": {"initialisation": "hierarchical", "mode": "generated"},
     "window": {"initialisation": "tile", "attention_window": 4},
     "tokens": {"add_tokens": "terms.txt", "initialisation": "hierarchical"},

@@ -150,7 +150,7 @@ def test_other_lengths_are_refused() -> None:
             with_num_positions(loaded, 100)
 
 
-@pytest.mark.parametrize("initialisation", ["random", "interpolate", "stretched", "spaced"])
+@pytest.mark.parametrize("initialisation", ["random", "interpolate", "stretched", "fitted"])
 def test_rows_that_are_not_computed_from_the_base_rows_cannot_be_generated(initialisation: str) -> None:
     with pytest.raises(ValueError, match="hierarchical or tile"):
         ExtendRecipe(num_positions=99, mode="generated", initialisation=initialisation)

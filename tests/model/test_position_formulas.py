@@ -1,7 +1,6 @@
-"""Position tables beyond the hierarchical decomposition, against formulas written out number by number."""
+"""The stretched position table, against its formula written out number by number."""
 
 import math
-from fractions import Fraction
 
 import pytest
 import torch
@@ -10,10 +9,9 @@ from hypothesis import strategies as st
 
 from longmlm.artifacts.provenance import Extension
 from longmlm.errors import PositionsError
-from longmlm.model.positions import extended_table, hierarchical_table
+from longmlm.model.positions import extended_table
 from tests.support.tiny import tiny_extension
 
-UNCHANGED = ("spaced", "averaged", "repeat-last", "reflected", "stretched")
 WIDTH = 3
 Table = list[list[float]]
 
@@ -28,20 +26,14 @@ def trained_rows(n: int, width: int = WIDTH, seed: int = 0) -> torch.Tensor:
 
 
 def settings_of(initialisation: str, num_positions: int, **more: object) -> Extension:
-    more = {"keep_first_block": initialisation == "stretched", "smooth_terms": 2, **more}
     return tiny_extension("base", num_positions, initialisation=initialisation, **more)
 
 
-def extend(base: torch.Tensor, num_positions: int, initialisation: str, **more: object) -> torch.Tensor:
-    return extended_table(base, settings_of(initialisation, num_positions, **more))
+def stretch(base: torch.Tensor, num_positions: int, num_terms: int) -> torch.Tensor:
+    return extended_table(base, settings_of("stretched", num_positions, smooth_terms=num_terms))
 
 
-def stretch(base: torch.Tensor, num_positions: int, num_terms: int, amplitude: float = 1.0) -> torch.Tensor:
-    more = {"smooth_terms": num_terms, "amplitude": amplitude, "keep_first_block": False}
-    return extend(base, num_positions, "stretched", **more)
-
-
-def naive_stretched(base: Table, num_positions: int, num_terms: int, amplitude: float) -> Table:
+def naive_stretched(base: Table, num_positions: int, num_terms: int) -> Table:
     """Returns the table column by column, with one least-squares coefficient after the other."""
     n = len(base)
     columns = []
@@ -52,7 +44,6 @@ def naive_stretched(base: Table, num_positions: int, num_terms: int, amplitude: 
             wave = [math.cos(math.pi * t * (x + 0.5) / n) for x in range(n)]
             products = [one * other for one, other in zip(wave, p, strict=True)]
             coefficients.append(sum(products) / sum(value * value for value in wave))
-        mean = sum(p) / n
 
         def smooth(x: float, coefficients: list[float] = coefficients) -> float:
             return sum(c * math.cos(math.pi * t * (x + 0.5) / n) for t, c in enumerate(coefficients))
@@ -60,43 +51,9 @@ def naive_stretched(base: Table, num_positions: int, num_terms: int, amplitude: 
         new = [column[0]]
         for k in range(1, num_positions):
             rest = p[k % n] - smooth(k % n)
-            new.append(mean + amplitude * (rest + smooth((k + 0.5) * n / num_positions - 0.5) - mean))
+            new.append(rest + smooth((k + 0.5) * n / num_positions - 0.5))
         columns.append(new)
     return [list(row) for row in zip(*columns, strict=True)]
-
-
-def naive_spaced(base: Table, num_positions: int, alpha: float) -> Table:
-    n = len(base)
-    num_blocks = math.ceil(Fraction(num_positions, n))
-    rows = [*base]
-    for k in range(n, num_positions):
-        source = min(1 + math.floor(Fraction(k // n * n, num_blocks)), n - 1)
-        changes = [alpha / (1 - alpha) * (base[source][d] - base[1][d]) for d in range(WIDTH)]
-        rows.append([base[k % n][d] + changes[d] for d in range(WIDTH)])
-    return rows
-
-
-def naive_averaged(base: Table, num_positions: int) -> Table:
-    n = len(base)
-    num_blocks, num_rows = math.ceil(Fraction(num_positions, n)), max(1, n // 8)
-    codes = []
-    for i in range(num_blocks):
-        first = math.floor((i + Fraction(1, 2)) * n / num_blocks - Fraction(num_rows, 2))
-        first = min(max(first, 1), n - num_rows)
-        codes.append([sum(base[x][d] for x in range(first, first + num_rows)) / num_rows for d in range(WIDTH)])
-    new = ([base[k % n][d] + codes[k // n][d] - codes[0][d] for d in range(WIDTH)] for k in range(n, num_positions))
-    return [*base, *new]
-
-
-def naive_reflected(base: Table, num_positions: int) -> Table:
-    rows, at, step = [*base], len(base) - 1, -1
-    while len(rows) < num_positions:
-        rows.append(base[at])
-        if (at, step) in ((1, -1), (len(base) - 1, 1)):
-            step = -step
-        else:
-            at += step
-    return rows
 
 
 def assert_is(table: torch.Tensor, expected: Table) -> None:
@@ -105,64 +62,26 @@ def assert_is(table: torch.Tensor, expected: Table) -> None:
 
 
 @settings(deadline=None, max_examples=80)
-@given(size=sizes, terms=st.integers(1, 14), amplitude=st.floats(0.1, 3), seed=st.integers(0, 99))
-def test_stretched_is_its_formula(size: tuple[int, int], terms: int, amplitude: float, seed: int) -> None:
+@given(size=sizes, terms=st.integers(1, 14), seed=st.integers(0, 99))
+def test_stretched_is_its_formula(size: tuple[int, int], terms: int, seed: int) -> None:
     n, num_positions = size
     base, terms = trained_rows(n, seed=seed), min(terms, n)
-    table = stretch(base, num_positions, terms, amplitude)
-    expected = naive_stretched(base.tolist(), num_positions, terms, amplitude)
-    assert_is(table, expected)
-    kept = extend(base, num_positions, "stretched", smooth_terms=terms, amplitude=amplitude)
-    assert torch.equal(kept, torch.cat([base, table[n:]]))
+    assert_is(stretch(base, num_positions, terms), naive_stretched(base.tolist(), num_positions, terms))
 
 
-@settings(deadline=None, max_examples=80)
-@given(size=sizes, alpha=st.floats(0, 0.9), seed=st.integers(0, 99))
-def test_other_tables_are_their_formulas(size: tuple[int, int], alpha: float, seed: int) -> None:
-    n, num_positions = size
-    base = trained_rows(n, seed=seed)
-    rows = base.tolist()
-    assert_is(extend(base, num_positions, "spaced", alpha=alpha), naive_spaced(rows, num_positions, alpha))
-    assert_is(extend(base, num_positions, "averaged"), naive_averaged(rows, num_positions))
-    assert_is(extend(base, num_positions, "reflected"), naive_reflected(rows, num_positions))
-    last = [*rows, *[rows[-1]] * (num_positions - n)]
-    assert_is(extend(base, num_positions, "repeat-last"), last)
-
-
-def test_the_worked_examples() -> None:
+def test_the_worked_example() -> None:
     p = trained_rows(512)
-    spaced, averaged = (extend(p, 1536, name) for name in ("spaced", "averaged"))
-    assert torch.allclose(spaced[1030], p[6] + 2 / 3 * (p[342] - p[1]), atol=1e-12)
-    assert torch.allclose(averaged[1030], p[6] + p[394:458].mean(0) - p[53:117].mean(0), atol=1e-12)
     waves = torch.stack([torch.cos(torch.pi * t * (torch.arange(512.0).double() + 0.5) / 512) for t in range(4)], 1)
     copied = torch.cat([p[1:2], p[1:]])
     smooth = waves @ torch.linalg.lstsq(waves, copied).solution
     assert torch.allclose(stretch(p, 1536, 4)[1030], p[6] - smooth[6] + smooth[343], atol=1e-10)
 
 
-def test_rows_that_are_repeated() -> None:
-    p = torch.arange(4.0).unsqueeze(1)
-    assert extend(p, 14, "reflected").flatten().tolist() == [0, 1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1, 1]
-    assert extend(p, 9, "repeat-last").flatten().tolist() == [0, 1, 2, 3, 3, 3, 3, 3, 3]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("initialisation", UNCHANGED)
-def test_trained_rows_stay_bit_for_bit(initialisation: str, dtype: torch.dtype) -> None:
-    base = trained_rows(9).to(dtype)
-    table = extend(base, 81, initialisation)
-    assert table.dtype == dtype
-    assert table.shape == (81, WIDTH)
-    assert torch.equal(table[:9].view(torch.uint8), base.view(torch.uint8))
-    assert table.isfinite().all()
-
-
-@pytest.mark.parametrize("initialisation", UNCHANGED)
-def test_lengths_out_of_reach_are_refused(initialisation: str) -> None:
+def test_lengths_out_of_reach_are_refused() -> None:
     base = trained_rows(5)
     for num_positions in (5, 26):
         with pytest.raises(PositionsError, match=f"num_positions = {num_positions}: "):
-            extend(base, num_positions, initialisation)
+            stretch(base, num_positions, 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -177,10 +96,8 @@ def test_stretched_changes_all_trained_rows_but_the_first(dtype: torch.dtype) ->
 def test_row_0_has_no_influence_on_other_rows() -> None:
     base, other = trained_rows(16), trained_rows(16)
     other[0] -= 100
-    for initialisation in ("stretched", "averaged"):
-        one, two = (extend(rows, 48, initialisation) for rows in (base, other))
-        changed = (one != two).any(dim=1).nonzero().flatten().tolist()
-        assert changed == ([0] if initialisation == "stretched" else [0, 16, 32])
+    one, two = (stretch(rows, 48, 2) for rows in (base, other))
+    assert (one != two).any(dim=1).nonzero().flatten().tolist() == [0]
 
 
 @pytest.mark.parametrize(("n", "num_positions"), [(2, 3), (8, 20), (16, 48), (16, 256)])
@@ -218,18 +135,9 @@ def test_a_smooth_table_is_stretched_and_a_ripple_repeated() -> None:
     assert smooth.std() > 0.1 and ripple.std() > 0.1
 
 
-@pytest.mark.parametrize("amplitude", [0.25, 1.75])
-def test_amplitude_scales_the_distance_from_the_mean_row(amplitude: float) -> None:
-    base = trained_rows(16)
-    mean = torch.cat([base[1:2], base[1:]]).mean(0)
-    one, scaled = (stretch(base, 48, 4, factor)[1:] for factor in (1.0, amplitude))
-    assert torch.allclose(scaled - mean, amplitude * (one - mean), atol=1e-12)
-
-
-@pytest.mark.parametrize("amplitude", [0.25, 1.0, 1.75])
-def test_what_all_rows_share_stays(amplitude: float) -> None:
+def test_what_all_rows_share_stays() -> None:
     base, shared = trained_rows(16), torch.tensor([5.0, -3.0, 0.5])
-    one, shifted = (stretch(rows, 48, 4, amplitude) for rows in (base, base + shared))
+    one, shifted = (stretch(rows, 48, 4) for rows in (base, base + shared))
     assert torch.allclose(shifted, one + shared, atol=1e-12)
 
 
@@ -240,18 +148,10 @@ def test_more_cosines_than_rows_are_refused() -> None:
         stretch(base, 20, 7)
 
 
-def test_blocks_of_spaced_rows_lie_further_apart_than_hierarchical_ones() -> None:
-    base = trained_rows(128).cumsum(0)
-    spaced, hierarchical = extend(base, 384, "spaced", alpha=0.4), hierarchical_table(base, 384, 0.4)
-    for table, source in ((spaced, base[1 + 256 // 3] - base[1]), (hierarchical, base[2] - base[0])):
-        assert torch.allclose(table[256:] - base, (2 / 3 * source).expand(128, -1), atol=1e-10)
-
-
 def test_only_interpolate_and_stretched_change_trained_rows() -> None:
     changing = {"interpolate": True, "stretched": True, "hierarchical": False, "tile": False, "random": False}
-    for initialisation, is_changing in {**changing, **dict.fromkeys(UNCHANGED[:-1], False)}.items():
-        extension = settings_of(initialisation, 40, keep_first_block=False)
+    for initialisation, is_changing in changing.items():
+        extension = settings_of(initialisation, 40)
         assert extension.changes_trained_rows == is_changing
         base = trained_rows(16)
         assert torch.equal(extended_table(base, extension)[:16], base) != is_changing
-    assert not settings_of("stretched", 40).changes_trained_rows

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from longmlm.model.carried import save_model
 from longmlm.model.loading import load_model
-from longmlm.model.saving import save_model
 
 ABOUT_LOADING = {
     "is_local": True,

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
-from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.fine_tuned import FineTuned
 from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance, read_provenance
@@ -21,19 +20,15 @@ from longmlm.hubs.licences import Licence
 from longmlm.release import dataset
 from longmlm.release.dataset import Publication
 from longmlm.reports import pages
-from longmlm.reports.comparison import comparison_page
 from longmlm.reports.evaluation import evaluation_page
 from longmlm.reports.model_card import CardFacts, Training, model_card
 from longmlm.reports.packing import Example, packing_page
 from longmlm.reports.task_card import task_card
 from longmlm.settings.prepare import RowsCard
 from longmlm.settings.release import ReleaseCard
-from tests.reports.test_comparison import comparison  # a fixture
 from tests.support.foreign import HOSTILE, PLAIN, card_structure, page_structure, with_text
 from tests.support.rows import rows_manifest
 from tests.support.tiny import World
-
-__all__ = ["comparison"]
 
 BASE = ModelSource(name="owner/base", revision="c0ffee")
 LICENCE = Licence("other", "A licence", "https://example.org/licence", is_of_base=True)
@@ -67,18 +62,20 @@ class Reports:
 
     evaluation: Evaluation
     trained: Provenance
-    comparison: Comparison
 
     def model_card(self, text: str, **facts: Any) -> str:
-        known = {"name": "tiny", "provenance": self.trained, "evaluation": self.evaluation, "rows": rows_manifest()}
+        known = {
+            "address": Address("tiny"),
+            "provenance": self.trained,
+            "evaluation": self.evaluation,
+            "rows": rows_manifest(),
+        }
         known |= {"training": Training({"seed": "1"}, 60.0, 1.0), "licence": LICENCE, "num_positions": 512}
         known |= {"carried": ("pooler",), "modules": ("Pooling",), "has_onnx": True}
         return model_card(card(text), with_text(CardFacts(**{**known, **facts}), CardFacts, text))
 
     def task_card(self, text: str) -> str:
-        tuned = replace(
-            with_text(TUNED, FineTuned, text), **MARKDOWN
-        )  # whoever writes these has escaped what is in them
+        tuned = replace(with_text(TUNED, FineTuned, text), **MARKDOWN)  # their writer has escaped what is in them
         provenance = with_text(Provenance(started_from=BASE), Provenance, text)
         return task_card(card(text), tuned, provenance, with_text(LICENCE, Licence, text), Markup("code"))
 
@@ -101,9 +98,6 @@ class Reports:
     def evaluation_page(self, text: str) -> str:
         return evaluation_page(with_text(self.evaluation, Evaluation, text), f"{text}command")
 
-    def comparison_page(self, text: str) -> str:
-        return comparison_page(with_text(self.comparison, Comparison, text), f"{text}command")
-
 
 @pytest.fixture(scope="module")
 def evaluation(evaluation_folder: Path) -> Evaluation:
@@ -111,8 +105,8 @@ def evaluation(evaluation_folder: Path) -> Evaluation:
 
 
 @pytest.fixture
-def reports(world: World, evaluation: Evaluation, comparison: Comparison) -> Reports:
-    return Reports(evaluation, read_provenance(world.trained), comparison)
+def reports(world: World, evaluation: Evaluation) -> Reports:
+    return Reports(evaluation, read_provenance(world.trained))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -134,7 +128,7 @@ def test_text_from_outside_is_shown_on_cards_as_text(reports: Reports, text: str
 
 
 @pytest.mark.parametrize("text", HOSTILE[:1])
-@pytest.mark.parametrize("name", ["packing_page", "evaluation_page", "comparison_page"])
+@pytest.mark.parametrize("name", ["packing_page", "evaluation_page"])
 def test_text_from_outside_is_shown_on_pages_as_text(reports: Reports, text: str, name: str) -> None:
     plain = page_structure(getattr(reports, name)(PLAIN))
     assert len(plain) > 50

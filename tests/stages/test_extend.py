@@ -76,16 +76,9 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
         replace(base, initialisation="tile"),
         replace(base, initialisation="random"),
         replace(base, initialisation="random", seed=1),
-        replace(base, initialisation="spaced"),
-        replace(base, initialisation="spaced", alpha=0.2),
-        replace(base, initialisation="averaged"),
-        replace(base, initialisation="repeat-last"),
-        replace(base, initialisation="reflected"),
-        replace(base, initialisation="stretched", keep_first_block=True),
         replace(base, initialisation="interpolate"),
         replace(base, initialisation="stretched"),
         replace(base, initialisation="stretched", smooth_terms=5),
-        replace(base, initialisation="stretched", amplitude=1.2),
     ]
     tables = []
     for number, recipe in enumerate(recipes):
@@ -95,7 +88,7 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
     assert len({table.numpy().tobytes() for table in tables}) == len(recipes)
     trained = load_file(world.base / "model.safetensors")["roberta.embeddings.position_embeddings.weight"]
     unchanged = [torch.equal(table[: len(trained)], trained) for table in tables]
-    assert unchanged == [True] * (len(tables) - 4) + [False] * 4
+    assert unchanged == [True] * (len(tables) - 3) + [False] * 3
 
 
 def test_same_settings_give_the_same_checkpoint(tmp_path: Path, copy: Path) -> None:
@@ -138,7 +131,7 @@ def test_terms_are_added_with_or_without_positions(world: World, tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("initialisation", "tile"), ("smooth_terms", 5), ("keep_first_block", True), ("attention_window", 8)],
+    [("initialisation", "tile"), ("smooth_terms", 5), ("attention_window", 8)],
 )
 def test_settings_of_new_positions_are_refused_where_there_are_none(
     world: World, tmp_path: Path, run_here: Run, name: str, value: object
@@ -214,8 +207,6 @@ ERRORS = {
     "alpha": (keep, {"alpha": 0.5}, "alpha must be"),
     "alpha of none": (keep, {"initialisation": "tile", "alpha": 0.2}, "alpha has no effect with initialisation = tile"),
     "smooth terms": (keep, {"smooth_terms": 5}, "smooth_terms has no effect with initialisation = hierarchical"),
-    "amplitude": (keep, {"initialisation": "spaced", "amplitude": 1.2}, "amplitude has no effect"),
-    "first block": (keep, {"initialisation": "averaged", "keep_first_block": True}, "keep_first_block has no effect"),
     "too smooth": (
         keep,
         {"initialisation": "stretched", "smooth_terms": NUM_POSITIONS + 1},

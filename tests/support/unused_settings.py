@@ -13,7 +13,6 @@ BASES = {
     "release": 'model = "run"\nrows = "rows"\noutput = "release"\ncard.title = "T"',
     "checkpoints": 'run = "run"',
     "run": PIPELINE,
-    "compare": f"{PIPELINE}\ncompare.arms = {{a = {{}}, b = {{}}}}",
 }
 HUB = 'publish = "hf:owner/name"\ncard.license = "mit"'
 FOLDER = 'publish = "folder:x"\ncard.license = "mit"'
@@ -53,8 +52,6 @@ REFUSED = (
     Refused("release", "public = true", 'publish = "s3://bucket/name"', "publish", HUB),
     Refused("extend", "recipe.alpha = 0.3", "", "initialisation", 'recipe.initialisation = "hierarchical"'),
     Refused("extend", "recipe.smooth_terms = 3", 'recipe.initialisation = "tile"', "initialisation"),
-    Refused("extend", "recipe.amplitude = 1.5", "", "initialisation", 'recipe.initialisation = "stretched"'),
-    Refused("extend", "recipe.keep_first_block = true", 'recipe.initialisation = "random"', "initialisation"),
     Refused("extend", "recipe.num_global_tokens = 2", "", "attention_window", WINDOW),
     Refused("extend", "recipe.num_global_tokens = 2", "recipe.attention_window = 256", "attention_window", WINDOW),
     Refused("extend", "recipe.seed = 1", 'recipe.initialisation = "hierarchical"', "initialisation"),
@@ -79,6 +76,4 @@ REFUSED = (
     Refused("pretrain", 'start.tokenizer = "t"', "", "checkpoint", 'start = {checkpoint = "-", architecture = "a"}'),
     Refused("checkpoints", "step = 1", "", "export", 'action = "export"\noutput = "o"'),
     Refused("checkpoints", 'output = "o"', 'action = "verify"', "export", 'action = "export"'),
-    Refused("compare", "pretrain.dry_run = true", "", "trials", None),
-    Refused("compare", "tables = {length = 3}", "", "longmlm fills it in", None),
 )

@@ -12,12 +12,15 @@ what is missing there is lost because the rows themselves have changed.
 import argparse
 import itertools
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
 from runs import BaseModel, base_model_parser
+from tables import TABLES, kept, loud
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -33,27 +36,33 @@ from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.tables import Table, markdown_table
 from longmlm.settings.extend import ExtendRecipe, Initialisation
 
-OTHERS: tuple[Initialisation, ...] = ("random", "repeat-last", "reflected", "interpolate", "tile", "spaced", "averaged")
+OTHERS: tuple[Initialisation, ...] = ("random", "interpolate", "tile")
 ALPHAS, SMOOTH_TERMS, AMPLITUDES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.6), (2, 3, 6, 8, 12), (1.2, 1.6, 2.0)
 DRAWN: dict[str, Colour] = {"base": "ink", "hierarchical 0.4": "amber", "stretched": "pale", "fitted": "blue"}
 NEAR = 8
 EVERY = 16  # positions between the queries that are averaged
 
 
-def variants(num_positions: int) -> dict[str, ExtendRecipe]:
-    """Returns the initialisations to measure, by name."""
+def recipes(num_positions: int) -> dict[str, ExtendRecipe]:
+    """Returns the initialisations of longmlm to measure, by name."""
     plain = ExtendRecipe(num_positions=num_positions, initialisation="hierarchical")
-    stretched = replace(plain, initialisation="stretched")
-    found = {name: replace(plain, initialisation=name) for name in OTHERS}
+    found = {name: replace(plain, initialisation=name) for name in (*OTHERS, "stretched", "fitted")}
     found |= {f"hierarchical {alpha}": replace(plain, alpha=alpha) for alpha in ALPHAS}
-    found |= {f"stretched {terms}": replace(stretched, smooth_terms=terms) for terms in SMOOTH_TERMS}
+    stretched = replace(plain, initialisation="stretched")
+    return found | {f"stretched {terms}": replace(stretched, smooth_terms=terms) for terms in SMOOTH_TERMS}
+
+
+def variants(model: PreTrainedModel, trained: Tensor, num_positions: int) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """Yields the name of each table to measure, and what computes it."""
+    for name, recipe in recipes(num_positions).items():
+        extension = Extension.of(recipe, ModelSource(name="base"), len(trained))
+        yield name, partial(long_table, model, extension)
+        if name in ("stretched", "fitted"):
+            yield f"{name}, first block kept", lambda extension=extension: kept(trained, long_table(model, extension))
+    for name, table in TABLES.items():
+        yield name, partial(table, trained, num_positions)
     for terms, amplitude in itertools.product((4, 6), AMPLITUDES):
-        name = f"stretched {terms}, amplitude {amplitude}"
-        found[name] = replace(stretched, smooth_terms=terms, amplitude=amplitude)
-    for name in ("stretched", "fitted"):
-        found[name] = replace(plain, initialisation=name)
-        found[f"{name}, first block kept"] = replace(plain, initialisation=name, keep_first_block=True)
-    return found
+        yield f"stretched {terms}, amplitude {amplitude}", partial(loud, trained, num_positions, terms, amplitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +135,10 @@ def report(options: argparse.Namespace) -> None:
     own = attraction(attention, trained, n)
     curves["base"] = own.by_distance
     lines.append(["base table", "", "", "", f"{own.near:.1f}", f"{own.repeated:.1f}"])
-    for name, recipe in variants(options.num_positions).items():
+    for name, make_table in variants(model, trained, options.num_positions):
         if options.only and name not in options.only:
             continue
-        table = long_table(model, Extension.of(recipe, ModelSource(name=options.model), n))
+        table = make_table()
         (measured, own_block), found = accuracies(base, table), attraction(attention, table, n)
         curves[name] = found.by_distance
         blocks = [block.accuracy for block in measured.blocks]

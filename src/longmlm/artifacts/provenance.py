@@ -1,12 +1,12 @@
 """longmlm.json: where the model next to it comes from, how it was extended, and what it was trained on."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact, Json, read, without
 from longmlm.errors import ArtifactError, counted
-from longmlm.settings.extend import NUM_GLOBAL_TOKENS, USED_BY, ExtendRecipe, Initialisation, PositionMode, Stretched
+from longmlm.settings.extend import NUM_GLOBAL_TOKENS, SMOOTH_TERMS, USED_BY, ExtendRecipe, Initialisation, PositionMode
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.shipped import is_same_path
@@ -46,7 +46,7 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extension(Stretched):
+class Extension:
     """How a base model was extended from `base_positions` to `num_positions`; neither counts reserved rows.
 
     `attention_window` is the number of tokens on each side that a token attends to; None for full attention.
@@ -58,6 +58,7 @@ class Extension(Stretched):
     initialisation: Initialisation
     alpha: float
     seed: int
+    smooth_terms: int = SMOOTH_TERMS
     mode: PositionMode = "materialized"
     attention_window: int | None = None
     num_global_tokens: int = NUM_GLOBAL_TOKENS
@@ -76,16 +77,12 @@ class Extension(Stretched):
             attention_window=recipe.attention_window,
             num_global_tokens=recipe.num_global_tokens,
             smooth_terms=recipe.smooth_terms,
-            amplitude=recipe.amplitude,
-            keep_first_block=recipe.keep_first_block,
         )
 
     @property
     def changes_trained_rows(self) -> bool:
         """Whether trained rows change, and with them the logits on short inputs."""
-        return self.initialisation == "interpolate" or (
-            self.initialisation in ("stretched", "fitted") and not self.keep_first_block
-        )
+        return self.initialisation in ("interpolate", "stretched", "fitted")
 
     @property
     def attention(self) -> str | None:
@@ -98,8 +95,7 @@ class Extension(Stretched):
     def description(self) -> str:
         """The initialisation with alpha, if it has one, and its settings that are not the default."""
         own = {name: getattr(self, name) for name, users in USED_BY.items() if self.initialisation in users}
-        default = asdict(Stretched())
-        shown = [f"{name} {value}" for name, value in own.items() if value != default.get(name)]
+        shown = [f"{name} {value}" for name, value in own.items() if (name, value) != ("smooth_terms", SMOOTH_TERMS)]
         return ", ".join([self.initialisation, *shown])
 
 

@@ -6,8 +6,6 @@ ja  「はい。」| と答えた。      zh  “走吧。”| 他说。        
 
 import re
 
-from longmlm.data.texts import Text
-
 CONTEXT = 40  # characters on each side that decide
 QUOTES = "”’\"'»“」』›"
 STOPS = ".．…"
@@ -66,7 +64,7 @@ RELATED = {
 }
 
 
-def continues(text: Text, sentence: int, boundary: int, language: str) -> bool:
+def continues(text: str, sentence: int, boundary: int, language: str) -> bool:
     """Returns whether the sentence that starts at `sentence` goes on at a boundary.
 
     It does within a number such as 3.14; where a full stop or a quotation comes before a small letter, in a sentence

@@ -12,7 +12,7 @@ from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import Span, files_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
 from longmlm.data.records import Unreadable, borders_of, extent_of, fields_of_objects, records_of
-from longmlm.data.texts import BYTE_ORDER_MARK, Text, pieces_of
+from longmlm.data.texts import BYTE_ORDER_MARK
 from longmlm.errors import DataError
 from longmlm.folders import write_text
 from longmlm.hubs.datasets import arrow_files
@@ -29,7 +29,7 @@ class Document:
     `source` is the number of its source.
     """
 
-    text: Text
+    text: str
     origin: str
     source: int
 
@@ -91,13 +91,12 @@ def read_slice(spans: Slice, sources: Sequence[Source]) -> Iterator[Document | S
                 yield document_of(record, f"{name}:{span.first + offset}", span.source)
 
 
-def document_of(text: Text | Unreadable, origin: str, source: int) -> Document | SetAside:
+def document_of(text: str | Unreadable, origin: str, source: int) -> Document | SetAside:
     """Returns the record as a document, without a byte order mark, or with the reason why it is not one."""
     if isinstance(text, Unreadable):
         return SetAside(origin=origin, reason=text.reason, source=source)
-    if (text if isinstance(text, str) else text[:1]).startswith(MARK):
-        text = text[:].lstrip(MARK)
-    if not any(piece.strip() for piece in pieces_of(text)):
+    text = text.lstrip(MARK)
+    if not text.strip():
         return SetAside(origin=origin, reason="empty", source=source)
     return Document(text, origin, source)
 
@@ -143,12 +142,9 @@ def write_set_aside(path: Path, records: Sequence[SetAside]) -> None:
     write_text(path, "".join(lines))
 
 
-def text_hash(text: Text) -> int:
+def text_hash(text: str) -> int:
     """Returns a hash of 64 bits, the same for exact copies."""
-    digest = hashlib.blake2b(digest_size=8)
-    for piece in pieces_of(text):
-        digest.update(piece.encode())
-    return int.from_bytes(digest.digest(), "big")
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def split_of(document_hash: int, held_out_fraction: float) -> Split:

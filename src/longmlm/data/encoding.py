@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
-from longmlm.data.texts import Text
+from longmlm.data.row import TokenizedSentence
 
 # The axes have no names, since lists hold arrays of different lengths.
 Tokens = UInt32[np.ndarray, "_"]
@@ -30,7 +30,7 @@ WORD_END = re.compile(r"(?<=\S)[ \t\n\r]")
 SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
 
 
-def encode(tokenizer: Tokenizer, text: Text, starts: Starts) -> Iterator[Tokens]:
+def encode(tokenizer: Tokenizer, text: str, starts: Starts) -> Iterator[TokenizedSentence]:
     """Yields the tokens of each sentence that has any: those of the text encoded whole, cut at the offsets `starts`."""
     _read_special_tokens_as_text(tokenizer)
     first, parts = 1, []
@@ -38,13 +38,13 @@ def encode(tokenizer: Tokenizer, text: Text, starts: Starts) -> Iterator[Tokens]
         following = int(np.searchsorted(starts, cut, side="right"))
         *ended, unfinished = _split(ids, offsets, starts[first:following])
         for part in ended:
-            if len(sentence := np.concatenate([*parts, part])):
-                yield sentence
+            if len(ids := np.concatenate([*parts, part])):
+                yield TokenizedSentence(ids)
             parts = []
         parts.append(unfinished)
         first = max(first, following)
-    if len(sentence := np.concatenate(parts)):
-        yield sentence
+    if len(ids := np.concatenate(parts)):
+        yield TokenizedSentence(ids)
 
 
 def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
@@ -53,11 +53,11 @@ def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
     return tokenizer.encode_batch(texts, add_special_tokens=False)
 
 
-def tokens_of(encoding: Encoding, starts: Starts) -> list[Tokens]:
+def sentences_of(encoding: Encoding, starts: Starts) -> list[TokenizedSentence]:
     """Returns the tokens of each sentence that has any, as `encode` does."""
     ids = np.array(encoding.ids, dtype=np.uint32)
     parts = [ids] if len(starts) == 1 else _split(ids, _offsets(encoding), starts[1:])
-    return [part for part in parts if len(part)]
+    return [TokenizedSentence(part) for part in parts if len(part)]
 
 
 def _read_special_tokens_as_text(tokenizer: Tokenizer) -> None:
@@ -76,7 +76,7 @@ def _offsets(encoding: Encoding) -> Int64[np.ndarray, " n"]:
     return np.maximum.accumulate(starts)
 
 
-def _encode_piecewise(tokenizer: Tokenizer, text: Text) -> Iterator[tuple[Tokens, Int64[np.ndarray, " n"], int]]:
+def _encode_piecewise(tokenizer: Tokenizer, text: str) -> Iterator[tuple[Tokens, Int64[np.ndarray, " n"], int]]:
     """Yields ids, character offsets and the end of each piece; together they are those of one encoding."""
     cuts = _cuts(text)
     begin, cut = 0, next(cuts)
@@ -94,7 +94,7 @@ def _encode_piecewise(tokenizer: Tokenizer, text: Text) -> Iterator[tuple[Tokens
     yield ids[is_inside], offsets[is_inside], cut
 
 
-def _cuts(text: Text) -> Iterator[int]:
+def _cuts(text: str) -> Iterator[int]:
     """Yields the offsets at which pieces end; the last is the end of the text.
 
     A piece ends at white space if there is any, else at the end of a sentence, never inside a word: Unigram weighs a
@@ -107,7 +107,7 @@ def _cuts(text: Text) -> Iterator[int]:
     yield len(text)
 
 
-def _border(text: Text, at: int, last: int) -> int | None:
+def _border(text: str, at: int, last: int) -> int | None:
     """Returns the first offset from `at` on at which a piece may end, up to `last`; None if there is none."""
     for end in (min(at + PIECE_CHARACTERS, last), last):
         window = text[at - 1 : max(at, end)]
@@ -117,7 +117,7 @@ def _border(text: Text, at: int, last: int) -> int | None:
     return None
 
 
-def _encode_span(tokenizer: Tokenizer, text: Text, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+def _encode_span(tokenizer: Tokenizer, text: str, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     first = max(0, begin - CONTEXT_CHARACTERS)
     encoding = tokenizer.encode(text[first : end + CONTEXT_CHARACTERS], add_special_tokens=False)
     return np.array(encoding.ids, dtype=np.uint32), _offsets(encoding) + first

@@ -228,34 +228,15 @@ class Lines:
         self._stream.close()
 
 
-FileState = tuple[str, int, int, int]
-_paused: list[tuple[FileState, int, Lines]] = []  # at most one reader, with its file and the end of its span
-
-
 @contextmanager
 def lines_of(span: Span) -> Iterator[Lines]:
-    """Opens the lines of a file from the first one on that begins at or after `span.start`."""
-    path = Path(span.path)
-    status = path.stat()
-    file = (span.path, status.st_ino, status.st_size, status.st_mtime_ns)
-    lines = _resumed(file, span.start) or Lines(open_bytes(path))
+    """Opens the lines of a file from the first one on that begins at or after `span.start`.
+
+    A compressed file is decompressed from its beginning.
+    """
+    lines = Lines(open_bytes(Path(span.path)))
     try:
         lines.skip_to(span.start)
         yield lines
-    except BaseException:
+    finally:
         lines.close()
-        raise
-    if path.suffix in COMPRESSED:
-        _paused.append((file, span.end, lines))
-    else:
-        lines.close()
-
-
-def _resumed(file: FileState, start: int) -> Lines | None:
-    """Returns the paused reader if it can continue from `start`, and closes any other."""
-    while _paused:
-        paused_file, end, lines = _paused.pop()
-        if paused_file == file and end <= start:
-            return lines
-        lines.close()
-    return None

@@ -8,7 +8,7 @@ from longmlm.data.delimited import BACKSLASHES
 from longmlm.data.delimited import PROBLEMS as CSV_PROBLEMS
 from longmlm.data.files import kind_of, open_bytes, readable
 from longmlm.data.json_lines import PROBLEMS as JSON_PROBLEMS
-from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, Text
+from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK
 from longmlm.errors import DataError
 
 HEAD_BYTES = 1 << 16  # of a file that are looked at
@@ -56,7 +56,7 @@ def foreign_content(head: bytes) -> str | None:
     return UTF16 if is_utf16(head.decode("latin-1")) else None
 
 
-def is_utf16(text: Text) -> bool:
+def is_utf16(text: str) -> bool:
     """Returns whether a text seems to be UTF-16 without a mark, of which each byte was read as a character.
 
     Then every second character is NUL, if most are ASCII: "Yes" is 59 00 65 00 73 00, or 00 59 00 65 00 73.

@@ -4,8 +4,7 @@ A line that a parser refuses is cut into the members of its object, and each val
 
     {"id": 01, "text": "The lake was calm.", "tags": [NaN, "\ud83d"]}
 
-has a text, although neither its id nor its tags are JSON. A long line is cut in the same way, so that its strings can
-stay encoded.
+has a text, although neither its id nor its tags are JSON.
 """
 
 import json
@@ -15,12 +14,12 @@ from typing import Any
 
 import orjson
 
-from longmlm.data import texts
-from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, LongText, Unreadable, encoded_pieces, text_or_reason
+from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, Unreadable, text_or_reason
 
 Range = tuple[int, int]
 Fields = dict[str, Any]  # of a record: values as in JSON, or Unreadable; strings only in .csv files
 
+HEAD_BYTES = 1 << 20
 BROKEN = "broken JSON"
 PYTHON = "a dictionary in Python's notation, not JSON"
 ARRAY = "a JSON array, not an object"
@@ -35,18 +34,15 @@ FOLLOWING = re.compile(rb"[ \t\r\n]*([,}])[ \t\r\n]*")
 SCALAR = re.compile(rb'[^ \t\r\n,:{}\[\]"]+')
 STRING_OR_BRACKET = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
 CLOSING = {ord("["): ord("]"), ord("{"): ord("}")}
-# A cut must not fall inside an escape. The longest, a surrogate pair, takes 12 bytes, so after 12 bytes without a
-# backslash none is open; a cut is also possible just before an escape that is not a surrogate.
-UNESCAPED = re.compile(rb"[^\\]{12}(?![\x80-\xbf])|(?<!\\)(?=\\u[0-9a-cA-CeEfF])")
 
 
 def object_of(line: bytes) -> Fields | Unreadable:
-    """Returns the members of the object in a line, a long string as a LongText, or why the line holds no object.
+    """Returns the members of the object in a line, or why the line holds no object.
 
     The last of several members with the same name counts, as for every parser.
     """
     try:
-        value = orjson.loads(line) if len(line) <= texts.LONG_BYTES else None
+        value = orjson.loads(line)
     except ValueError:
         value = None
     return value if isinstance(value, dict) else _read_by_member(line.removeprefix(BYTE_ORDER_MARK))
@@ -64,7 +60,7 @@ def _not_an_object(line: bytes) -> str:
     """Returns why a line holds no object that can be read."""
     if isinstance(text_or_reason(line), Unreadable):
         return BAD_ENCODING
-    beginning = line[: texts.PIECE_BYTES].lstrip()
+    beginning = line[:HEAD_BYTES].lstrip()
     if beginning.startswith(b"{'"):
         return PYTHON
     return {b"{": BROKEN, b"[": ARRAY}.get(beginning[:1], NO_OBJECT)
@@ -133,8 +129,6 @@ def _value_of(line: bytes, begin: int, end: int) -> Any:
     try:
         if line[begin : begin + 1] != b'"':
             return _parsed(view[begin:end])
-        if end - begin > texts.PIECE_BYTES:
-            return LongText(list(encoded_pieces(line, begin + 1, end - 1, UNESCAPED)), _unescaped)
         return _string_of(view[begin:end])
     except UnicodeDecodeError:
         return Unreadable(BAD_ENCODING)
@@ -142,10 +136,6 @@ def _value_of(line: bytes, begin: int, end: int) -> Any:
         return Unreadable(CUT_SURROGATE)
     except (ValueError, RecursionError):
         return Unreadable(BROKEN)
-
-
-def _unescaped(piece: memoryview) -> str:
-    return _string_of(b'"%b"' % piece)
 
 
 def _string_of(encoded: bytes | memoryview) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from longmlm.data.columns import by_name, check_column, extent_of_table, fields_of_table, texts_of_table
 from longmlm.data.delimited import BROKEN, Cells, DelimitedReader
 from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, kind_of, lines_of, open_bytes
 from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, remedy_of
 from longmlm.data.json_lines import Fields, object_of
-from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, LongText, Record, Text, Unreadable, text_or_reason
+from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, Record, Unreadable, text_or_reason
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
@@ -65,15 +65,10 @@ def fields_of(path: Path, source: Source) -> Iterator[tuple[int, Fields | Unread
             names = _header(path, source)
             for begin, fields in _csv_fields(_whole(path), source, len(names)):
                 is_broken = isinstance(fields, Unreadable)
-                yield (
-                    begin,
-                    fields if is_broken else by_name(names, [_in_memory(_text_of_cell(cell)) for cell in fields]),
-                )
+                yield begin, fields if is_broken else by_name(names, [_text_of_cell(cell) for cell in fields])
         case _:
             check_content(path)
-            for begin, value in _json_values(_whole(path), object_of):
-                is_readable = isinstance(value, dict)
-                yield begin, {name: _in_memory(item) for name, item in value.items()} if is_readable else value
+            yield from _json_values(_whole(path), object_of)
 
 
 def fields_of_objects(path: Path) -> list[str]:
@@ -87,11 +82,7 @@ def _whole(path: Path) -> Span:
     return Span(str(path), 0, count_bytes(path), 0, 0)
 
 
-def _in_memory(value: Any) -> Any:
-    return "".join(value.pieces()) if isinstance(value, LongText) else value
-
-
-def _text_of_cell(cell: str) -> Text | Unreadable:
+def _text_of_cell(cell: str) -> str | Unreadable:
     return text_or_reason(cell.encode(errors="surrogateescape"))
 
 
@@ -111,14 +102,14 @@ def _json_values(span: Span, value_of: Callable[[bytes], Value]) -> Iterator[tup
             del line  # it may be long: release it before the next one is read
 
 
-def _json_text(line: bytes, field: str) -> Text | Unreadable:
+def _json_text(line: bytes, field: str) -> str | Unreadable:
     value = object_of(line)
     if isinstance(value, Unreadable):
         return value
     if field not in value:
         return Unreadable(f"no field {field!r}")
     text = value[field]
-    return text if isinstance(text, str | LongText | Unreadable) else Unreadable(f"field {field!r} is not text")
+    return text if isinstance(text, str | Unreadable) else Unreadable(f"field {field!r} is not text")
 
 
 def _header(path: Path, source: Source) -> list[str]:

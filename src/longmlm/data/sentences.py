@@ -10,7 +10,6 @@ import sentencex
 from jaxtyping import Int64
 
 from longmlm.data.continuations import continues
-from longmlm.data.texts import Text
 from longmlm.errors import DataError
 
 PIECE_CHARACTERS = 8_000  # sentencex is quadratic in the length of quoted text without a space
@@ -86,7 +85,7 @@ def check_language(code: str) -> None:
     raise DataError(f"language {code!r} is not an ISO 639 code: {hint}")
 
 
-def sentence_starts(text: Text, language: str) -> Int64[np.ndarray, " sentences"]:
+def sentence_starts(text: str, language: str) -> Int64[np.ndarray, " sentences"]:
     """Returns the character offset at which each sentence of `text` starts; the first is 0.
 
     A sentence extends to the start of the next, so no character is lost: white space between two sentences belongs to
@@ -96,7 +95,7 @@ def sentence_starts(text: Text, language: str) -> Int64[np.ndarray, " sentences"
     return np.fromiter(_starts(text, language), dtype=np.int64)
 
 
-def _starts(text: Text, language: str) -> Iterator[int]:
+def _starts(text: str, language: str) -> Iterator[int]:
     yield 0
     waiting = None  # held back, since the end of the last sentence starts no other
     for previous, start in pairwise(chain([0], _boundaries(text, language), [len(text)])):
@@ -107,7 +106,7 @@ def _starts(text: Text, language: str) -> Iterator[int]:
             waiting = previous + len(between.rstrip())
 
 
-def _boundaries(text: Text, language: str) -> Iterator[int]:
+def _boundaries(text: str, language: str) -> Iterator[int]:
     """Yields the offsets after 0 at which sencentex starts a sentence that does not continue the one before it."""
     sentence = 0
     for begin, end in pairwise(chain([0], _cuts(text))):
@@ -119,7 +118,7 @@ def _boundaries(text: Text, language: str) -> Iterator[int]:
                 sentence = start
 
 
-def _found(text: Text, begin: int, end: int, language: str) -> Iterator[int]:
+def _found(text: str, begin: int, end: int, language: str) -> Iterator[int]:
     """Yields the offsets at which sencentex starts a sentence of text[begin:end], moved past closing marks."""
     for boundary in sentencex.get_sentence_boundaries(language, WIDE_SPACE.sub(" ", text[begin:end])):
         start = begin + boundary["start_index"]
@@ -128,7 +127,7 @@ def _found(text: Text, begin: int, end: int, language: str) -> Iterator[int]:
         yield before + closed.end() if closed else start
 
 
-def _is_found(text: Text, start: int, language: str) -> bool:
+def _is_found(text: str, start: int, language: str) -> bool:
     """Returns whether a sentence starts where a piece does: after a line that ends one, or where sencentex finds it.
 
     sencentex is given the text on both sides; white space does not count.
@@ -140,7 +139,7 @@ def _is_found(text: Text, start: int, language: str) -> bool:
     return any(begin < found and not text[min(found, start) : max(found, start)].strip() for found in starts)
 
 
-def _cuts(text: Text) -> Iterator[int]:
+def _cuts(text: str) -> Iterator[int]:
     """Yields the ends of the pieces that sencentex is given: after a line, else a sentence, else a word."""
     end = 0
     while end < len(text):

@@ -47,9 +47,8 @@ from longmlm.downstream.scores import Output, main_score, predictions_of
 from longmlm.errors import ModelError
 from longmlm.folders import rewritten_folder
 from longmlm.model.architecture import position_offset, set_dropout
-from longmlm.model.carried import Carried
+from longmlm.model.carried import Carried, save_model
 from longmlm.model.loading import LoadedModel, library_errors
-from longmlm.model.saving import save_model
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.pretrain import ComputePrecision
 

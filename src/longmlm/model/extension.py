@@ -18,6 +18,7 @@ from longmlm.data.pretrained import forget_lengths
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of, parts_of
+from longmlm.model.carried import save_model
 from longmlm.model.fitted_positions import NUM_LAYERS, fitted_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import max_positions_at_a_time
@@ -25,7 +26,6 @@ from longmlm.model.packed_attention import attention_name
 from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import extended_table
-from longmlm.model.saving import save_model
 from longmlm.model.terms import Terms, with_tokens
 
 MAX_COMPARED = 2048  # positions of the longest input
@@ -69,9 +69,7 @@ def long_table(model: PreTrainedModel, extension: Extension) -> Tensor:
     table = extended_table(trained, extension)
     if extension.initialisation != "fitted":
         return table
-    num_kept = len(trained) if extension.keep_first_block else 1
-    attention = PositionAttention.of(model, NUM_LAYERS)
-    return fitted_table(trained, table, attention, num_kept, extension.seed)
+    return fitted_table(trained, table, PositionAttention.of(model, NUM_LAYERS), extension.seed)
 
 
 def with_positions(loaded: LoadedModel, table: Tensor) -> LoadedModel:

@@ -24,10 +24,9 @@ def fitted_table(
     trained: Float[Tensor, "n width"],
     start: Float[Tensor, "positions width"],
     attention: PositionAttention,
-    num_kept: int = 1,
     seed: int = 0,
 ) -> Float[Tensor, "positions width"]:
-    """Returns `start` fitted to the kernels of the `trained` table; its first `num_kept` rows stay as they are.
+    """Returns `start` fitted to the kernels of the `trained` table; row 0 stays as it is.
 
     What is minimised is the Kullback-Leibler divergence between two softmaxes over all positions but 0, the mean over
     heads and queries: that of the trained kernels' means by distance, and that of the table's own kernels. A penalty
@@ -50,9 +49,9 @@ def fitted_table(
             optimizer.zero_grad()
             loss.backward()
             assert table.grad is not None
-            table.grad[:num_kept] = 0
+            table.grad[0] = 0
             optimizer.step()
-    return torch.cat([start[:num_kept], table.detach()[num_kept:].to(start.dtype)])
+    return torch.cat([start[:1], table.detach()[1:].to(start.dtype)])
 
 
 @torch.no_grad()

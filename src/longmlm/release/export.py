@@ -8,9 +8,8 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from longmlm.model.architecture import architecture_of
-from longmlm.model.carried import Carried
+from longmlm.model.carried import Carried, save_model
 from longmlm.model.loading import LoadedModel
-from longmlm.model.saving import save_model
 from longmlm.release.longformer import as_longformer, carried_by, longformer_window
 from longmlm.settings.release import WeightType
 

@@ -17,16 +17,15 @@ from longmlm.errors import ReleaseError, counted, naming
 from longmlm.hubs.licences import licence_of
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import position_offset
-from longmlm.model.carried import Carried
+from longmlm.model.carried import Carried, save_model
 from longmlm.model.loading import LoadedModel
-from longmlm.model.saving import save_model
 from longmlm.model.task_loading import load_for_task, stock_global_tokens
 from longmlm.release import reload
-from longmlm.release.build import CARD_CODE, ReleaseSettings, about_release, new_release
+from longmlm.release.build import ReleaseSettings, about_release, new_release
 from longmlm.release.export import TYPES
 from longmlm.release.longformer import as_longformer, longformer_problem, longformer_window
 from longmlm.release.proof import TOLERANCE, check_faithful, reload_in_process
-from longmlm.reports.card_code import Address, CardCode, LoadingCode
+from longmlm.reports.card_code import LoadingCode
 from longmlm.reports.task_card import PIPELINE_TASKS, task_card
 from longmlm.settings.release import ReleaseRecipe
 
@@ -56,16 +55,14 @@ def write_task_release(folder: Path, settings: ReleaseSettings) -> list[str]:
         raise ReleaseError(f"{folder} has no model: release the trial of its arm that keeps one, or set keep_weights")
     facts = replace(tuned, longmlm="", commit=None)
     content = [asdict(settings.recipe), asdict(settings.card), weights_sha256(model), asdict(facts)]
-    about = about_release(settings.output, weights_sha256(model), content)
+    about = about_release(settings, weights_sha256(model), content)
     if about is None:
         return []
     with new_release(settings.output, about) as partial:
-        return _build(model, tuned, settings, partial, about)
+        return _build(model, tuned, settings, partial)
 
 
-def _build(
-    source: Path, tuned: FineTuned, settings: ReleaseSettings, folder: Path, about: dict[str, object]
-) -> list[str]:
+def _build(source: Path, tuned: FineTuned, settings: ReleaseSettings, folder: Path) -> list[str]:
     recipe, auto_class = settings.recipe, getattr(transformers, tuned.auto_class)
     loaded = load_for_task(auto_class, str(source), keeps_head=True)
     _check_longformer(loaded, auto_class)
@@ -78,11 +75,10 @@ def _build(
     save_model(model, loaded.tokenizer, Carried(), folder, max_shard_size=recipe.max_shard_size)
     language = next(iter(settings.card.languages), "en")
     code = LoadingCode("load_task.md", PIPELINE_TASKS[tuned.auto_class], tuned.stride, language)
-    address, licence = Address(settings.output.name), licence_of(settings.card.license, loaded.provenance)
-    card = task_card(settings.card, tuned, loaded.provenance, licence, code.on_card(address))
+    licence = licence_of(settings.card.license, loaded.provenance)
+    card = task_card(settings.card, tuned, loaded.provenance, licence, code.on_card(settings.address))
     (folder / REPOCARD_NAME).write_text(card, encoding="utf-8")
     difference = _prove(loaded, tuned, folder, code)
-    about[CARD_CODE] = asdict(CardCode(address, (code,)))
     artifact.write(folder / Provenance.FILE, loaded.provenance.published())
     result = f"differ by at most {difference:.1e}" if difference else "are identical"
     return [f"reloaded with plain transformers as {tuned.auto_class}: outputs {result}"]

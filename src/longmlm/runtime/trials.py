@@ -83,7 +83,7 @@ class Trials:
 
     def __init__(self, num_planned: int) -> None:
         self.num_planned = num_planned
-        self.num_run = 0
+        self.numbers: dict[Path, int] = {}
 
     def run(self, trial: PlannedTrial) -> Outcome:
         """Runs a trial unless it has finished, and reports a failure; exits if a signal stops it.
@@ -92,13 +92,13 @@ class Trials:
 
         Raises TrainingError if the very first trial fails before training: the others would fail as well.
         """
-        self.num_run += 1
-        label = f"[{self.num_run}/{self.num_planned}] {trial.name}"
+        number = self.numbers.setdefault(trial.folder, len(self.numbers) + 1)
+        label = f"[{number}/{self.num_planned}] {trial.name}"
         clear_unless_same(trial, label)
         if has_finished(trial):
             return Outcome(label, was_finished=True)
         error, log = attempt(trial, label), trial.folder / LOG
-        if error and self.num_run == 1 and not (trial.folder / trial.training).exists():
+        if error and number == 1 and not (trial.folder / trial.training).exists():
             raise TrainingError(f"{trial.name} failed: {error}; its output is in {log}")
         if error:
             print(f"{label} failed: {error}; its output is in {log}", flush=True)

@@ -1,47 +1,15 @@
 """Settings of the extend stage: how a model gets more positions."""
 
-import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-Initialisation = Literal[
-    "hierarchical",
-    "tile",
-    "random",
-    "interpolate",
-    "stretched",
-    "fitted",
-    "spaced",
-    "averaged",
-    "repeat-last",
-    "reflected",
-]
+Initialisation = Literal["hierarchical", "tile", "random", "interpolate", "stretched", "fitted"]
 PositionMode = Literal["materialized", "generated"]
 USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some initialisations have
-    "alpha": ("hierarchical", "spaced"),
+    "alpha": ("hierarchical",),
     "smooth_terms": ("stretched", "fitted"),
-    "amplitude": ("stretched",),
-    "keep_first_block": ("stretched", "fitted"),
 }
-NUM_GLOBAL_TOKENS = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretched:
-    """The settings of stretched, and of fitted, which starts from it."""
-
-    smooth_terms: int = 4
-    """Only for stretched and fitted: number of cosines (DCT-II) in the smooth, stretched part of the table."""
-    amplitude: float = 1.0
-    """Only for stretched: factor on each row's difference from the mean row."""
-    keep_first_block: bool = False
-    """Only for stretched and fitted: keep all trained rows unchanged, not only row 0."""
-
-    def __post_init__(self) -> None:
-        if self.smooth_terms < 1:
-            raise ValueError("smooth_terms must be at least 1")
-        if not 0 < self.amplitude < math.inf:
-            raise ValueError("amplitude must be above 0 and finite")
+SMOOTH_TERMS, NUM_GLOBAL_TOKENS = 4, 1
 
 
 def check_window(attention_window: int | None, num_global_tokens: int) -> None:
@@ -58,7 +26,7 @@ def check_window(attention_window: int | None, num_global_tokens: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtendRecipe(Stretched):
+class ExtendRecipe:
     """How the long model is made; changing it makes a different model."""
 
     num_positions: int | None = None
@@ -68,9 +36,11 @@ class ExtendRecipe(Stretched):
     """Text file with one term per line; each gets its own token, initialised as the mean of its former pieces."""
     initialisation: Initialisation = "fitted"
     """How the position table is extended (documentation: The method); interpolate, stretched and fitted change trained
-    rows. A pipeline with attention_window has tile by default, one with mode = generated hierarchical."""
+    rows. Default: fitted; in a pipeline, tile if attention_window is set, hierarchical if mode = generated."""
     alpha: float = 0.4
-    """Only for hierarchical and spaced: weight of the block; the offset within it has weight 1 - alpha."""
+    """Only for hierarchical: weight of the block; the offset within it has weight 1 - alpha."""
+    smooth_terms: int = SMOOTH_TERMS
+    """Only for stretched and fitted: number of cosines (DCT-II) in the smooth, stretched part of the table."""
     mode: PositionMode = "materialized"
     """materialized: every row is trained; generated: only the base rows are, and the others follow from them."""
     attention_window: int | None = None
@@ -85,7 +55,8 @@ class ExtendRecipe(Stretched):
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1 or self.alpha == 0.5:
             raise ValueError("alpha must be at least 0, below 1 and not 0.5, which makes rows (i, j) and (j, i) equal")
-        Stretched.__post_init__(self)
+        if self.smooth_terms < 1:
+            raise ValueError("smooth_terms must be at least 1")
         for item in fields(self):
             users = USED_BY.get(item.name, (self.initialisation,))
             if self.initialisation not in users and getattr(self, item.name) != item.default:

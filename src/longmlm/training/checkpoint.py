@@ -22,8 +22,8 @@ from longmlm.artifacts.provenance import Provenance
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.errors import CheckpointError, TrainingError, counted, explained, naming
 from longmlm.folders import GB, bytes_in, free_bytes, rewritten_folder
+from longmlm.model.carried import save_model
 from longmlm.model.position_table import stock_state
-from longmlm.model.saving import save_model
 from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import generator_states, resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
