@@ -9,7 +9,7 @@ import pytest
 
 from longmlm.config import parse, read
 from longmlm.downstream.documents import read_labelled
-from longmlm.downstream.planned import inputs_of, num_trials, planned_trial, trial_settings
+from longmlm.downstream.planned import arms_of, num_trials, planned_trial
 from longmlm.downstream.settings import DownstreamConfig
 from longmlm.errors import ModelError
 from longmlm.settings.shipped import PACKAGE
@@ -38,10 +38,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def key_of(names: dict[str, str], more: str = "") -> dict[str, str]:
     config = read(DownstreamConfig, [Path(written(Path(), "task.toml", TASK.format(**names) + more))])
-    inputs = inputs_of(config, read_labelled(config.task))
-    return planned_trial(
-        config, trial_settings(config, inputs, "a", {"learning_rate": 1e-3, "num_epochs": 1}, (42, 0))
-    ).key
+    arms = arms_of(config, read_labelled(config.task))
+    return planned_trial(config, arms["a"], {"learning_rate": 1e-3, "num_epochs": 1}, 42, 0).key
 
 
 def moved(name: str) -> str:

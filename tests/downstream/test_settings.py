@@ -6,6 +6,8 @@ import pytest
 
 from longmlm.artifacts.artifact import to_toml
 from longmlm.config import parse, read
+from longmlm.downstream.command import check_inputs
+from longmlm.downstream.settings import Arm, DownstreamConfig
 from longmlm.errors import ConfigError, DataError, FolderError, ModelError
 from longmlm.settings.shipped import PACKAGE
 from tests.support.prepare_settings import written
@@ -108,3 +110,18 @@ def test_inputs_are_checked_before_anything_runs(task: str, tmp_path: Path) -> N
     (tmp_path / "out").touch()
     with pytest.raises(FolderError, match="out is a file: remove it or name another output"):
         check_inputs(parsed(task))
+
+
+def test_an_output_inside_the_dataset_is_refused(task: str, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    dataset = written(
+        tmp_path, "dataset.toml", '[task]\nkind = "classification"\ndata.dataset = "texts"\n[arms.tfidf]\n'
+    )
+    with pytest.raises(DataError, match="./texts is inside the dataset texts"):
+        check_inputs(parsed(dataset, "--output", "./texts"))
+
+
+def test_paths_start_from_the_home_folder(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    config = parsed(task, "--task.data.dev-files", "~/dev.jsonl", "--output", "~/other")
+    assert config.task.data.dev_files == ("/home/user/dev.jsonl",) and config.output == "/home/user/other"

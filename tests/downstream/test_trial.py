@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.downstream import tuning
+from longmlm.downstream import arm_model, tuning
 from longmlm.downstream.artifacts import DownstreamTrial, LabelledSpan
 from longmlm.downstream.documents import read_labelled
 from longmlm.downstream.folds import fold_of
@@ -155,13 +155,13 @@ def test_training_ends_when_the_score_has_not_risen_for_a_while_and_the_best_epo
     settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch, patience: int, scores: list, ended_and_best: tuple
 ) -> None:
     left, weights, (ended, best) = iter(scores), [], ended_and_best
-    predict = tuning.ArmModel.predict
+    predict = arm_model.ArmModel.predict
 
-    def watched(arm_model: tuning.ArmModel, numbers: Sequence[int]) -> list:
-        weights.append(arm_model.loaded.model.classifier.weight.detach().numpy().copy())
-        return predict(arm_model, numbers)
+    def watched(own: arm_model.ArmModel, numbers: Sequence[int]) -> list:
+        weights.append(own.loaded.model.classifier.weight.detach().numpy().copy())
+        return predict(own, numbers)
 
-    monkeypatch.setattr(tuning.ArmModel, "predict", watched)
+    monkeypatch.setattr(arm_model.ArmModel, "predict", watched)
     monkeypatch.setattr(tuning, "main_score", lambda *_: next(left))
     folder = run(replace(settings, recipe=replace(settings.recipe, patience=patience)))
     assert result_of(folder).dev_scores == tuple(scores[:ended])
@@ -228,6 +228,8 @@ def test_a_length_beyond_the_model_and_a_head_that_reads_more_than_the_first_tok
 ) -> None:
     with pytest.raises(ModelError, match=r"reads 32 tokens, but arms.first.length is 33"):
         run(replace(settings, arm=replace(settings.arm, length=33)))
-    monkeypatch.setattr(tuning.FirstTokens, "forward", lambda self, inputs_embeds, **_: self.pooler(inputs_embeds + 9))
+    monkeypatch.setattr(
+        arm_model.FirstTokens, "forward", lambda self, inputs_embeds, **_: self.pooler(inputs_embeds + 9)
+    )
     with pytest.raises(ModelError, match=r"(reads more than the first token: remove frozen|fails on inputs)"):
         run(replace(settings, arm=replace(settings.arm, frozen=True)))

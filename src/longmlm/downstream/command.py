@@ -25,13 +25,12 @@ from longmlm.downstream.page import arms_table, failures, finding, write_downstr
 from longmlm.downstream.planned import (
     FOLDER,
     TRAINING,
-    TrialInputs,
+    TrialConfig,
+    arms_of,
     combinations,
-    inputs_of,
     num_trials,
     planned_trial,
     seeds_and_folds,
-    trial_settings,
 )
 from longmlm.downstream.records import sources_of
 from longmlm.downstream.settings import DownstreamConfig, LabelledTask
@@ -64,7 +63,7 @@ def downstream(config: DownstreamConfig) -> None:
         corpus = read_labelled(config.task)
         write_set_aside(folder / SET_ASIDE / "records.jsonl", corpus.set_aside)
         print(summary(config, corpus), flush=True)
-        trials = DownstreamTrials(config, compared_task(config, corpus), inputs_of(config, corpus))
+        trials = DownstreamTrials(config, compared_task(config, corpus), arms_of(config, corpus))
         comparison = trials.run_all()
         failed = [f"{name} failed: {reason}" for name, reason in comparison.failed.items()]
         print(text_table(arms_table(comparison)), *failed, sep="\n")
@@ -137,7 +136,7 @@ class DownstreamTrials:
 
     config: DownstreamConfig
     task: ComparedTask
-    inputs: TrialInputs
+    arms: dict[str, TrialConfig]
     finished: dict[str, list[tuple[DownstreamTrial, Path]]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -162,7 +161,7 @@ class DownstreamTrials:
 
     def run(self, trials: Trials, arm: str, values: dict[str, Any], seed_and_fold: tuple[int, int]) -> None:
         """Runs a trial unless it has finished, then reports on all trials; exits if a signal stops it."""
-        planned = planned_trial(self.config, trial_settings(self.config, self.inputs, arm, values, seed_and_fold))
+        planned = planned_trial(self.config, self.arms[arm], values, *seed_and_fold)
         outcome = trials.run(planned)
         if outcome.error:
             self.failed[planned.name] = outcome.error

@@ -24,53 +24,47 @@ def write_downstream(comparison: DownstreamComparison, folder: Path, made_by: st
 
 def downstream_page(comparison: DownstreamComparison, made_by: str) -> str:
     """Returns the page about a comparison of arms."""
-    task, metric = comparison.task, comparison.metric
-    seeds = sorted({seed for arm in comparison.arms for seed in arm.seeds})
-    has_seeds = len(seeds) > 1
-    ranking = (
-        f"Ranked by {metric}: computed over all test documents of a seed{', averaged over seeds' if has_seeds else ''}."
-        " Low and high: 95 % interval of 2,000 bootstrap resamples of the documents"
-        f"{' and of the seeds' if has_seeds else '; one seed says nothing about how much training varies'}. The "
-        f"difference is that from the baseline, {task.baseline}."
-    )
+    task, metric, arms = comparison.task, comparison.metric, comparison.arms
+    seeds = sorted({seed for arm in arms for seed in arm.seeds})
+    drawn = "of the documents and of the seeds" if len(seeds) > 1 else "of the documents, for one seed"
+    num_compared = sum(bool(arm.differences) for arm in arms)
+    corrected = f" Not corrected for {num_compared} comparisons." if num_compared > 1 else ""
+    by_label = {arm.arm: {score.metric: score.mean for score in arm.by_label} for arm in arms}
+    by_seed = {arm.arm: dict(zip(map(str, arm.seeds), arm.by_seed, strict=True)) for arm in arms}
     sections = [
-        Section("Arms", ranking, arms_table(comparison)),
+        Section(
+            "Arms",
+            f"By {metric}, averaged over seeds. Low and high: 95 % interval of 2,000 bootstrap resamples {drawn}."
+            f" The difference is that from the baseline, {task.baseline}.",
+            arms_table(comparison),
+        ),
         Section(f"{_capital(metric)} of each arm", "", _chart(comparison)),
-    ]
-    if differing := [arm for arm in comparison.arms if arm.differences]:
-        corrected = f" Not corrected for {len(differing)} comparisons." if len(differing) > 1 else ""
-        text = (
+        Section(
+            f"Differences from {task.baseline}",
             "In percentage points, paired: both arms on the same documents and seeds. Where the interval includes "
-            f"zero, no difference was found.{corrected}"
-        )
-        sections.append(Section(f"Differences from {task.baseline}", text, differences_table(comparison)))
-    by_label = {arm.arm: {score.metric: score.mean for score in arm.by_label} for arm in comparison.arms}
-    by_seed = {
-        arm.arm: {f"seed {seed}": value for seed, value in zip(arm.seeds, arm.by_seed, strict=True)}
-        for arm in comparison.arms
-    }
-    sections += [
+            f"zero, no difference was found.{corrected}",
+            differences_table(comparison),
+        ),
         Section("Cost", "Means over trials; memory is the most that a trial took.", _cost_table(comparison)),
         Section("By label", "F1 in percent.", _values_table(task.labels, by_label)),
-        Section(
-            "By seed", f"{_capital(metric)} in percent.", _values_table([f"seed {seed}" for seed in seeds], by_seed)
-        ),
+        Section("By seed", f"{_capital(metric)} in percent.", _values_table([*map(str, seeds)], by_seed)),
         Section("Settings", "Values were chosen by the development score.", _settings_table(comparison)),
         Section("Search", "First seed and fold; best development score over epochs.", _search_table(comparison)),
+        Section(
+            "Failed trials",
+            "The same command tries them again.",
+            Table(["trial", "error"], [*comparison.failed.items()]),
+        ),
+        Section("Documents", "", _facts(comparison, seeds)),
     ]
-    if comparison.failed:
-        lines = [[name, reason] for name, reason in comparison.failed.items()]
-        sections.append(
-            Section("Failed trials", "The same command tries them again.", Table(["trial", "error"], lines))
-        )
-    sections.append(Section("Documents", "", _facts(comparison, seeds)))
-    best = comparison.arms[0].differences
+    sections = [one for one in sections if not (isinstance(one.content, Table) and not one.content.lines)]
+    best = arms[0].differences
     is_good = False if comparison.failed else True if best and best[0].sign > 0 else None
     folds = f", cross-validation with {counted(task.num_folds, 'fold')}" if task.num_folds else ""
-    tested = counted(comparison.arms[0].num_documents, "test document")
+    tested = counted(arms[0].num_documents, "test document")
     lead = f"{_capital(task.kind)} of {tested}{folds}, {counted(len(seeds), 'seed')}."
-    title = f"{task.name}: comparison of {counted(len(comparison.arms), 'arm')}"
-    return page(Head(title, lead, finding(comparison), is_good), sections, made_by)
+    head = Head(f"{task.name}: comparison of {counted(len(arms), 'arm')}", lead, finding(comparison), is_good)
+    return page(head, sections, made_by)
 
 
 def arms_table(comparison: DownstreamComparison) -> Table:

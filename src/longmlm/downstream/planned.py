@@ -34,8 +34,8 @@ class TrialConfig:
     arm: Arm
     learning_rate: float | None = None
     num_epochs: int | None = None
-    seed: int
-    fold: int
+    seed: int = 0
+    fold: int = 0
     documents_sha256: str
     model_sha256: str | None = None
     recipe: Tuning
@@ -50,34 +50,35 @@ class TrialConfig:
         return {"learning_rate": self.learning_rate, "num_epochs": self.num_epochs}
 
 
-@dataclass(frozen=True, slots=True)
-class TrialInputs:
-    """What trials read: the arms, with fixed checkpoints and commits, and hashes of documents and local models."""
+def arms_of(config: DownstreamConfig, corpus: LabelledCorpus) -> dict[str, TrialConfig]:
+    """Returns the settings that all trials of each arm share, with checkpoints, commits and hashes as they are now.
 
-    arms: dict[str, Arm]
-    documents_sha256: str
-    models_sha256: dict[str, str]
-
-
-def inputs_of(config: DownstreamConfig, corpus: LabelledCorpus) -> TrialInputs:
-    """Returns the inputs as they are now: all trials read the same, and a later command notices a change.
-
-    Raises ModelError for a model that does not exist or has fewer positions than its arm reads, and for a folder
-    without weights; CheckpointError for a run without checkpoints.
+    All trials read the same, and a later command notices a change. Raises ModelError for a model that does not exist or
+    has fewer positions than its arm reads, and for a folder without weights; CheckpointError for a run without
+    checkpoints.
     """
-    arms = dict(config.arms)
-    models, digests = {}, dict[str, str]()  # several arms may name one model
-    for name, arm in config.arms.items():
-        if arm.model is None:
-            continue
-        model = model_or_best_checkpoint(arm.model)
-        snapshot = snapshot_of(model, arm.revision, with_weights=False)
-        _check_length(name, arm, snapshot.folder)
-        arms[name] = replace(arm, model=model, revision=snapshot.commit or arm.revision)
-        if snapshot.commit is None:
-            digests[model] = digests.get(model) or model_sha256(model)
-            models[name] = digests[model]
-    return TrialInputs(arms, documents_sha256(corpus), models)
+    arms, documents, digests = {}, documents_sha256(corpus), dict[str, str]()  # several arms may name one model
+    for name, own in config.arms.items():
+        arm, sha256 = own, None
+        if own.model is not None:
+            model = model_or_best_checkpoint(own.model)
+            snapshot = snapshot_of(model, own.revision, with_weights=False)
+            _check_length(name, own, snapshot.folder)
+            arm = replace(own, model=model, revision=snapshot.commit or own.revision)
+            if snapshot.commit is None:
+                sha256 = digests[model] = digests.get(model) or model_sha256(model)
+        arms[name] = TrialConfig(
+            name=Path(config.output).name,
+            task=config.task,
+            arm_name=name,
+            arm=arm,
+            documents_sha256=documents,
+            model_sha256=sha256,
+            recipe=config.recipe.tuning,
+            runtime=config.runtime,
+            tracking=config.tracking,
+        )
+    return arms
 
 
 def documents_sha256(corpus: LabelledCorpus) -> str:
@@ -85,31 +86,12 @@ def documents_sha256(corpus: LabelledCorpus) -> str:
     return sha256_of_json([asdict(document) for document in corpus.documents])
 
 
-def trial_settings(
-    config: DownstreamConfig, inputs: TrialInputs, arm: str, values: dict[str, Any], seed_and_fold: tuple[int, int]
-) -> TrialConfig:
-    """Returns the settings of a trial."""
-    seed, fold = seed_and_fold
-    name = trial_name(arm, values, seed, fold if config.task.num_folds else None)
-    return TrialConfig(
-        name=f"{Path(config.output).name}: {name}",
-        task=config.task,
-        arm_name=arm,
-        arm=inputs.arms[arm],
-        learning_rate=values.get("learning_rate"),
-        num_epochs=values.get("num_epochs"),
-        seed=seed,
-        fold=fold,
-        documents_sha256=inputs.documents_sha256,
-        model_sha256=inputs.models_sha256.get(arm),
-        recipe=config.recipe.tuning,
-        runtime=config.runtime,
-        tracking=config.tracking,
-    )
-
-
-def planned_trial(config: DownstreamConfig, trial: TrialConfig) -> PlannedTrial:
-    """Returns the trial with what its result depends on; paths of text and models are none: their hashes are."""
+def planned_trial(
+    config: DownstreamConfig, of_arm: TrialConfig, values: dict[str, Any], seed: int, fold: int
+) -> PlannedTrial:
+    """Returns a trial of an arm with what its result depends on: the hashes of text and models, but not their paths."""
+    name = trial_name(of_arm.arm_name, values, seed, fold if config.task.num_folds else None)
+    trial = replace(of_arm, name=f"{of_arm.name}: {name}", seed=seed, fold=fold, **values)
     task, arm, data = trial.task, trial.arm, trial.task.data
     is_local = data.dataset is None or Path(data.dataset).is_dir()
     files = dict.fromkeys(("files", "dev_files", "test_files"), ()) | {"dataset": None if is_local else data.dataset}
@@ -123,7 +105,7 @@ def planned_trial(config: DownstreamConfig, trial: TrialConfig) -> PlannedTrial:
     folder = output / trial.arm_name / folder_name(values) / f"seed-{trial.seed}-fold-{trial.fold}"
     needs_model = config.keep_weights and arm.model is not None and (folder / DownstreamTrial.FILE).is_file()
     return PlannedTrial(
-        name=trial.name.partition(": ")[2],
+        name=name,
         folder=folder,
         key={
             "settings": sha256_of_json(depends_on),

@@ -50,9 +50,11 @@ def run_trial(folder: Path) -> None:
             dev_scores = (score,)
         else:
             _use_one_gpu()
-            from longmlm.downstream.tuning import ArmModel, fine_tune
+            from longmlm.downstream.arm_model import ArmModel
+            from longmlm.downstream.tuning import fine_tune
 
             model = ArmModel.load(config, corpus)
+            print(*model.loaded.notes, sep="\n", flush=True)
             dev_scores = fine_tune(folder, model, fold)
         seconds = time.monotonic() - since
         since = time.monotonic()
