@@ -1,5 +1,6 @@
 """Trials on documents that a tiny model can learn, and what tests read of their folders."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,7 @@ def labelling(settings: TrialConfig, tmp_path: Path) -> TrialConfig:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the process of a trial in this one, on the documents as they are, and returns its folder."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a trial sets it
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # a trial changes it
 
     def finetuned(config: TrialConfig, name: str = "trial") -> Path:
         folder = tmp_path / name

@@ -27,6 +27,7 @@ from longmlm.downstream.settings import Arm, FinetuneRuntime
 from longmlm.errors import DataError, ModelError
 from longmlm.folders import verify
 from longmlm.hubs.models import model_sha256
+from longmlm.settings.pretrain import Tracker
 from tests.downstream.finetuning import LENGTH, Run, accuracy_of, labelling, model, result_of, run, settings
 from tests.downstream.learnable import CUES, separable_file
 
@@ -233,3 +234,11 @@ def test_a_length_beyond_the_model_and_a_head_that_reads_more_than_the_first_tok
     )
     with pytest.raises(ModelError, match=r"(reads more than the first token: remove frozen|fails on inputs)"):
         run(replace(settings, arm=replace(settings.arm, frozen=True)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_trial_is_tracked(settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch, tracker: str) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder = run(replace(settings, num_epochs=1, tracking=Tracker(tracker=tracker)))
+    assert any((folder / tracker).rglob("*")) and not (folder / TRAINING).exists()

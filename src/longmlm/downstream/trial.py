@@ -27,6 +27,7 @@ from longmlm.hubs.models import model_sha256
 from longmlm.processes import exclusive_lock, user_errors
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.runtime.trials import TRIAL
+from longmlm.settings.pretrain import Tracker
 from longmlm.temporary import remove_inside
 
 
@@ -49,7 +50,7 @@ def run_trial(folder: Path) -> None:
             model, score = fit_tfidf(corpus, fold, config.arm.length, config.seed)
             dev_scores = (score,)
         else:
-            _use_one_gpu()
+            _set_environment(folder, config.tracking)
             from longmlm.downstream.arm_model import ArmModel
             from longmlm.downstream.tuning import fine_tune
 
@@ -88,9 +89,19 @@ def _check_unchanged(config: TrialConfig, corpus: LabelledCorpus) -> None:
         raise DataError(f"{config.arm.model} has changed since the command started: run longmlm downstream again")
 
 
-def _use_one_gpu() -> None:
-    """Hides all GPUs but the first; must run before torch is imported."""
+def _set_environment(folder: Path, tracking: Tracker) -> None:
+    """Hides all GPUs but the first, and says what transformers' trackers log where; must run before torch is imported.
+
+    Weights & Biases is offline without a login, and records neither code nor what is printed.
+    """
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    os.environ |= {"TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"), "WANDB_DIR": str(folder)}
+    os.environ |= {"WANDB_PROJECT": tracking.project, "WANDB_CONSOLE": "off"}
+    os.environ |= dict.fromkeys(("WANDB_DISABLE_CODE", "WANDB_DISABLE_GIT", "WANDB_SILENT"), "true")
+    if tracking.entity:
+        os.environ["WANDB_ENTITY"] = tracking.entity
+    if "WANDB_API_KEY" not in os.environ and not Path("~/.netrc").expanduser().is_file():
+        os.environ.setdefault("WANDB_MODE", "offline")
 
 
 def _peak_memory_bytes() -> int:

@@ -122,7 +122,6 @@ def _arguments(folder: Path, config: TrialConfig, precision: ComputePrecision) -
         disable_tqdm=True,
         report_to=config.tracking.tracker or "none",
         run_name=config.name,
-        project=config.tracking.project,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
