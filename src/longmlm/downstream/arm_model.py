@@ -25,6 +25,7 @@ from longmlm.downstream.scores import Output
 from longmlm.errors import ModelError
 from longmlm.model.architecture import position_offset, set_dropout
 from longmlm.model.loading import LoadedModel
+from longmlm.model.mlm import checkpoint_activations
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -58,7 +59,7 @@ class ArmModel:
         if config.recipe.dropout is not None:
             set_dropout(model, config.recipe.dropout)
         if config.runtime.activation_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            checkpoint_activations(model)
         if config.runtime.num_threads:
             torch.set_num_threads(config.runtime.num_threads)
         model.to("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -15,6 +15,7 @@ from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.folds import Fold
 from longmlm.downstream.scores import Output, main_score, predictions_of
 from longmlm.errors import DataError
+from longmlm.settings.pretrain import ComputePrecision
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # inverse strengths of L2 regularisation to choose from
 MAX_TERMS = 500_000  # the most frequent ones
@@ -30,7 +31,8 @@ class TfidfModel:
     spaced: bool
     pipeline: Any
 
-    num_tokens = 0  # it has no tokens
+    num_tokens: ClassVar[int] = 0
+    precision: ClassVar[ComputePrecision] = "no"
 
     @property
     def num_parameters(self) -> int:

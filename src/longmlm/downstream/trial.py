@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
@@ -76,7 +77,8 @@ def run_trial(folder: Path) -> None:
             num_untested=len(fold.untested),
             cost=cost,
         )
-        write_fine_tuned(folder, config, corpus, trial, model.num_tokens)
+        resolved = replace(config, recipe=replace(config.recipe, precision=model.precision))
+        write_fine_tuned(folder, resolved, corpus, trial, model.num_tokens)
         artifact.write(folder / DownstreamTrial.FILE, trial)
         remove_inside(folder, TRAINING)
 
