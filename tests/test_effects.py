@@ -60,11 +60,6 @@ EFFECTIVE = {
     "EvaluateConfig": "rows output base long_before long_after run",
     "EvaluateRecipe": "precision",
     "EvaluateRuntime": "rows_per_batch",
-    "DownstreamConfig": "output baseline num_explained",
-    "LabelledTask": "kind",
-    "LabelledData": "files dataset id_field text_field group_field",
-    "Arm": "model length",
-    "FinetuneRecipe": "seeds",
     "CheckpointsConfig": "run action",
 }
 
@@ -166,7 +161,7 @@ def refusal(folder: Path, case: Refused, where: str) -> str | None:
         config = parse(COMMANDS[case.command], [written(folder, "own.toml", tomli_w.dumps(given(tables)))])
         if case.command == "run":
             check_runnable(config)
-        if case.command in ("prepare", "downstream"):
+        if case.command == "prepare":
             check_inputs(config)
     except UserError as error:
         return str(error)

@@ -24,7 +24,7 @@ from longmlm.folders import parse_json, write_json
 from longmlm.settings.publishing import without_secrets
 
 ROOT = Path(__file__).parents[3]
-SIGNED = {"start", "cut_distances", "mtime_ns"}  # -1 where there is none; a time may be before 1970
+SIGNED = {"mtime_ns"}  # a time may be before 1970
 LENGTHS = {"row_length", "base_positions", "num_positions", "num_processes"}
 MAX_INTEGER = 2**63 - 1  # of numpy, torch and Arrow
 Json = dict[str, Any]  # a JSON object that was not validated yet, or is about to be written
