@@ -195,16 +195,6 @@ def test_rows_of_the_same_vocabulary_and_another_tokenizer_are_refused(rows: Row
         check_rows_fit_model(rows, twin)
 
 
-def test_rows_of_the_earlier_format_are_refused_by_their_vocabulary_alone(rows: Rows, vocabulary: Vocabulary) -> None:
-    known = {"tokenizer_fingerprint": None, "vocabulary_sha256": vocabulary.vocabulary_sha256}
-    plan = dataclasses.replace(rows.manifest.plan, **known)
-    earlier = dataclasses.replace(rows, manifest=dataclasses.replace(rows.manifest, plan=plan))
-    check_rows_fit_model(earlier, vocabulary)
-    check_rows_fit_model(earlier, dataclasses.replace(vocabulary, fingerprint="another"))
-    with pytest.raises(DataError, match="another tokenizer"):
-        check_rows_fit_model(earlier, dataclasses.replace(vocabulary, vocabulary_sha256="another"))
-
-
 def test_rows_longer_than_the_model_reads_are_refused(rows: Rows, vocabulary: Vocabulary, world: World) -> None:
     with pytest.raises(DataError, match=f"{LONG_POSITIONS} tokens .* reads 16"):
         check_rows_fit_model(rows, vocabulary, architecture_of(load_model(str(world.base)).model).num_positions)
