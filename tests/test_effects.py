@@ -47,6 +47,7 @@ EFFECTIVE = {
     "Start": "checkpoint architecture",
     "PretrainRecipe": "num_steps batch_tokens learning_rate schedule warmup_steps weight_decay adam_beta1 adam_beta2 "
     "adam_epsilon max_gradient_norm dropout precision seed",
+    "Tracker": "tracker",
     "Masking": "selected_fraction masked_share random_share",
     "HeldOut": "max_rows mask_seed",
     "PretrainRuntime": "rows_per_micro_batch rows_per_evaluation_batch num_processes num_threads hang_seconds "
