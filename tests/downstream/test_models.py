@@ -70,7 +70,9 @@ def test_the_encoder_is_the_pretrained_one_and_the_seed_decides_the_head(encoder
     assert differing and all(not name.startswith(prefix) or ".pooler." in name for name in differing)
 
 
-def test_the_head_of_a_frozen_encoder_needs_the_states_of_first_tokens_alone(encoder: Path) -> None:
+def test_the_head_of_a_frozen_encoder_needs_the_states_of_first_tokens_alone(any_kind, encoder: Path) -> None:
+    if any_kind[0] == "eurobert":
+        pytest.skip("its head reads all tokens: a trial refuses to freeze it")
     loaded, documents = loaded_arm(encoder), examples([[5], [14], [9]])
     expected = logits_of(loaded, documents)
     whole = loaded.model.base_model

@@ -122,6 +122,6 @@ def test_an_output_inside_the_dataset_is_refused(task: str, tmp_path: Path) -> N
 
 
 def test_paths_start_from_the_home_folder(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/user")
+    monkeypatch.setenv("HOME", str(tmp_path))
     config = parsed(task, "--task.data.dev-files", "~/dev.jsonl", "--output", "~/other")
-    assert config.task.data.dev_files == ("/home/user/dev.jsonl",) and config.output == "/home/user/other"
+    assert config.task.data.dev_files == (f"{tmp_path}/dev.jsonl",) and config.output == f"{tmp_path}/other"

@@ -150,3 +150,17 @@ def check_embeddings(folder: Path, release: Path) -> None:
     similarities = vectors @ vectors.T - 2 * np.eye(len(texts))
     pair = sorted(np.unravel_index(similarities.argmax(), similarities.shape))
     assert f"documents {pair[0]} and {pair[1]}" in printed
+
+
+def test_a_model_is_tuned_for_similarity(tmp_path: Path) -> None:
+    script, base = EXAMPLES / "similarity.py", BUNDLED / "roberta-mini"
+    assert "import longmlm" not in script.read_text() and "from longmlm" not in script.read_text()
+    pairs = [
+        {"text": f"The lake was {word}.", "text2": f"It was {word} there."} for word in ["calm", "cold", "deep", "wide"]
+    ]
+    lines = "".join(json.dumps(pair) + "\n" for pair in pairs * 2)
+    (tmp_path / "pairs.jsonl").write_text(lines, encoding="utf-8")
+    run(tmp_path, str(script), str(base), "pairs.jsonl", "tuned", "--batch", "4")
+    assert (tmp_path / "tuned" / "modules.json").is_file()
+    before, after = (AutoModel.from_pretrained(folder).state_dict() for folder in (base, tmp_path / "tuned"))
+    assert any(not torch.equal(value, after[name]) for name, value in before.items() if "pooler" not in name)

@@ -122,7 +122,7 @@ def test_picture_shows_something(chart: Chart, tmp_path: Path) -> None:
     [
         ("F1 (%)", (0.0, 0.0), {"0", "100"}),
         ("F1 (%)", (0.0, 40.0), {"0", "40"}),
-        ("F1, points above base", (0.0, 0.0), {"−1.0", "1.0"}),
+        ("F1, points above base", (0.0, 0.0), {"−1", "1"}),
         ("Spearman (%)", (-40.0, 0.0), {"−40", "0"}),
     ],
 )
