@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 from accelerate import Accelerator
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from longmlm.artifacts.provenance import TrainingRecord, read_provenance
 from longmlm.artifacts.run import TrainState
@@ -19,10 +20,13 @@ from longmlm.model.mlm import MlmObjective
 from longmlm.processes import user_errors
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import PretrainRecipe
+from longmlm.settings.release import ReleaseCard, ReleaseConfig
+from longmlm.stages.release import release
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import take_snapshot, write_checkpoint
 from longmlm.training.run import RunRecord
-from tests.support.tiny import World, held_out, with_fresh_process_state
+from tests.support.releases import release_settings
+from tests.support.tiny import World, held_out, prove_in_this_process, with_fresh_process_state
 from tests.support.training import ROOT, SOURCES
 from tests.support.worlds import evaluation, single_thread, world
 
@@ -104,3 +108,26 @@ def _written(folder: Path, settings: dict[str, object]) -> Path:
     path.write_text(tomli_w.dumps(settings), encoding="utf-8")
     assert tomllib.loads(path.read_text(encoding="utf-8")) == settings
     return path
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Loads the released folder in this process, without the progress bar that another process would keep to itself."""
+    prove_in_this_process(monkeypatch)
+    disable_progress_bar()
+    yield
+    enable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def released_once(world: World, evaluation: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release, in a folder of its own, that no test changes."""
+    output = tmp_path_factory.mktemp("released") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        prove_in_this_process(patch)
+        release(
+            ReleaseConfig(
+                **release_settings(world, evaluation, output) | {"card": ReleaseCard(title="t", license="mit")}
+            )
+        )
+    return output

@@ -1,72 +1,39 @@
 """The release stage as a user runs it: what it writes, prints and refuses."""
 
-import errno
 import json
-import pydoc
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
-from longmlm.errors import ReleaseError
 from longmlm.folders import verify
 from longmlm.hubs import licences
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.loading import LoadedModel
 from longmlm.release import build, reload
 from longmlm.reports.card_code import Address, LoadingCode
-from longmlm.settings.release import ReleaseCard, ReleaseConfig
-from longmlm.stages import release as release_stage
+from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.release import release
 from tests.support.evaluations import forge
 from tests.support.foreign import without_literals
-from tests.support.served import content
+from tests.support.releases import release_settings
 from tests.support.tiny import (
     LONG_POSITIONS,
     NUM_POSITIONS,
     World,
     accuracy_of,
     measured_on,
-    prove_in_this_process,
     tiny_folder,
 )
 
 NOT_RECOVERED = "**Not recovered"
 Run = Callable[..., tuple[int, str, str]]
-
-
-def settings(world: World, evaluation: Path, output: Path) -> dict[str, object]:
-    """Returns settings that are right."""
-    paths = {"model": world.trained, "rows": world.rows, "output": output, "evaluation": evaluation}
-    card = {"title": "tiny", "license": "apache-2.0", "data": ["demo novels"]}
-    return {name: str(path) for name, path in paths.items()} | {"card": card}
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Loads the released folder in this process, without the progress bar that another process would keep to itself."""
-    prove_in_this_process(monkeypatch)
-    disable_progress_bar()
-    yield
-    enable_progress_bar()
-
-
-@pytest.fixture(scope="module")
-def released_once(world: World, evaluation: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A release, in a folder of its own, that no test changes."""
-    output = tmp_path_factory.mktemp("released") / "tiny"
-    with pytest.MonkeyPatch.context() as patch:
-        prove_in_this_process(patch)
-        release(ReleaseConfig(**settings(world, evaluation, output) | {"card": ReleaseCard(title="t", license="mit")}))
-    return output
 
 
 @pytest.fixture
@@ -81,7 +48,7 @@ def test_released_folder_is_complete_proved_by_another_process_and_explained(
     world: World, evaluation: Path, tmp_path: Path, run_here: Run
 ) -> None:
     output = tmp_path / "out" / "tiny-40"
-    code, said, warned = run_here(ReleaseConfig, release, settings(world, evaluation, output))
+    code, said, warned = run_here(ReleaseConfig, release, release_settings(world, evaluation, output))
     assert (code, warned) == (0, "")
     lines = said.splitlines()
     assert "transformers" in lines[0]
@@ -103,7 +70,10 @@ def test_released_folder_is_complete_proved_by_another_process_and_explained(
 def test_run_folder_stands_for_its_best_checkpoint(
     world: World, evaluation: Path, tmp_path: Path, run_here: Run, run_folder: Path, here: None
 ) -> None:
-    asked = settings(world, evaluation, tmp_path / "out") | {"model": str(run_folder), "recipe": {"weights": "bf16"}}
+    asked = release_settings(world, evaluation, tmp_path / "out") | {
+        "model": str(run_folder),
+        "recipe": {"weights": "bf16"},
+    }
     code, _, warned = run_here(ReleaseConfig, release, asked)
     assert (code, warned) == (0, "")
     about = json.loads((tmp_path / "out" / "longmlm.json").read_text())
@@ -114,113 +84,10 @@ def test_run_folder_stands_for_its_best_checkpoint(
     assert "1 step, 100 tokens" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(
-    world: World, evaluation: Path, tmp_path: Path, run_here: Run, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output, given = tmp_path / "out", settings(world, evaluation, tmp_path / "out")
-
-    def released(**changes: object) -> tuple[int, str]:
-        code, _, warned = run_here(ReleaseConfig, release, {**given, **changes})
-        return code, warned
-
-    def titles() -> list[str]:
-        return re.findall("^# (.*)", (output / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[:1]
-
-    assert (released(), titles()) == ((0, ""), ["tiny"])
-    retitled = {"card": given["card"] | {"title": "Another", "languages": ["zh"]}}
-    assert (released(**retitled), titles()) == ((0, ""), ["Another"])
-    verify(output)
-    assert "今天天气很" in (output / "README.md").read_text(encoding="utf-8")
-    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out"]
-    with monkeypatch.context() as patch:
-        patch.setattr(build, "prove", lambda *_: happen())
-        assert (released()[0], titles()) == (2, ["Another"])
-    (output / "notes.txt").write_text("mine")
-    code, warned = released()
-    assert code == 2 and f"added to it lost ({output}/manifest.json does not list notes.txt)" in warned
-    (output / "notes.txt").unlink()
-    (output / "README.md").write_text("# Mine\n", encoding="utf-8")
-    assert (released()[0], titles()) == (2, ["Mine"])
-
-
-def test_a_card_is_for_one_address_and_a_release_for_another_is_written_anew(
-    world: World, evaluation: Path, tmp_path: Path, run_here: Run, here: None
-) -> None:
-    given = settings(world, evaluation, tmp_path / "out")
-    output, said = tmp_path / "out", []
-
-    def released(**publishing: str) -> str:
-        code, lines, warned = run_here(ReleaseConfig, release, {**given, **publishing})
-        assert (code, warned) == (0, "")
-        said.append(lines)
-        verify(output)
-        return (output / "README.md").read_text(encoding="utf-8")
-
-    here_alone = released()
-    assert 'model="out")' in here_alone
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release_stage, "check_can_publish", lambda _: None)
-        patch.setattr(release_stage, "publish", lambda folder, *_: f"the hub, with {len(content(folder))} files")
-        on_hub = released(publish="hf:owner/tiny", revision="v1")
-        assert on_hub == here_alone.replace('model="out")', 'model="owner/tiny", revision="v1")')
-        assert "replaced the earlier release" in said[-1]
-        assert released(publish="hf:owner/tiny", revision="v1") == on_hub
-        assert said[-1] == f"published: the hub, with {len(content(output))} files\n"
-    (output / ".env").write_text("mine")
-    assert released() == on_hub, "without a target, any address is right"
-    assert "already holds this release" in said[-1] and "manifest.json does not list .env" in said[-1]
-    (output / ".env").unlink()
-    before = content(output)
-    assert released(publish=f"folder:{tmp_path}/copy") == here_alone
-    assert content(tmp_path / "copy") == content(output)
-    assert [name for name in before if content(output)[name] != before[name]] == ["README.md", "manifest.json"]
-
-
-WRITES = {
-    "longmlm.release.build.export": 1,
-    "longmlm.release.build.prove": 1,
-    "longmlm.artifacts.artifact.write": 1,
-    "shutil.copy": 1,
-    "longmlm.folders.write_json": 1,
-    "pathlib.Path.rename": 1,
-    "pathlib.Path.rename, the second": 2,
-}
-
-
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_a_release_that_breaks_off_at_any_write_leaves_the_earlier_one_intact(
-    write: str, error: BaseException, released_once: Path, world: World, evaluation: Path, here: None
-) -> None:
-    before, calls = content(released_once), []
-    asked = settings(world, evaluation, released_once)
-    config = ReleaseConfig(**{**asked, "card": ReleaseCard(title="Another", license="mit")})
-    with pytest.MonkeyPatch.context() as patch:
-        name = write.partition(",")[0]
-        original = pydoc.locate(name)
-
-        def fail(*arguments: Any, **options: Any) -> Any:
-            calls.append(arguments)
-            if len(calls) == WRITES[write]:
-                raise error
-            return original(*arguments, **options)
-
-        patch.setattr(name, fail)
-        with pytest.raises((OSError, KeyboardInterrupt)):
-            release(config)
-    assert content(released_once) == before
-    verify(released_once)
-    assert [path.name for path in released_once.parent.iterdir()] == [released_once.name]
-
-
-def happen() -> None:
-    raise ReleaseError("the files differ")
-
-
 def test_model_that_did_not_recover_is_released_only_where_allowed_and_the_card_says_so(
     world: World, unrecovered: Path, tmp_path: Path, run_here: Run, here: None
 ) -> None:
-    asked = settings(world, unrecovered, tmp_path / "out")
+    asked = release_settings(world, unrecovered, tmp_path / "out")
     code, said, warned = run_here(ReleaseConfig, release, asked)
     assert (code, said) == (2, "")
     assert re.search(r"base_cut 99\.00 %.*allow_unrecovered = true in \[release\.recipe\]", warned)
@@ -237,7 +104,7 @@ def test_model_from_scratch_is_released_without_an_evaluation(
     trained = {"row_length": LONG_POSITIONS, "steps": 7, "tokens": 2_800, "accuracy": accuracy}
     trained |= measured_on(world.rows)
     (model / "longmlm.json").write_text(json.dumps({"trained": trained}))
-    asked = settings(world, evaluation, tmp_path / "out") | {"model": str(model)}
+    asked = release_settings(world, evaluation, tmp_path / "out") | {"model": str(model)}
     del asked["evaluation"]
     code, _, warned = run_here(ReleaseConfig, release, asked)
     assert (code, warned) == (0, "")
@@ -260,7 +127,7 @@ def test_nothing_is_left_when_what_was_written_is_not_what_was_trained(
         was_there.extend(path.name for path in folder.iterdir())
 
     monkeypatch.setattr(build, "export", unfaithful)
-    asked = settings(world, evaluation, tmp_path / "out" / "tiny")
+    asked = release_settings(world, evaluation, tmp_path / "out" / "tiny")
     code, said, warned = run_here(ReleaseConfig, release, asked)
     assert (code, said) == (2, "")
     assert re.match("error: .*outputs differ by ", warned)
@@ -302,7 +169,7 @@ def test_users_error_is_one_line_and_leaves_nothing(
         save_file(weights, tmp_path / "nudged" / "model.safetensors", {"format": "pt"})
         assert weights_sha256(tmp_path / "nudged") != weights_sha256(world.trained)
     named = {key: value.format(**paths) if isinstance(value, str) else value for key, value in spoilt.items()}
-    asked = settings(world, evaluation, tmp_path / "out" / "tiny") | named
+    asked = release_settings(world, evaluation, tmp_path / "out" / "tiny") | named
     before = sorted(tmp_path.rglob("*"))
     given = {key: value for key, value in asked.items() if value is not None}
     code, said, warned = run_here(ReleaseConfig, release, given)
@@ -322,7 +189,7 @@ def test_no_text_of_the_base_model_or_of_a_name_is_run(
     front_matter = yaml.safe_dump({"license": "other", "license_name": f"mine{fenced}", "license_link": fenced})
     monkeypatch.setattr(licences, "model_card_of", lambda *_: f"---\n{front_matter}---\n")
     output = tmp_path / f"""a", revision={code.replace("/", "%")}, b="```{code.replace("/", "%")}"""
-    asked = settings(world, evaluation, output)
+    asked = release_settings(world, evaluation, output)
     asked["card"] = {"title": fenced, "hardware": fenced}
     status, said, warned = run_here(ReleaseConfig, release, asked)
     assert (status, warned, planted.exists()) == (0, "", False)
@@ -338,7 +205,7 @@ def test_release_as_a_sentence_transformer_is_one_and_its_card_runs(
 ) -> None:
     output = tmp_path / "out" / "tiny-40"
     recipe = {"recipe": {"sentence_transformer": pooling}}
-    code, said, warned = run_here(ReleaseConfig, release, settings(world, evaluation, output) | recipe)
+    code, said, warned = run_here(ReleaseConfig, release, release_settings(world, evaluation, output) | recipe)
     assert (code, warned) == (0, "")
     files = {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"}
     assert files <= verify(output)["files"].keys()

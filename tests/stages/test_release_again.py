@@ -1,0 +1,127 @@
+"""A release that is made again: what it replaces, and what stays when it breaks off."""
+
+import errno
+import pydoc
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longmlm.errors import ReleaseError
+from longmlm.folders import verify
+from longmlm.release import build
+from longmlm.settings.release import ReleaseCard, ReleaseConfig
+from longmlm.stages import release as release_stage
+from longmlm.stages.release import release
+from tests.support.releases import release_settings
+from tests.support.served import content
+from tests.support.tiny import (
+    World,
+)
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, given = tmp_path / "out", release_settings(world, evaluation, tmp_path / "out")
+
+    def released(**changes: object) -> tuple[int, str]:
+        code, _, warned = run_here(ReleaseConfig, release, {**given, **changes})
+        return code, warned
+
+    def titles() -> list[str]:
+        return re.findall("^# (.*)", (output / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[:1]
+
+    assert (released(), titles()) == ((0, ""), ["tiny"])
+    retitled = {"card": given["card"] | {"title": "Another", "languages": ["zh"]}}
+    assert (released(**retitled), titles()) == ((0, ""), ["Another"])
+    verify(output)
+    assert "今天天气很" in (output / "README.md").read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "prove", lambda *_: happen())
+        assert (released()[0], titles()) == (2, ["Another"])
+    (output / "notes.txt").write_text("mine")
+    code, warned = released()
+    assert code == 2 and f"added to it lost ({output}/manifest.json does not list notes.txt)" in warned
+    (output / "notes.txt").unlink()
+    (output / "README.md").write_text("# Mine\n", encoding="utf-8")
+    assert (released()[0], titles()) == (2, ["Mine"])
+
+
+def test_a_card_is_for_one_address_and_a_release_for_another_is_written_anew(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, here: None
+) -> None:
+    given = release_settings(world, evaluation, tmp_path / "out")
+    output, said = tmp_path / "out", []
+
+    def released(**publishing: str) -> str:
+        code, lines, warned = run_here(ReleaseConfig, release, {**given, **publishing})
+        assert (code, warned) == (0, "")
+        said.append(lines)
+        verify(output)
+        return (output / "README.md").read_text(encoding="utf-8")
+
+    here_alone = released()
+    assert 'model="out")' in here_alone
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_stage, "check_can_publish", lambda _: None)
+        patch.setattr(release_stage, "publish", lambda folder, *_: f"the hub, with {len(content(folder))} files")
+        on_hub = released(publish="hf:owner/tiny", revision="v1")
+        assert on_hub == here_alone.replace('model="out")', 'model="owner/tiny", revision="v1")')
+        assert "replaced the earlier release" in said[-1]
+        assert released(publish="hf:owner/tiny", revision="v1") == on_hub
+        assert said[-1] == f"published: the hub, with {len(content(output))} files\n"
+    (output / ".env").write_text("mine")
+    assert released() == on_hub, "without a target, any address is right"
+    assert "already holds this release" in said[-1] and "manifest.json does not list .env" in said[-1]
+    (output / ".env").unlink()
+    before = content(output)
+    assert released(publish=f"folder:{tmp_path}/copy") == here_alone
+    assert content(tmp_path / "copy") == content(output)
+    assert [name for name in before if content(output)[name] != before[name]] == ["README.md", "manifest.json"]
+
+
+WRITES = {
+    "longmlm.release.build.export": 1,
+    "longmlm.release.build.prove": 1,
+    "longmlm.artifacts.artifact.write": 1,
+    "shutil.copy": 1,
+    "longmlm.folders.write_json": 1,
+    "pathlib.Path.rename": 1,
+    "pathlib.Path.rename, the second": 2,
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_release_that_breaks_off_at_any_write_leaves_the_earlier_one_intact(
+    write: str, error: BaseException, released_once: Path, world: World, evaluation: Path, here: None
+) -> None:
+    before, calls = content(released_once), []
+    asked = release_settings(world, evaluation, released_once)
+    config = ReleaseConfig(**{**asked, "card": ReleaseCard(title="Another", license="mit")})
+    with pytest.MonkeyPatch.context() as patch:
+        name = write.partition(",")[0]
+        original = pydoc.locate(name)
+
+        def fail(*arguments: Any, **options: Any) -> Any:
+            calls.append(arguments)
+            if len(calls) == WRITES[write]:
+                raise error
+            return original(*arguments, **options)
+
+        patch.setattr(name, fail)
+        with pytest.raises((OSError, KeyboardInterrupt)):
+            release(config)
+    assert content(released_once) == before
+    verify(released_once)
+    assert [path.name for path in released_once.parent.iterdir()] == [released_once.name]
+
+
+def happen() -> None:
+    raise ReleaseError("the files differ")
