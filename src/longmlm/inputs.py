@@ -29,7 +29,7 @@ from longmlm.model.families import (
     check_num_positions,
     num_usable_positions,
 )
-from longmlm.model.planned_extension import check_length, planned_extension
+from longmlm.model.planned_extension import planned_extension
 from longmlm.model.tfidf import check_sklearn_installed
 from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.runnable import check_has_rows, check_onnx_installed, check_runnable, machine_errors, trial_folder
@@ -117,7 +117,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
             case EvaluateConfig():
                 _check_models([stage.base], made, needs_weights=needs_all)
     if num_positions is not None:
-        check_length(config.prepare.recipe.row_length, num_positions)
+        check_rows_fit_positions(config.prepare.recipe.row_length, num_positions, config.pretrain.start.name)
 
 
 def _check_new(stage: StageConfig) -> None:

@@ -138,20 +138,6 @@ def test_padding_is_on_the_right(rows: Rows, recipe: Recipe) -> None:
     assert batch.input_ids[1, : min(lengths)].tolist() == masked[1].row.input_ids.tolist()
 
 
-def test_documents_reach_the_batch(rows: Rows, recipe: Recipe) -> None:
-    num_inside = 0
-    batches = StepBatches(rows, recipe, 0, 1, 4)
-    for batch in (batch for cursor in range(0, len(rows), ROWS_PER_STEP) for batch in batches[cursor]):
-        starts, sources = [], []
-        for number, row_id in enumerate(batch.row_ids):
-            starts += (number * batch.input_ids.shape[1] + rows[row_id].document_starts).tolist()
-            sources += rows[row_id].document_sources.tolist()
-        assert batch.document_starts.tolist() == starts
-        assert batch.document_sources.tolist() == sources
-        num_inside += len(starts) - len(batch.row_ids)
-    assert num_inside > 0
-
-
 def test_a_new_column_follows_rows_into_masks_and_views(rows: Rows, recipe: Recipe) -> None:
     @dataclasses.dataclass(frozen=True, slots=True)
     class LabelledRow(Row):

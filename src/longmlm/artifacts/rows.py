@@ -209,7 +209,7 @@ def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> 
     if row_length > num_positions:
         raise DataError(
             f"the rows have {row_length} tokens and {name} reads {num_positions}: extend it first, or prepare shorter "
-            "rows"
+            f"rows (in a pipeline, set length to {num_positions} or less)"
         )
 
 

@@ -72,6 +72,11 @@ def share_of_rank(draw: Draw, rank: int, num_processes: int) -> Draw:
     return Draw(draw.row_ids[share], draw.epochs[share])
 
 
+def largest_share(num_rows: int, num_processes: int) -> int:
+    """Returns how many rows of a global batch the rank with most rows has."""
+    return -(-num_rows // num_processes)
+
+
 def micro_batches(
     lengths: Int64[np.ndarray, " rows"], num_rows: int, num_processes: int, rows_per_micro_batch: int
 ) -> list[Int64[np.ndarray, " n"]]:
@@ -80,8 +85,8 @@ def micro_batches(
     `lengths` are those of the share, `num_rows` is the size of the global batch, at least one row for each rank. Every
     rank gets the same number of micro-batches, none empty, of about `rows_per_micro_batch` rows.
     """
-    largest_share = -(-num_rows // num_processes)
-    count = min(-(-largest_share // rows_per_micro_batch), num_rows // num_processes)
+    most_rows = largest_share(num_rows, num_processes)
+    count = min(-(-most_rows // rows_per_micro_batch), num_rows // num_processes)
     return np.array_split(np.argsort(-lengths, kind="stable"), count)
 
 

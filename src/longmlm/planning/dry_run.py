@@ -1,6 +1,5 @@
 """Dry run: checks everything, makes two steps, reports what a run would take, and writes nothing."""
 
-import math
 import platform
 import tempfile
 import time
@@ -12,6 +11,7 @@ import torch
 import transformers
 
 from longmlm.artifacts.run import TrainState
+from longmlm.batches.sampling import largest_share
 from longmlm.errors import TrainingError, counted
 from longmlm.folders import GB, free_bytes
 from longmlm.planning.estimate import evaluations_as_steps
@@ -35,8 +35,8 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     steps_left = num_steps - state.step
     if steps_left <= 0:
         return f"{run.folder} is finished: {state.step} of {counted(num_steps, 'step')}"
-    largest_share = math.ceil(batches.rows_per_step / run.accelerator.num_processes)
-    memory = bytes_needed(run, min(batches.rows_per_micro_batch, largest_share))
+    share = largest_share(batches.rows_per_step, run.accelerator.num_processes)
+    memory = bytes_needed(run, min(batches.rows_per_micro_batch, share))
     free_memory = free_memory_bytes()
     if any_rank(run.accelerator, memory > free_memory):
         raise TrainingError(

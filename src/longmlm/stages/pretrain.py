@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
-from longmlm.artifacts.rows import SPLITS, check_rows_fit_positions
+from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
@@ -112,8 +112,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     if config.runtime.stop_when_recovered and extension is None:
         raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
-    check_rows_fit_model(rows, vocabulary)
-    check_rows_fit_positions(rows.row_length, architecture_of(loaded.model).num_positions, config.start.name)
+    check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
     prepare_model(loaded.model, config, extension)
     objective = MlmObjective(loaded.model, precision)
     run = new_run(config, accelerator, objective, rows.row_length)

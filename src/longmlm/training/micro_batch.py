@@ -1,6 +1,5 @@
 """Micro-batches: as many rows per forward pass as fit into the free memory of every rank, fewer when it runs out."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +9,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from longmlm.artifacts.run import MicroBatch, TrainState
+from longmlm.batches.sampling import largest_share
 from longmlm.errors import RankError, TrainingError, counted
 from longmlm.folders import GB
 from longmlm.model.cost import USED_SHARE, Cost, micro_batch_rows
@@ -64,7 +64,7 @@ def _fitting_rows(run: Run, free: int, rows_per_step: int, row_length: int) -> i
             f"a process needs about {bytes_needed(run, 1) / GB:.1f} GB of memory to train with one row at a time, "
             f"but only {free / GB:.1f} GB are free: {remedy_for_one_row(run)}"
         )
-    share = math.ceil(rows_per_step / run.accelerator.num_processes)
+    share = largest_share(rows_per_step, run.accelerator.num_processes)
     return micro_batch_rows(fitting, share, row_length, torch.cuda.is_available())
 
 
@@ -176,7 +176,7 @@ def _with_half_the_rows(task: Task, run: Run, step: int) -> Task:
 
 
 def _what_to_set(task: Task, run: Run, step: int) -> str:
-    share = math.ceil(task.batches.rows_per_step / run.accelerator.num_processes)
+    share = largest_share(task.batches.rows_per_step, run.accelerator.num_processes)
     num_rows = min(task.batches.rows_per_micro_batch, share)
     if num_rows == 1:
         return f"out of memory in step {step} with one row at a time: {remedy_for_one_row(run)}; {RESUME}"
