@@ -16,10 +16,8 @@ import pytest
 from backports import zstd
 
 from longmlm.data.corpus import check_splits, plan_slices
-from longmlm.data.labelled_records import labelled_records
 from longmlm.data.notes import markup_note
 from longmlm.errors import DataError
-from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.corpora import json_lines, records_of, texts_of
 
@@ -89,12 +87,9 @@ NO_LINES = {
 
 
 def refusal(path: Path) -> str:
-    """Returns why a file is refused, which is the same for text and for labelled documents."""
+    """Returns why a file is refused, in one line."""
     with pytest.raises(DataError) as raised:
         records_of(path)
-    with pytest.raises(DataError) as labelled:
-        list(labelled_records(LabelledTask(kind="classification", data=LabelledData(files=(str(path),)))))
-    assert str(labelled.value) == str(raised.value)
     assert "\n" not in str(raised.value) and str(raised.value).encode()
     return str(raised.value)
 

@@ -10,13 +10,11 @@ import pytest
 from longmlm import inputs
 from longmlm.artifacts import artifact
 from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.config import parse
 from longmlm.data.engine import prepare_rows
 from longmlm.data.files import files_of, left_out
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.processes import exclusive_lock
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.shipped import PACKAGE
 from longmlm.temporary import claim
@@ -46,7 +44,7 @@ def trial(folder: Path) -> str:
     return "log.txt"
 
 
-def downstream(folder: Path) -> str:
+def locked(folder: Path) -> str:
     with exclusive_lock(folder):
         return "set_aside/records.jsonl"
 
@@ -68,7 +66,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("make", [long_model, run, run_in_training, trial, downstream, unfinished])
+@pytest.mark.parametrize("make", [long_model, run, run_in_training, trial, locked, unfinished])
 @pytest.mark.parametrize("root", ["out", "deep/out", "deep/er/out"])
 def test_what_longmlm_wrote_is_no_corpus(corpus: list[Path], make: Callable[[Path], str], root: str) -> None:
     folder = Path(root)
@@ -114,6 +112,3 @@ def test_an_output_inside_the_folder_of_a_dataset_is_refused(tmp_path: Path, mon
     recipe = PrepareRecipe(tokenizer=MINI, row_length=16, sources=sources)
     with pytest.raises(DataError, match="texts/out/rows is inside the dataset texts"):
         inputs.check_inputs(PrepareConfig(output="texts/out/rows", recipe=recipe))
-    Path("task.toml").write_text('[task]\nkind = "classification"\ndata.dataset = "texts"\n[arms.tfidf]\n')
-    with pytest.raises(DataError, match="./texts is inside the dataset texts"):
-        inputs.check_inputs(parse(DownstreamConfig, ["task.toml", "--output", "./texts"]))

@@ -13,7 +13,7 @@ from longmlm.data.row import Row
 from longmlm.data.rows import ROWS_PER_RECORD_BATCH, open_rows
 from longmlm.errors import ArtifactError, DataError, FolderError, UserError
 from longmlm.folders import MANIFEST, new_folder
-from tests.support.rows import FORMAT_1, FORMAT_2, manifest_of, write_shard
+from tests.support.rows import manifest_of, write_shard
 
 ABOUT = manifest_of(row_length=9)
 
@@ -113,13 +113,6 @@ def test_a_split_is_read_when_the_other_one_is_damaged(tmp_path: Path) -> None:
         open_rows(tmp_path / "rows", "train")
 
 
-def test_a_missing_shard_is_found_and_named(folder: Path) -> None:
-    shard = folder / "train" / "slice-00000.arrow"
-    shard.unlink()
-    with pytest.raises(FolderError, match=f"{shard} is missing"):
-        open_rows(folder, "train")
-
-
 def test_a_folder_without_a_manifest_is_refused(folder: Path) -> None:
     (folder / MANIFEST).unlink()
     for verified in (True, False):
@@ -136,31 +129,12 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path, about: di
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format": 99}, "format .*99"), ({"report": {}}, "report"), ({"colour": "red"}, "colour"), ({"plan": 3}, "plan")],
+    [({"format": 99}, "format .*99"), ({"report": {}}, "report")],
 )
 def test_a_manifest_that_is_damaged_or_newer_is_refused(tmp_path: Path, change: dict, message: str) -> None:
     write_rows(tmp_path / "rows", [[row_of(10)]], {**ABOUT, **change})
     with pytest.raises(ArtifactError, match=f"{MANIFEST} .*{message}"):
         open_rows(tmp_path / "rows", "train")
-
-
-@pytest.mark.parametrize("about", [FORMAT_1, FORMAT_2])
-def test_an_unknown_key_of_an_earlier_format_is_refused(tmp_path: Path, about: dict) -> None:
-    for name, change in {"top": {"mood": 1}, "plan": {"plan": {**about["plan"], "mood": 1}}}.items():
-        write_rows(tmp_path / name, [[row_of(10)]], {**about, **change})
-        with pytest.raises(ArtifactError, match="mood"):
-            open_rows(tmp_path / name, "train")
-
-
-@pytest.mark.parametrize(("about", "known"), [(FORMAT_1, (None, "f")), (FORMAT_2, ("f", None))])
-def test_rows_of_earlier_formats_are_opened(tmp_path: Path, about: dict, known: tuple) -> None:
-    write_rows(tmp_path / "rows", [[row_of(10)]], about)
-    rows = open_rows(tmp_path / "rows", "train")
-    plan = rows.manifest.plan
-    assert (len(rows), rows.row_length, rows.mean_fill) == (1, 9, 0.75)
-    assert (plan.tokenizer_fingerprint, plan.vocabulary_sha256) == known
-    assert [file.path for file in plan.sources[0].files] == ["a.jsonl"]
-    assert (plan.sources[1].dataset, plan.sources[1].commit) == ("owner/novels", "c" * 40)
 
 
 def test_a_split_without_rows_is_refused(folder: Path) -> None:

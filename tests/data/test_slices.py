@@ -53,7 +53,7 @@ def test_one_slice_that_is_large_enough_holds_everything(sources: list[Source]) 
     assert [record.source for record in records] == [0] * (len(records) - 51) + [1] * 51
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(slice_bytes=st.one_of(st.integers(1, 300), st.integers(300, 3 * len(CONTENT))))
 def test_slices_of_any_size_hold_every_record_once_and_in_order(sources: list[Source], slice_bytes: int) -> None:
     slices = plan_slices(sources, slice_bytes)

@@ -140,7 +140,7 @@ def test_an_error_of_an_option_is_told_from_another_exit(monkeypatch) -> None:
         options.given_options(PrepareConfig, {}, {}, ["--nonsense", "1"], "longmlm")
     monkeypatch.setattr("tyro.cli", leave)
     with pytest.raises(SystemExit) as stop:
-        options.given_options(PrepareConfig, {}, {}, [], "longmlm")
+        options.given_options(PrepareConfig, {}, {}, ["--output", "rows"], "longmlm")
     assert stop.value.code == 143
 
 
