@@ -7,7 +7,6 @@ import pytest
 from longmlm.artifacts.artifact import to_toml
 from longmlm.config import parse, read
 from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
@@ -38,15 +37,6 @@ split = "train"
 [[prepare.recipe.sources]]
 files = ["~/a.csv"]
 delimiter = "~"
-"""
-DOWNSTREAM = """
-output = "~/trials"
-[task]
-kind = "classification"
-data.files = ["~/train.jsonl"]
-data.test_files = ["~/test.jsonl"]
-[arms.own]
-model = "~/base"
 """
 KINDS = [
     *(ResolvedPipeline, PlanConfig, PrepareConfig, ExtendConfig, PretrainConfig, EvaluateConfig, ReleaseConfig),
@@ -93,12 +83,5 @@ def test_only_paths_are_changed(home: Path, tmp_path: Path) -> None:
     assert config.prepare.recipe.sources[1].files == ("x/~/a.csv",)
     assert config.prepare.recipe.sources[1].delimiter == "~"
     assert config.pretrain.run == f"{home}/out/run"
-
-
-def test_paths_of_trials_and_options_start_from_the_home_folder(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "b.toml").write_text(DOWNSTREAM, encoding="utf-8")
-    options = ["--task.data.dev-files", "~/dev.jsonl", "--output", "~/other"]
-    config = parse(DownstreamConfig, [str(tmp_path / "b.toml"), *options])
-    assert "~" not in to_toml(config)
-    assert config.task.data.dev_files == (f"{home}/dev.jsonl",)
-    assert config.output == f"{home}/other"
+    given = parse(ResolvedPipeline, [str(tmp_path / "b.toml"), "--output", "~/other", "--corpus", "~/a.txt"])
+    assert (given.output, given.corpus) == (f"{home}/other", (f"{home}/a.txt",))

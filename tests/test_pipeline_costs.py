@@ -27,7 +27,7 @@ def test_the_costs_in_the_files_and_on_the_page_are_those_of_the_cost_model():
     assert all(f"| `{name}` | {model['name']} |" in page for name, model in MODELS.items())
 
 
-@pytest.mark.parametrize(("name", "length"), zip(MODELS, [*LENGTHS] * len(MODELS), strict=False))
+@pytest.mark.parametrize(("name", "length"), [*zip(MODELS, [*LENGTHS] * len(MODELS), strict=False)])
 def test_a_pipeline_extends_its_model_to_the_length_of_an_overlay(name, length):
     base = base_of(name)
     config = parse(ResolvedPipeline, [name, f"length-{length}"])
