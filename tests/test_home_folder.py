@@ -6,7 +6,6 @@ import pytest
 
 from longmlm.artifacts.artifact import to_toml
 from longmlm.config import parse, read
-from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
@@ -38,10 +37,7 @@ split = "train"
 files = ["~/a.csv"]
 delimiter = "~"
 """
-KINDS = [
-    *(ResolvedPipeline, PlanConfig, PrepareConfig, ExtendConfig, PretrainConfig, EvaluateConfig, ReleaseConfig),
-    ComparedPipeline,
-]
+KINDS = [ResolvedPipeline, PlanConfig, PrepareConfig, ExtendConfig, PretrainConfig, EvaluateConfig, ReleaseConfig]
 
 
 @pytest.fixture
@@ -64,8 +60,7 @@ def test_every_path_of_a_pipeline_starts_from_the_home_folder(
     kind: type, sources: str, home: Path, tmp_path: Path
 ) -> None:
     content = PIPELINE.replace("corpus =", "#") if sources else PIPELINE
-    arms = '[compare.arms.other]\nmodel = "~/other"\n' if kind is ComparedPipeline else ""
-    (tmp_path / "a.toml").write_text(content + sources + arms, encoding="utf-8")
+    (tmp_path / "a.toml").write_text(content + sources, encoding="utf-8")
     written = to_toml(read(kind, [tmp_path / "a.toml"]))
     assert written.count(str(home)) > 2
     assert "~" not in without_text(written)

@@ -74,7 +74,7 @@ def check_inputs(config: Any) -> None:
             _check_release(config)
         case DownstreamConfig():
             _check_downstream(config)
-        case ResolvedPipeline():
+        case ResolvedPipeline() if not config.HAS_TRIALS:  # each trial is checked before it starts
             _check_pipeline(config)
 
 
@@ -275,11 +275,11 @@ def _check_release(config: ReleaseConfig) -> None:
     if config.recipe.onnx:
         check_onnx_installed()
     is_trial = trial_folder(config.model) is not None
-    if not config.follow and not is_trial and not _is_run(config.model):
+    if not is_trial and not _is_run(config.model):
         local_weights(config.model)
     if not is_trial:
         _check_rows(check_has_rows(config), ["held_out"])
-    if config.evaluation and not config.follow:
+    if config.evaluation:
         evaluation_in(Path(config.evaluation))
 
 

@@ -38,7 +38,7 @@ def given_options(
     of that name. Raises ConfigError with the name of the option.
     """
     if not arguments:
-        return {}  # without half a second for a parser of options
+        return {}
     import tyro
 
     errors, options = io.StringIO(), _options(kind, shown, in_pipeline)

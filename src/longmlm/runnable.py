@@ -14,7 +14,6 @@ from longmlm.hubs.publish import check_can_publish
 from longmlm.hubs.weight_names import weight_names
 from longmlm.model.families import has_head, num_usable_positions
 from longmlm.runtime.launch_command import launch_command
-from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
 from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
@@ -128,7 +127,7 @@ def machine_notes(config: ResolvedPipeline) -> list[str]:
 
 def _stages(config: ResolvedPipeline) -> dict[str, StageConfig]:
     """Returns the settings of the stages; a comparison releases nothing."""
-    last = "evaluate" if isinstance(config, ComparedPipeline) else "release"
+    last = "evaluate" if config.HAS_TRIALS else "release"
     return {name: stage for name, stage in config.stages.items() if name in (*get_args(StageName)[:-1], last)}
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from tokenizers.decoders import ByteLevel
 
 from longmlm.data.packing import Row, TokenizedDocument, pack
-from longmlm.data.row import SpecialTokens
+from longmlm.data.row import SpecialTokens, TokenizedSentence
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.settings.prepare import PackingMode
 
@@ -27,7 +27,7 @@ def corpus_of(sizes: list[list[int]]) -> list[TokenizedDocument]:
     for number, of_document in enumerate(sizes):
         ends = [*accumulate(of_document, initial=first)]
         sentences = [np.arange(begin, end, dtype=np.uint32) for begin, end in pairwise(ends) if end > begin]
-        documents.append(TokenizedDocument(sentences, source=number))
+        documents.append(TokenizedDocument([*map(TokenizedSentence, sentences)], source=number))
         first = ends[-1]
     return documents
 
@@ -55,7 +55,7 @@ def reference_rows(sizes: list[list[int]], capacity: int) -> list[list[int]]:
     units = [
         (number, sentence[begin : begin + capacity])
         for number, document in enumerate(corpus_of(sizes))
-        for sentence in [ids.tolist() for ids in document.sentences]
+        for sentence in [sentence.input_ids.tolist() for sentence in document.sentences]
         for begin in range(0, len(sentence), capacity)
     ]
     rows = []
@@ -104,7 +104,7 @@ def test_no_row_of_byte_level_tokens_holds_half_a_character(vocabulary: Vocabula
     ids = np.array(vocabulary.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
     assert len(ids) > len(text)
     for row_length in range(7, 40):
-        document = TokenizedDocument([ids], source=0)
+        document = TokenizedDocument([TokenizedSentence(ids)], source=0)
         rows = pack([document], row_length, vocabulary.special, "full-sentences", vocabulary.is_within_character)
         texts = [
             ByteLevel().decode([*map(vocabulary.tokenizer.id_to_token, row.input_ids[1:-1].tolist())]) for row in rows
@@ -143,6 +143,7 @@ def test_rows_hold_exactly_the_tokens_of_the_corpus_in_order_and_tell_each_its_d
     num_tokens = sum(map(sum, sizes))
     assert [token for content in contents(rows) for token in content] == list(range(FIRST, FIRST + num_tokens))
     assert all(contents(rows))
+    assert bool(rows) == bool(num_tokens)
     assert all(3 <= len(row.input_ids) <= row_length for row in rows)
     sources = [
         (token, source)
@@ -151,7 +152,9 @@ def test_rows_hold_exactly_the_tokens_of_the_corpus_in_order_and_tell_each_its_d
         for token in part
     ]
     documents = corpus_of(sizes)
-    assert sources == [(token, one.source) for one in documents for ids in one.sentences for token in ids.tolist()]
+    assert sources == [
+        (token, one.source) for one in documents for part in one.sentences for token in part.input_ids.tolist()
+    ]
 
 
 @settings(deadline=None, max_examples=80)

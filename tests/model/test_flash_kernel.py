@@ -72,7 +72,7 @@ def train_on_packed_rows(family: str, head_size: int, dropout: float) -> None:
         batch = MlmBatch(input_ids, None, torch.arange(3), input_ids[0, :3], row_lengths=ROW_LENGTHS)
     use_packed_attention(objective.model)
     set_dropout(objective, dropout)
-    objective(batch).loss_sum.backward()
+    objective(batch)["mlm"].loss_sum.backward()
 
 
 def can_use_flash(states: tuple[torch.Tensor, ...], mask: torch.Tensor | None, dropout: float) -> bool:
@@ -106,7 +106,7 @@ def test_the_flash_kernel_refuses_heads_of_a_size_that_is_not_a_multiple_of_eigh
 @pytest.mark.parametrize("family", FAMILIES)
 def test_full_rows_meet_the_conditions_of_the_flash_kernel(calls, family):
     """Those of torch: half precision, no mask, heads of at most 256 in multiples of 8, adjacent in memory."""
-    objective_of(family)(batch_of(None)).loss_sum.backward()
+    objective_of(family)(batch_of(None))["mlm"].loss_sum.backward()
     assert len(calls) == 1
     assert calls[0].get("attn_mask") is None
     for states in calls[0]["states"]:

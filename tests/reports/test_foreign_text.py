@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance, read_provenance
 from longmlm.hubs.licences import Licence
 from longmlm.release import dataset
 from longmlm.release.dataset import Publication
 from longmlm.reports import pages
-from longmlm.reports.comparison import comparison_page
+from longmlm.reports.card_code import Address
 from longmlm.reports.downstream import downstream_page
 from longmlm.reports.evaluation import evaluation_page
 from longmlm.reports.model_card import CardFacts, Training, model_card
@@ -29,13 +28,10 @@ from longmlm.settings.downstream import Arm, DownstreamTrialConfig, FinetuneReci
 from longmlm.settings.prepare import RowsCard
 from longmlm.settings.pretrain import PretrainRuntime
 from longmlm.settings.release import ReleaseCard
-from tests.reports.test_comparison import comparison  # a fixture
 from tests.support.compared_arms import CLEAR, comparison_of, trial
 from tests.support.foreign import HOSTILE, PLAIN, card_structure, page_structure, with_text
 from tests.support.rows import rows_manifest
 from tests.support.tiny import World
-
-__all__ = ["comparison"]
 
 BASE = ModelSource(name="owner/base", revision="c0ffee")
 LICENCE = Licence("other", "A licence", "https://example.org/licence", is_of_base=True)
@@ -74,16 +70,25 @@ class Reports:
 
     evaluation: Evaluation
     trained: Provenance
-    comparison: Comparison
 
     def model_card(self, text: str, **facts: Any) -> str:
-        known = {"name": "tiny", "provenance": self.trained, "evaluation": self.evaluation, "rows": rows_manifest()}
+        known = {
+            "address": Address("tiny"),
+            "provenance": self.trained,
+            "evaluation": self.evaluation,
+            "rows": rows_manifest(),
+        }
         known |= {"training": Training({"seed": "1"}, 60.0, 1.0), "licence": LICENCE, "num_positions": 512}
         known |= {"carried": ("pooler",), "modules": ("Pooling",), "has_onnx": True}
         return model_card(card(text), with_text(CardFacts(**{**known, **facts}), CardFacts, text))
 
     def task_card(self, text: str, **facts: Any) -> str:
-        known = {"name": "news", "provenance": Provenance(started_from=BASE), "config": TRIAL, "labels": ("a", "b")}
+        known = {
+            "address": Address("news"),
+            "provenance": Provenance(started_from=BASE),
+            "config": TRIAL,
+            "labels": ("a", "b"),
+        }
         known |= {"trial": trial("base", CLEAR["base"], rate=0.1), "comparison": comparison_of(CLEAR)}
         known |= {"licence": LICENCE, "num_tokens": 512, "is_multilabel": False}
         return task_card(card(text), with_text(TaskFacts(**{**known, **facts}), TaskFacts, text))
@@ -107,9 +112,6 @@ class Reports:
     def evaluation_page(self, text: str) -> str:
         return evaluation_page(with_text(self.evaluation, Evaluation, text), f"{text}command")
 
-    def comparison_page(self, text: str) -> str:
-        return comparison_page(with_text(self.comparison, Comparison, text), f"{text}command")
-
     def downstream_page(self, text: str) -> str:
         made = comparison_of(CLEAR, {"base, seed 2": "it failed"})
         return downstream_page(with_text(made, type(made), text), f"{text}command")
@@ -121,8 +123,8 @@ def evaluation(evaluation_folder: Path) -> Evaluation:
 
 
 @pytest.fixture
-def reports(world: World, evaluation: Evaluation, comparison: Comparison) -> Reports:
-    return Reports(evaluation, read_provenance(world.trained), comparison)
+def reports(world: World, evaluation: Evaluation) -> Reports:
+    return Reports(evaluation, read_provenance(world.trained))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -144,7 +146,7 @@ def test_text_from_outside_is_shown_on_cards_as_text(reports: Reports, text: str
 
 
 @pytest.mark.parametrize("text", HOSTILE[:1])
-@pytest.mark.parametrize("name", ["packing_page", "evaluation_page", "comparison_page", "downstream_page"])
+@pytest.mark.parametrize("name", ["packing_page", "evaluation_page", "downstream_page"])
 def test_text_from_outside_is_shown_on_pages_as_text(reports: Reports, text: str, name: str) -> None:
     plain = page_structure(getattr(reports, name)(PLAIN))
     assert len(plain) > 50

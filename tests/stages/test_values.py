@@ -19,7 +19,6 @@ from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import STAGES
 from longmlm.options import sections
-from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageName
 from longmlm.settings.tables import merged
 from longmlm.stages import run
@@ -27,7 +26,6 @@ from longmlm.stages.finetune import finetune
 from longmlm.training import loop
 from longmlm.training.run_folder import newest_verified, read_state
 from longmlm.trials import downstream_running
-from tests.support.comparing import FakeRuns, compared
 from tests.support.documents import labelled_file, pairs_file, separable_file
 from tests.support.tiny import LONG_POSITIONS, World, prove_in_this_process, tiny_folder, with_fresh_process_state
 
@@ -46,7 +44,7 @@ def listed_values(kind: Any) -> tuple[str, ...]:
 
 def settings_with_values(kind: type, prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields each setting that lists its values, with them: those of a stage or pipeline only under their command."""
-    inherited = {item.name for item in fields(ResolvedPipeline)} if kind in (PlanConfig, ComparedPipeline) else set()
+    inherited = {item.name for item in fields(ResolvedPipeline)} if kind is PlanConfig else set()
     for item in (item for item in fields(kind) if item.name not in inherited):
         if values := listed_values(item.type):
             yield prefix + item.name, values
@@ -55,7 +53,8 @@ def settings_with_values(kind: type, prefix: str) -> Iterator[tuple[str, tuple[s
                 yield from settings_with_values(part, f"{prefix}{item.name}.")
 
 
-VALUES = dict(pair for command, kind in cli.COMMANDS.items() for pair in settings_with_values(kind, f"{command}: "))
+COMMANDS = {name: kind for name, kind in cli.COMMANDS.items() if name not in cli.WINGS}
+VALUES = dict(pair for command, kind in COMMANDS.items() for pair in settings_with_values(kind, f"{command}: "))
 
 
 def every_value_of(setting: str) -> pytest.MarkDecorator:
@@ -128,14 +127,6 @@ def test_a_pipeline_runs_until_each_stage_and_again(command: Command, mine: Path
         lines = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
         assert list(dict.fromkeys(lines)) == [f"{name}:" for name in STAGE_NAMES[: STAGE_NAMES.index(last) + 1]]
         assert (Path("out/done") / f"{last}.toml").is_file()
-
-
-@every_value_of("compare: compare.until")
-def test_trials_run_until(command: Command, mine: Path, value: str, monkeypatch) -> None:
-    runs = FakeRuns(monkeypatch)
-    arms = written(Path("arms.toml"), {"compare": {"until": value, "arms": {"a": {}}}})
-    compared(str(mine), str(arms))
-    assert {pipeline.until for pipeline in runs.started} == {value}
 
 
 @every_value_of("prepare: recipe.packing")

@@ -15,13 +15,13 @@ from longmlm.artifacts.downstream import (
     TrialCost,
 )
 from longmlm.config import parse, read
+from longmlm.runtime.trials import TRIAL
 from longmlm.scoring.compared import compared
 from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
 from longmlm.training.run_folder import CHECKPOINTS
-from longmlm.trials import downstream_running, running
+from longmlm.trials import downstream_running
 from longmlm.trials.downstream_planned import TrialInputs
 from longmlm.trials.downstream_running import DownstreamTrials
-from longmlm.trials.planned import TRIAL
 
 COST = TrialCost(
     train_tokens_per_second=1.0, train_seconds=1.0, documents_per_second=1.0, peak_memory_bytes=1, num_parameters=1
@@ -46,7 +46,7 @@ class FakeFinetunes:
         self.failures: Callable[[DownstreamTrialConfig], str] = lambda _: ""
         self.stopped_at: int | None = None
         self.compared: list[list[DownstreamTrial]] = []
-        monkeypatch.setattr(running, "run_child", self.run_child)
+        monkeypatch.setattr("longmlm.runtime.trials.run_child", self.run_child)
         monkeypatch.setattr(downstream_running, "compared", self.compare)
         monkeypatch.setattr(downstream_running, "write_downstream", self.write_record)  # the charts take a second
 

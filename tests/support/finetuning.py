@@ -10,11 +10,11 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.data.labelled import read_labelled
+from longmlm.runtime.trials import TRIAL
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, FinetuneRecipe, LabelledData, LabelledTask
 from longmlm.settings.pretrain import PretrainRuntime
 from longmlm.stages.finetune import finetune
 from longmlm.trials.downstream_planned import documents_sha256
-from longmlm.trials.planned import TRIAL
 from tests.support.documents import labelled_file, pairs_file, separable_file
 from tests.support.tiny import tiny_folder, with_fresh_process_state
 

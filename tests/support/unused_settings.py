@@ -13,7 +13,6 @@ BASES = {
     "release": 'model = "run"\nrows = "rows"\noutput = "release"\ncard.title = "T"',
     "checkpoints": 'run = "run"',
     "run": PIPELINE,
-    "compare": f"{PIPELINE}\ncompare.arms = {{a = {{}}, b = {{}}}}",
     "downstream": 'output = "out"\ntask = {kind = "classification", data.files = ["a.csv"]}\n'
     f'arms.a.model = "{MINI}"',
 }
@@ -84,8 +83,6 @@ REFUSED = (
     Refused("pretrain", 'start.tokenizer = "t"', "", "checkpoint", 'start = {checkpoint = "-", architecture = "a"}'),
     Refused("checkpoints", "step = 1", "", "export", 'action = "export"\noutput = "o"'),
     Refused("checkpoints", 'output = "o"', 'action = "verify"', "export", 'action = "export"'),
-    Refused("compare", "pretrain.dry_run = true", "", "trials", None),
-    Refused("compare", "tables = {length = 3}", "", "longmlm fills it in", None),
     Refused("downstream", 'task.data.train_split = "t"', "", "dataset", DATASET),
     Refused("downstream", 'task.data.dev_split = "t"', "", "dataset", DATASET),
     Refused("downstream", 'task.data.test_split = "t"', "", "dataset", DATASET),

@@ -18,7 +18,6 @@ from longmlm.errors import CheckpointError, DataError, FolderError, TrainingErro
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST, seal
 from longmlm.processes import exclusive_lock
-from longmlm.release.follow import is_finished
 from longmlm.settings.pretrain import Start
 from longmlm.training import loop
 from longmlm.training.run_folder import (
@@ -81,7 +80,6 @@ def test_a_finished_run_that_is_run_again_keeps_its_summary_and_stays_finished(s
     monkeypatch.setattr(loop, "peak_memory_bytes", lambda: 1)
     train(settings)
     assert (run / RunSummary.FILE).read_text() == before
-    assert is_finished(run)
     (run / RunSummary.FILE).write_text(before[:-9])  # damaged
     train(settings)
     assert artifact.read(RunSummary, run / RunSummary.FILE).state == state_at(run, 12)

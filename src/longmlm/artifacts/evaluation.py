@@ -102,6 +102,20 @@ class Evaluation(Artifact):
         return row_difference(self.measured["long_after"], self.measured["base_cut"])
 
     @property
+    def short_text_change(self) -> Difference | None:
+        """long_after_cut - base_cut with its standard error, paired by row if possible; None if not measured."""
+        if "long_after_cut" not in self.measured or "base_cut" not in self.measured:
+            return None
+        after, base = self.measured["long_after_cut"], self.measured["base_cut"]
+        return paired_difference([after], [base]) or row_difference(after, base)
+
+    @property
+    def is_worse_on_short_texts(self) -> bool:
+        """Whether training cost accuracy on rows cut to the base model's length, by two standard errors or more."""
+        change = self.short_text_change
+        return change is not None and change.points < 0 and not change.is_within_error
+
+    @property
     def context_gain(self) -> float | None:
         """Percentage points gained by context beyond base_positions: long_after - base_windows."""
         after, windows = self.accuracy("long_after"), self.accuracy("base_windows")

@@ -20,9 +20,17 @@ from longmlm.temporary import replaced_file
 METRICS_FILE = "metrics.jsonl"
 
 
+@dataclass(frozen=True, slots=True)
+class TargetMetrics:
+    """Mean loss in nats and accuracy in percent of a target, such as mlm."""
+
+    loss: float
+    accuracy: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMetrics(Artifact):
-    """Means over the steps since the previous line: loss in nats, accuracy in percent; memory is the peak so far.
+    """Means over the steps since the previous line, by target; memory is the peak so far.
 
     `mfu` is the share of the devices' peak speed, `padding_percent` the padding in the model's input. `skipped_steps`
     counts the updates that fp16 has skipped so far; `gradient_norm` is None if all steps of this line were skipped.
@@ -31,8 +39,7 @@ class TrainingMetrics(Artifact):
     kind: Literal["training"] = "training"
     step: int
     tokens: int
-    loss: float
-    accuracy: float
+    targets: dict[str, TargetMetrics]
     learning_rate: float
     gradient_norm: float | None
     tokens_per_second: float

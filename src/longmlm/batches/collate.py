@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -10,6 +10,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from longmlm.batches.masking import MaskedRow
+
+Target = Literal["mlm"]  # what a loss is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ class MlmBatch(InputBatch):
     row_ids: tuple[int, ...] = ()
 
     @property
-    def num_targets(self) -> int:
+    def num_targets(self) -> dict[Target, int]:
         """The number of selected tokens."""
-        return len(self.labels)
+        return {"mlm": len(self.labels)}
 
 
 def joined_rows(

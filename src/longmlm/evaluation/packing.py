@@ -27,7 +27,7 @@ def check_packed_attention(objective: MlmObjective, frozen: FrozenRows) -> tuple
 
     def difference() -> str:
         batches = [collate(masked, pad).to(objective.model.device) for pad in (frozen.special.pad, None)]
-        padded, packed = (float(objective(batch).loss_sum) / batch.num_targets for batch in batches)
+        padded, packed = (float(objective(batch)["mlm"].loss_sum) / len(batch.labels) for batch in batches)
         is_equal = abs(packed - padded) <= MAX_DIFFERENCE
         return "" if is_equal else f"gives a loss of {packed:.3f}, padded rows {padded:.3f}"
 

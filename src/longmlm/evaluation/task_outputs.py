@@ -32,6 +32,6 @@ def outputs_of(
         return list(zip(numbers, objective.outputs(batch.to(objective.model.device)), strict=True))
 
     with inference(objective):
-        results = results_of_batches(predict, order, BatchSize(rows_per_batch), before_row, None)
+        results = results_of_batches(predict, order, BatchSize(rows_per_batch), before_row, may_repeat=True)
         by_number = dict(output for _, batch in results for output in batch)
     return [by_number[number] for number in range(len(examples))]

@@ -71,12 +71,11 @@ def _description(task: Task, run: Run) -> dict[str, str]:
     cpu = f"CPU, {counted(torch.get_num_threads(), 'thread')} each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     precision = number_format(task.record.trained_on.precision or "no")
-    num_parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
     return {
         "environment": f"Python {python}, {libraries}",
         "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
-        "model": f"{model.config.model_type}, {num_parameters / 1e6:.1f} M parameters",
+        "model": f"{model.config.model_type}, {run.backend.num_parameters / 1e6:.1f} M parameters",
         "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
         "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
     }

@@ -24,11 +24,11 @@ from longmlm.model.loading import LoadedModel
 from longmlm.model.similarity import load_embedder
 from longmlm.model.task_loading import load_for_task, stock_global_tokens
 from longmlm.release import reload
-from longmlm.release.build import CARD_CODE, ReleaseSettings, about_release, new_release
+from longmlm.release.build import ReleaseSettings, about_release, new_release
 from longmlm.release.export import TYPES
 from longmlm.release.longformer import as_longformer, longformer_problem, longformer_window
 from longmlm.release.proof import TOLERANCE, check_faithful, reload_in_process
-from longmlm.reports.card_code import Address, CardCode, LoadingCode
+from longmlm.reports.card_code import LoadingCode
 from longmlm.reports.downstream import arms_table
 from longmlm.reports.task_card import TaskFacts, task_card
 from longmlm.settings.downstream import Arm, DownstreamTrialConfig, TaskKind
@@ -76,11 +76,11 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
         source.trial.settings_sha256,
         *([asdict(arms_table(source.comparison)), source.comparison.task.baseline] if source.comparison else []),
     ]
-    about = about_release(settings.output, weights_sha256(source.model), content)
+    about = about_release(settings, weights_sha256(source.model), content)
     if about is None:
         return []
     with new_release(settings.output, about) as partial:
-        return _build(source, settings, partial, about)
+        return _build(source, settings, partial)
 
 
 def _check_releasable(source: TaskSource) -> None:
@@ -97,7 +97,7 @@ def _check_releasable(source: TaskSource) -> None:
         raise ReleaseError("no class of transformers pools the vectors of chunks: release an arm that reads one input")
 
 
-def _build(source: TaskSource, settings: ReleaseSettings, folder: Path, about: dict[str, object]) -> list[str]:
+def _build(source: TaskSource, settings: ReleaseSettings, folder: Path) -> list[str]:
     recipe, kind = settings.recipe, source.config.task.kind
     loaded, auto_class = _loaded(source), getattr(transformers, AUTO_CLASSES[kind])
     _check_longformer(loaded, auto_class)
@@ -118,7 +118,7 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path, about: d
     model.config.dtype = TYPES[recipe.weights]
     save_model(model, loaded.tokenizer, carried, folder, max_shard_size=recipe.max_shard_size)
     facts = TaskFacts(
-        name=settings.output.name,
+        address=settings.address,
         provenance=loaded.provenance,
         config=source.config,
         trial=source.trial,
@@ -131,7 +131,6 @@ def _build(source: TaskSource, settings: ReleaseSettings, folder: Path, about: d
     )
     (folder / REPOCARD_NAME).write_text(task_card(settings.card, facts), encoding="utf-8")
     difference = _prove(loaded, kind, folder, facts.code)
-    about[CARD_CODE] = asdict(CardCode(Address(facts.name), (facts.code,)))
     artifact.write(folder / Provenance.FILE, loaded.provenance.published())
     result = f"differ by at most {difference:.1e}" if difference else "are identical"
     return [f"reloaded with plain transformers as {AUTO_CLASSES[kind]}: outputs {result}"]

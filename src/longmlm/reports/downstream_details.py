@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Explanation, Score, SpanOutcome
-from longmlm.artifacts.trials import values_in_words
 from longmlm.reports.charts import PALETTE, Chart, Colour, Series
 from longmlm.reports.pages import Section, WeightedText
 from longmlm.reports.tables import Table, percent
+from longmlm.runtime.trials import values_in_words
 from longmlm.scoring.scores import CUT_STARTS, bin_names, position_starts, recall_beyond
 
 MAX_SPANS = 40  # that are shown

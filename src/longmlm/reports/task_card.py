@@ -28,9 +28,12 @@ PIPELINE_TASKS: Mapping[TaskKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What the card states beyond its author's text; `num_tokens` is the longest input, special tokens included."""
+    """What the card states beyond its author's text; `num_tokens` is the longest input, special tokens included.
 
-    name: str
+    Its code loads the model from `address`.
+    """
+
+    address: Address
     provenance: Provenance
     config: DownstreamTrialConfig
     trial: DownstreamTrial
@@ -61,7 +64,7 @@ def task_card(card: ReleaseCard, facts: TaskFacts) -> str:
         metadata=_metadata(card, facts, metric, score),
         card=card,
         facts=facts,
-        code=facts.code.on_card(Address(facts.name)),
+        code=facts.code.on_card(facts.address),
         base=_base(facts),
         task_name={"classification": "document classification", "labelling": "sequence labelling"}.get(kind, kind),
         reading=reading(facts.config.arm, facts.num_tokens),

@@ -34,6 +34,7 @@ from longmlm.model.tfidf import fit_tfidf
 from longmlm.processes import exclusive_lock, user_errors
 from longmlm.runtime.launch import launch, resolved_precision
 from longmlm.runtime.signals import exit_on_signal, stop_on_signal, stopped_by
+from longmlm.runtime.trials import TRIAL
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.downstream import DownstreamTrialConfig
 from longmlm.temporary import remove_inside
@@ -52,7 +53,6 @@ from longmlm.training.run_folder import CHECKPOINTS, best_checkpoint, read_state
 from longmlm.training.tracker import tracked
 from longmlm.training.vectors import read_vectors, write_vectors
 from longmlm.trials.downstream_planned import documents_sha256
-from longmlm.trials.planned import TRIAL
 
 
 def finetune(folder: Path) -> None:

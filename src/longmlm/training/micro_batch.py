@@ -25,9 +25,8 @@ MAX_EVALUATION_ROWS = 16
 
 
 def bytes_needed(run: Run, num_rows: int) -> int:
-    """Returns the bytes that a rank still has to allocate: gradients, moments, the activations of `num_rows` rows."""
-    unallocated = run.backend.unallocated_bytes(run.cost.state_bytes // 4, run.cost.state_bytes // 2)
-    return unallocated + run.cost.batch_bytes(num_rows)
+    """Returns the bytes that a rank has still to allocate: gradients, optimizer state, activations of the rows."""
+    return run.backend.gradient_bytes + run.backend.optimizer_bytes + run.cost.batch_bytes(num_rows)
 
 
 def micro_batch_of(runtime: PretrainRuntime, num_processes: int, num_rows: int) -> MicroBatch | None:
@@ -117,7 +116,7 @@ def halve_micro_batches(task: Task, run: Run, step: int, error: RuntimeError) ->
     """
     if not is_out_of_memory(error):
         raise error
-    is_repeatable = run.accelerator.num_processes == 1 and run.accelerator.deepspeed_plugin is None
+    is_repeatable = run.accelerator.num_processes == 1 and run.backend.can_repeat_passes
     if is_repeatable and run.runtime.rows_per_micro_batch is None:
         return _with_half_the_rows(task, run, step)
     raise RankError(_what_to_set(task, run, step))
@@ -140,7 +139,7 @@ def fitting_on_all_ranks(task: Task, run: Run, state: TrainState) -> Task:
     A size that the user set is not changed. Raises TrainingError on every rank when not even one row fits.
     """
     is_set = run.runtime.rows_per_micro_batch is not None
-    if is_set or run.accelerator.num_processes == 1 or run.accelerator.deepspeed_plugin is not None:
+    if is_set or run.accelerator.num_processes == 1 or not run.backend.can_repeat_passes:
         return task
     while any_rank(run.accelerator, not _fits(task, run, state)):
         task = _with_half_the_rows(task, run, state.step + 1)
@@ -151,10 +150,11 @@ def _fits(task: Task, run: Run, state: TrainState) -> bool:
     """Returns whether the largest micro-batch of the next step fits on this rank, and undoes what trying it changed."""
     generators, device = generator_states(), run.accelerator.device
     largest = max(task.batches[state.cursor], key=lambda batch: batch.num_tokens)
-    moments = 0 if state.step else run.cost.state_bytes // 2  # the first update allocates them
+    num_bytes = 0 if state.step else run.backend.optimizer_bytes  # the first update allocates them
     try:
-        reserved = torch.empty(run.backend.unallocated_bytes(0, moments), dtype=torch.uint8, device=device)
-        run.backend.objective(largest.to(device))[0].backward()  # the objective itself: no rank waits for another
+        reserved = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        output = run.backend.objective(largest.to(device))  # the objective itself: no rank waits for another
+        torch.stack([loss for loss, _ in output.values()]).sum().backward()
         del reserved
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -5,14 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from longmlm.artifacts.trials import trial_name
 from longmlm.data.labelled import LabelledCorpus
 from longmlm.errors import ModelError
 from longmlm.hubs.models import CONFIG, model_sha256, read_architecture, snapshot_of
+from longmlm.runtime.trials import TRIALS, folder_name, sha256_of_json, trial_name
 from longmlm.settings.downstream import HEAD_TOKENS, Arm, DownstreamConfig, DownstreamTrialConfig, FinetuneRecipe
 from longmlm.settings.pretrain import Tracking
 from longmlm.training.run_folder import model_or_best_checkpoint
-from longmlm.trials.planned import TRIALS, folder_name, sha256_of_json
 
 FOLDER, VECTORS = "downstream", "vectors"
 SETTINGS_OF_RESULT = ("task", "arm", "learning_rate", "num_epochs", "seed", "fold", "recipe", "num_explained")

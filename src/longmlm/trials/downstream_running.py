@@ -20,6 +20,7 @@ from longmlm.errors import ArtifactError, ConfigError, TrainingError
 from longmlm.folders import write_text
 from longmlm.reports.downstream import write_downstream
 from longmlm.reports.pages import made_with
+from longmlm.runtime.trials import LOG, TRIAL, TRIALS, run_module
 from longmlm.scoring.compared import chosen_values, compared
 from longmlm.settings.downstream import DownstreamConfig, DownstreamTrialConfig
 from longmlm.temporary import move_aside, remove_inside, remove_with
@@ -34,8 +35,6 @@ from longmlm.trials.downstream_planned import (
     planned_trial,
     seeds_and_folds,
 )
-from longmlm.trials.planned import LOG, TRIAL, TRIALS
-from longmlm.trials.running import run_module
 
 FINETUNE = "longmlm.stages.finetune"
 RECORDS = (DownstreamTrial.FILE, TRIAL)  # a folder with one of them is a trial's

@@ -1,4 +1,4 @@
-"""Trials of a comparison: what each measured or why it failed, and the records with which a comparison resumes.
+"""Trials of a comparison: what each measured, or why it failed.
 
 A trial is one run of one arm with one choice of settings and one seed. For example, two arms, two learning rates to
 try and three seeds are 2 * 2 trials with the first seed, and 2 * 2 more for the better rate of each arm.
@@ -7,14 +7,14 @@ try and three seeds are 2 * 2 trials with the first seed, and 2 * 2 more for the
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from longmlm.artifacts.accuracy import Measured
-from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.evaluation import ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.runtime.trials import trial_name
 from longmlm.settings.masking import HeldOut
 
 
@@ -22,9 +22,8 @@ from longmlm.settings.masking import HeldOut
 class Trial:
     """One run: its arm, the values tried for searched settings, and its evaluations, the first before training.
 
-    `measured` is what the evaluate stage found; empty if the trial ended with pretrain. `seconds` is the time of all
-    its stages over all attempts, start-up included, without packing rows. `base_positions` are those of a block; None
-    in early versions.
+    `measured` is what the evaluate stage found; empty if the trial ended with pretrain. `base_positions` are those of a
+    block; None for a model that was not extended.
     """
 
     arm: str
@@ -34,9 +33,6 @@ class Trial:
     rows_sha256: str = ""
     base_positions: int | None = None
     held_out: HeldOut = field(default_factory=HeldOut)
-    tokens_per_second: float | None = None
-    training_seconds: float = 0.0
-    seconds: float = 0.0
     measured: dict[ViewName, Measured] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,60 +80,11 @@ class FailedTrial:
     seed: int
     values: dict[str, Any] = field(default_factory=dict)
     reason: str
-    seconds: float = 0.0
 
     @property
     def description(self) -> str:
         """The trial and its error in one line."""
         return f"{trial_name(self.arm, self.values, self.seed)} failed: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRecord(Artifact):
-    """record.json in a trial's folder: what it is made with, how long it took so far, and whether it has finished.
-
-    `stages` has a hash of each stage's settings, as far as the result depends on them; the other hashes are those of
-    the rows and of a base model in a folder, empty where they are not known. `attempt_started` is the time at which the
-    attempt that is not over yet began, in seconds since 1970. `base_positions` are those of a trial.
-    """
-
-    FILE: ClassVar[str] = "record.json"
-
-    stages: dict[str, str]
-    rows_sha256: str = ""
-    model_sha256: str = ""
-    seconds: float = 0.0
-    attempt_started: float | None = None
-    is_finished: bool = False
-    base_positions: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetRecord(Artifact):
-    """budget.json: what was chosen after the probes, for the budget and the settings of the probes named by hash."""
-
-    FILE: ClassVar[str] = "budget.json"
-
-    budget: str
-    probes_sha256: str
-    arms: tuple[str, ...]
-    num_steps: int
-    rates: tuple[float, ...]
-
-
-def labels_of(values: Mapping[str, Any]) -> list[str]:
-    """Returns a label per searched value: the last part of the setting's name, and the value."""
-    return [f"{key.rpartition('.')[2]} {value}" for key, value in values.items()]
-
-
-def values_in_words(values: Mapping[str, Any]) -> str:
-    """Returns the labels of searched values in a cell of a table, a dash without any."""
-    return ", ".join(labels_of(values)) or "–"
-
-
-def trial_name(arm: str, values: Mapping[str, Any], seed: int, fold: int | None = None) -> str:
-    """Returns a trial in words, such as "chunks, learning_rate 5e-05, seed 42, fold 0"."""
-    return ", ".join([arm, *labels_of(values), f"seed {seed}", *([] if fold is None else [f"fold {fold}"])])
 
 
 def accuracy_of(measured: Measured) -> float:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from longmlm.artifacts.accuracy import Difference, block_names, paired_difference
 from longmlm.artifacts.artifact import Artifact
-from longmlm.artifacts.trials import FailedTrial, Trial, accuracy_of, labels_of
+from longmlm.compare.trial import FailedTrial, Trial, accuracy_of
 
 MAX_FREEDOM = 1e4  # beyond this, Student's t is normal
 NUM_INTERVALS = 2000
@@ -112,11 +112,7 @@ def student_cdf(value: float, freedom: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Artifact):
-    """All trials of a comparison.
-
-    With a budget, `probes` are the trials of the first round, which are too short to be compared with the others, and
-    `num_not_started` counts the trials that it had no time for.
-    """
+    """All trials of a comparison."""
 
     FILE: ClassVar[str] = "comparison.json"
 
@@ -124,21 +120,12 @@ class Comparison(Artifact):
     row_length: int
     baseline: str
     control: str | None = None
-    budget: str | None = None
     trials: tuple[Trial, ...] = ()
-    probes: tuple[Trial, ...] = ()
     failed: tuple[FailedTrial, ...] = ()
-    num_not_started: int = 0
 
     def arms(self) -> list[Arm]:
-        """Returns every arm with the values that served it best, the best arm first; the control arm is left out.
-
-        With a budget, arms with each of their values instead, by accuracy after training, those with more seeds first.
-        """
+        """Returns every arm with the values that served it best, the best arm first; the control arm is left out."""
         names = [name for name in dict.fromkeys(trial.arm for trial in self.trials) if name != self.control]
-        if self.budget:
-            choices = [choice for name in names for choice in self.choices(name)]
-            return sorted(choices, key=lambda arm: (-len(arm.trials), _descending(arm.after)))
         return sorted(map(self.arm, names), key=rank)
 
     def choices(self, name: str) -> list[Arm]:
@@ -167,7 +154,7 @@ class Comparison(Artifact):
         return self.arm(self.control).trials if self.control and has_control else ()
 
     def baseline_arm(self) -> Arm | None:
-        """Returns the baseline, with a budget with the values that served it best; None if it has no finished trial."""
+        """Returns the baseline; None if it has no finished trial."""
         return next((arm for arm in self.arms() if arm.name == self.baseline), None)
 
     def block_names(self) -> list[str]:
@@ -180,14 +167,6 @@ class Comparison(Artifact):
                 return positions if len(positions) == len(names) else names
         return names
 
-    def label_of(self, arm: Arm) -> str:
-        """Returns an arm's name; with a budget, where arms of one name are ranked, also the values that differ."""
-        if not self.budget:
-            return arm.name
-        others = [one.values for one in self.arms()]
-        differing = {key: value for key, value in arm.values.items() if any(one.get(key) != value for one in others)}
-        return ", ".join([arm.name, *labels_of(differing)])
-
 
 def rank(arm: Arm) -> tuple[bool, float, float]:
     """Returns a key by which the better arm is smaller: fewer tokens to recovery, else higher accuracy at the end.
@@ -195,11 +174,8 @@ def rank(arm: Arm) -> tuple[bool, float, float]:
     An arm of which a trial failed comes after all others.
     """
     tokens = arm.tokens_to_recovery()
-    return (bool(arm.num_failed), math.inf if tokens is None else tokens, _descending(arm.after))
-
-
-def _descending(accuracy: float) -> float:
-    return math.inf if math.isnan(accuracy) else -accuracy
+    after = math.inf if math.isnan(arm.after) else -arm.after
+    return (bool(arm.num_failed), math.inf if tokens is None else tokens, after)
 
 
 def _first_of(arm: Arm) -> Arm:

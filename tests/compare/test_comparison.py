@@ -7,9 +7,9 @@ from dataclasses import astuple, replace
 import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Measured, paired_difference
-from longmlm.artifacts.comparison import Arm, Comparison, student_cdf
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.artifacts.trials import FailedTrial, Trial, mean_gain
+from longmlm.compare.comparison import Arm, Comparison, student_cdf
+from longmlm.compare.trial import FailedTrial, Trial, mean_gain
 from longmlm.settings.masking import HeldOut
 
 
@@ -80,54 +80,6 @@ def test_an_arm_of_which_a_trial_failed_is_the_last() -> None:
     other, same = (FailedTrial(arm="a", seed=2, values={"rate": rate}, reason="x") for rate in (2.0, 1.0))
     assert [arm.name for arm in comparison(*trials, failed=(other,)).arms()] == ["a", "b"]
     assert [arm.name for arm in comparison(*trials, failed=(same,)).arms()] == ["b", "a"]
-
-
-def test_with_a_budget_arms_with_values_rank_by_seeds_and_accuracy() -> None:
-    trials = (
-        trial(17.0, 36.5, 36.5, rate=1.0),
-        trial(17.0, 35.0, rate=2.0),
-        trial(17.0, 35.2, arm="b", rate=1.0),
-        trial(17.0, 35.4, rate=2.0, seed=2),
-        trial(17.0, 35.1, arm="b", rate=1.0, seed=2),
-    )
-    result = comparison(*trials, budget="1h")
-    assert [result.label_of(arm) for arm in result.arms()] == ["a, rate 2.0", "b, rate 1.0", "a, rate 1.0"]
-    assert result.baseline_arm().values == {"rate": 2.0}
-
-
-def test_a_label_names_only_values_that_differ() -> None:
-    trials = (trial(17.0, 36.5, rate=1.0), trial(17.0, 35.0, rate=2.0))
-    trials = tuple(replace(one, values={"steps": 26, **one.values}) for one in trials)
-    result = comparison(*trials, budget="1h")
-    assert [result.label_of(arm) for arm in result.arms()] == ["a, rate 1.0", "a, rate 2.0"]
-
-
-def test_the_worked_example_of_a_paired_difference() -> None:
-    first, second = measured(45.0, (4, 5), (10, 10)), measured(25.0, (3, 2), (10, 10))
-    assert astuple(paired_difference([first], [second])) == pytest.approx((20.0, 10.0))
-    assert paired_difference([second], [first]).points == pytest.approx(-20.0)
-
-
-def test_a_paired_difference_over_seeds_adds_up_each_row() -> None:
-    selected, counts = (7, 5, 9), {"a": ((3, 1, 4), (2, 2, 5)), "b": ((2, 1, 3), (2, 0, 3))}
-    first, second = ([measured(1.0, correct, selected) for correct in rows] for rows in counts.values())
-    gains = [3 + 2 - 2 - 2, 1 + 2 - 1 - 0, 4 + 5 - 3 - 3]
-    share = sum(gains) / 42
-    residuals = [gain - share * 2 * count for gain, count in zip(gains, selected, strict=True)]
-    error = math.sqrt(sum(residual**2 for residual in residuals) * 3 / 2) / 42
-    assert astuple(paired_difference(first, second)) == pytest.approx((100 * share, 100 * error))
-
-
-def test_rows_that_differ_or_are_unknown_are_not_paired() -> None:
-    first = measured(45.0, (4, 5), (10, 10))
-    assert paired_difference([first], [measured(45.0, (4, 5), (10, 9))]) is None
-    assert paired_difference([measured(45.0)], [measured(45.0)]) is None
-    assert paired_difference([], []) is None
-
-
-def test_a_difference_of_one_row_is_not_shown_as_exact() -> None:
-    first, second = measured(60.0, (6, 0), (10, 0)), measured(50.0, (5, 0), (10, 0))
-    assert paired_difference([first], [second]) is None
 
 
 def arm(*correct: tuple[int, ...], name: str = "a") -> Arm:

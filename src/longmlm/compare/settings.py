@@ -1,27 +1,14 @@
-"""Settings of the compare command: the arms of an experiment, each an overlay on one pipeline, and the seeds."""
+"""The settings of a comparison: its arms, each an overlay on one pipeline, what is searched, and the seeds."""
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 from longmlm.settings.arms import check_arm_name, check_is_arm, check_seeds
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.tables import leaves
 
-NUM_STEPS, LEARNING_RATE = "pretrain.recipe.num_steps", "pretrain.recipe.learning_rate"
-CHOSEN_BY_BUDGET = (
-    *(LEARNING_RATE, NUM_STEPS, "pretrain.recipe.schedule", "pretrain.recipe.warmup_steps"),
-    *("pretrain.recipe.decay_steps", "pretrain.runtime.evaluate_every_steps", "pretrain.runtime.save_every_steps"),
-)
-WINDOW_CANDIDATES: dict[str, dict[str, Any]] = {
-    name: {"extend": {"recipe": {"initialisation": name}}} for name in ("tile", "fitted", "stretched", "hierarchical")
-}
-CANDIDATES = {  # what a budget chooses from unless arms are given; tile is for windows
-    name: arm for name, arm in WINDOW_CANDIDATES.items() if name != "tile"
-}
-MAX_BUDGET_SEEDS = 2
-MINUTES_PER_UNIT = {"m": 1, "h": 60, "d": 24 * 60}
+LEARNING_RATE = "pretrain.recipe.learning_rate"
+RATE_FACTORS = (1.0, 0.5, 2.0)  # the learning rates that are compared unless arms are given
 FIXED = {  # what no arm may change, and no search
     "output": "each trial has a folder of its own",
     "until": "set compare.until, for all arms",
@@ -39,7 +26,8 @@ class CompareSettings:
     """What is compared: arms, settings to try for every arm, and seeds."""
 
     arms: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """One table per arm, [compare.arms.NAME], with the keys of the pipeline that this arm changes."""
+    """One table per arm, [compare.arms.NAME], with the keys of the pipeline that this arm changes. Without arms, the
+    pipeline's learning rate, half of it and twice of it are compared."""
     search: dict[str, Any] = field(default_factory=dict)
     """Settings to try for every arm, each with a list of values, such as pretrain.recipe.learning_rate = [1e-4, 3e-4].
     All combinations run with the first seed, the best one of each arm with the other seeds too."""
@@ -74,6 +62,8 @@ class CompareSettings:
         """Raises ValueError for a name that no arm can have, and for a baseline or control arm that cannot be one."""
         for name in (name for name in (*self.arms, self.baseline, self.control) if name is not None):
             check_arm_name(name)
+        if not self.arms and (self.baseline or self.control):
+            raise ValueError("baseline and control name arms: set these under [compare.arms.NAME]")
         check_is_arm("baseline", self.baseline, self.arms)
         check_is_arm("control", self.control, self.arms)
         if self.baseline is not None and self.baseline == self.control:
@@ -94,28 +84,32 @@ class CompareSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPipeline(ResolvedPipeline):
-    """Compares variants of a pipeline, such as initialisations, on the same rows and masks; resumes trial by trial.
+    """Compares variants of a pipeline on the same rows and masks: the given arms, or else three learning rates.
 
-    Each arm is a table [compare.arms.NAME] in the TOML file, with the pipeline settings that differ in this arm.
+    Each arm is a table [compare.arms.NAME] in the TOML file, with the pipeline settings that differ in this arm. The
+    same command goes on after an interruption.
     """
 
+    HAS_TRIALS: ClassVar[bool] = True
+
     compare: CompareSettings = field(default_factory=CompareSettings)
-    budget: str | None = None
-    """Time for choosing an initialisation and a learning rate for this model and corpus, such as 1h or 90m."""
     tables: dict[str, Any] = field(default_factory=dict)
     """The pipeline as given, on which the arms are overlaid; filled in by longmlm."""
 
     def __post_init__(self) -> None:
         super(ComparedPipeline, self).__post_init__()
-        if self.budget is None and not self.compare.arms:
-            raise ValueError("set arms under [compare.arms.NAME], or give a budget to choose from the recommended ones")
         if self.pretrain.dry_run:
             raise ValueError(f"pretrain.dry_run: remove it: {FIXED['pretrain.dry_run']}")
-        if self.budget is not None:
-            budget_minutes(self.budget)
-            for problem in self._problems_with_budget():
-                raise ValueError(f"budget: {problem}")
+        if not self.compare.arms:
+            object.__setattr__(self, "compare", replace(self.compare, arms=self._rates()))
         self._check_own_length()
+
+    def _rates(self) -> dict[str, dict[str, Any]]:
+        """Returns an arm per learning rate, the pipeline's own first; raises ValueError if rates are searched."""
+        if LEARNING_RATE in self.compare.values:
+            raise ValueError(f"search.{LEARNING_RATE} needs an arm: set one under [compare.arms.NAME]")
+        rates = [self.pretrain.recipe.learning_rate * factor for factor in RATE_FACTORS]
+        return {f"rate-{rate:g}": {"pretrain": {"recipe": {"learning_rate": rate}}} for rate in rates}
 
     def _check_own_length(self) -> None:
         """Raises ValueError for a control arm that is extended, and for an arm that is not but has no length."""
@@ -128,27 +122,3 @@ class ComparedPipeline(ResolvedPipeline):
             keeps_positions = self.extend is not None and self.extend.recipe.add_tokens is not None
             if arm.get("extension") is False and "length" not in arm and not keeps_positions:
                 raise ValueError(f"arms.{name} has extension = false: set its length, the base model's positions")
-
-    def _problems_with_budget(self) -> Iterator[str]:
-        """Yields what a budget cannot be used with."""
-        if self.compare.control:
-            yield "leave control out: the time is spent on arms that compete"
-        if others := self.compare.values.keys() - {LEARNING_RATE}:
-            yield f"only {LEARNING_RATE} can be searched: remove {' and '.join(sorted(others))}"
-        if not self.compare.arms and not self.extension:
-            yield "it chooses an initialisation, but extension = false: set arms under [compare.arms.NAME]"
-        for name, arm in self.compare.arms.items():
-            for key in (key for key in CHOSEN_BY_BUDGET if key in dict(leaves(arm))):
-                yield f"the budget chooses {key}: remove it from arms.{name}"
-        if len(self.compare.seeds) > MAX_BUDGET_SEEDS:
-            yield f"it tries {MAX_BUDGET_SEEDS} seeds, compare.seeds has {len(self.compare.seeds)}: remove the others"
-        if not self.compare.arms and self.extend and self.extend.recipe.mode == "generated":
-            yield "generated positions allow few initialisations: set arms under [compare.arms.NAME]"
-
-
-def budget_minutes(budget: str) -> float:
-    """Returns the minutes of a budget such as 1h, 1.5h or 90m; raises ValueError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", budget)
-    if not match or not float(match[1]):
-        raise ValueError(f"budget = {budget}: write a number with a unit, such as 90m, 1h or 1d")
-    return float(match[1]) * MINUTES_PER_UNIT[match[2]]

@@ -9,13 +9,14 @@ from pathlib import Path
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured, paired_difference, within_error
 from longmlm.artifacts.artifact import PAGE_FILE
-from longmlm.artifacts.comparison import Arm, Comparison
 from longmlm.artifacts.evaluation import ViewName
-from longmlm.artifacts.trials import accuracy_of, values_in_words
+from longmlm.compare.comparison import Arm, Comparison
+from longmlm.compare.trial import accuracy_of
 from longmlm.errors import counted
 from longmlm.reports.charts import PALETTE, Chart, Colour, Series, write_png
 from longmlm.reports.pages import Head, Section, page, public_path, write_page
 from longmlm.reports.tables import Table, difference_text, signed
+from longmlm.runtime.trials import values_in_words
 
 MAX_PROBABILITY = 0.99  # that a few seeds can show
 RECOVERY_PICTURE, BLOCKS_PICTURE = "recovery.png", "blocks.png"
@@ -50,15 +51,14 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
         text = "base_windows: the base model on the same tokens, in chunks of its length. "
         text += "Part of the difference may be adaptation to the corpus."
         sections.append(Section("What the longer context is worth", text, context_table(comparison)))
-    probes = f" The first {len(comparison.probes)} are the short ones of the first round." if comparison.probes else ""
-    sections.append(Section("All trials", f"Accuracy in percent.{probes}", trials_table(comparison)))
+    sections.append(Section("All trials", "Accuracy in percent.", trials_table(comparison)))
     if comparison.failed:
         lines = [
             [trial.arm, values_in_words(trial.values), str(trial.seed), trial.reason] for trial in comparison.failed
         ]
         text = "The same command tries them again."
         sections.append(Section("Failed trials", text, Table(["arm", "searched values", "seed", "error"], lines)))
-    num_arms = len({arm.name for arm in comparison.arms()})
+    num_arms = len(comparison.arms())
     size = f"{counted(len(trials), 'trial')} with {counted(num_seeds, 'seed')}"
     head = Head(
         f"{public_path(comparison.model)}: comparison of {counted(num_arms, 'arm')}",
@@ -71,16 +71,14 @@ def comparison_page(comparison: Comparison, made_by: str) -> str:
 def finding(comparison: Comparison) -> str:
     """Returns which arm ranks first and by what, its numbers and those of the baseline or else of the next arm."""
     best, *others = comparison.arms()
-    label, tokens = comparison.label_of(best), best.tokens_to_recovery()
-    baseline = None if comparison.budget else comparison.baseline_arm()
+    label, tokens = best.name, best.tokens_to_recovery()
+    baseline = comparison.baseline_arm()
     rival = baseline if baseline in others else next(iter(others), None)
-    num_missing = comparison.num_not_started
-    missing = f"; the budget ended before {counted(num_missing, 'more trial')}" if num_missing else ""
     if rival is None:
-        return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before{missing}"
-    name, recovered = comparison.label_of(rival), rival.tokens_to_recovery()
-    by_failure = rival.num_failed > best.num_failed and not comparison.budget
-    by_recovery = tokens != recovered and not by_failure and not comparison.budget
+        return f"{label}: {best.after:.2f} % after training, {best.before:.2f} % before"
+    name, recovered = rival.name, rival.tokens_to_recovery()
+    by_failure = rival.num_failed > best.num_failed
+    by_recovery = tokens != recovered and not by_failure
     by_what = f"by {'tokens to recovery' if by_recovery else 'accuracy after training'}"
     parts = [f"{label} ranks first {f'because a trial of {name} failed' if by_failure else by_what}: "]
     if tokens is not None:
@@ -99,7 +97,7 @@ def finding(comparison: Comparison) -> str:
         elif (probability := best.probability_over(rival)) is not None:
             percent = "> 99" if probability > MAX_PROBABILITY else f"{100 * probability:.0f}"
             parts.append(f" (probability that it is better: {percent} %)")
-    return "".join([*parts, missing])
+    return "".join(parts)
 
 
 def _recovery(arm: Arm) -> str:
@@ -141,7 +139,7 @@ def blocks_table(comparison: Comparison) -> Table:
         before = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
         after = zip(*(_blocks(trial.after) for trial in arm.trials), strict=True)
         cells = [f"{_percent(_mean(a))} → {_percent(_mean(b))}" for a, b in zip(before, after, strict=True)]
-        lines.append([comparison.label_of(arm), *cells, *["–"] * (len(names) - len(cells))])
+        lines.append([arm.name, *cells, *["–"] * (len(names) - len(cells))])
     return Table(["arm", *names], lines)
 
 
@@ -152,7 +150,7 @@ def context_table(comparison: Comparison) -> Table:
         measured = {name: [trial.measured[name] for trial in arm.trials] for name in CONTEXT_VIEWS}
         means = [f"{_mean([*map(accuracy_of, values)]):.2f}" for values in measured.values()]
         gain = paired_difference(measured["long_after"], measured["base_windows"])
-        lines.append([comparison.label_of(arm), *means, difference_text(gain)])
+        lines.append([arm.name, *means, difference_text(gain)])
     return Table(["arm", *CONTEXT_VIEWS, "long_after − base_windows"], lines)
 
 
@@ -168,14 +166,14 @@ def trials_table(comparison: Comparison) -> Table:
             _tokens(float(trial.curve[-1].tokens)),
             _tokens(Arm(name=trial.arm, values={}, trials=(trial,)).tokens_to_recovery()),
         ]
-        for trial in (*comparison.probes, *comparison.trials)
+        for trial in comparison.trials
     ]
     return Table(["arm", "searched values", "seed", "before", "after", "M tokens", "M tokens to recovery"], lines)
 
 
 def recovery_chart(comparison: Comparison) -> Chart:
     """Returns the accuracy of the baseline and the best others over tokens, with the range over seeds as a band."""
-    series = [_curve(arm, comparison.label_of(arm), colour) for arm, colour in _drawn(comparison)]
+    series = [_curve(arm, arm.name, colour) for arm, colour in _drawn(comparison)]
     reference = comparison.baseline_arm() or comparison.arms()[0]
     base = reference.trials[0].base_cut
     is_shared = all(trial.base_cut == base for arm in comparison.arms() for trial in arm.trials)
@@ -191,7 +189,7 @@ def blocks_chart(comparison: Comparison) -> Chart:
         columns = zip(*(_blocks(trial.before) for trial in arm.trials), strict=True)
         means = [0.0 if math.isnan(mean := _mean(column)) else mean for column in columns]
         grey: Colour = "faint" if colour == "ink" else colour  # a bar in the colour of text glares on a dark page
-        series.append(Series(comparison.label_of(arm), grey, [*map(float, range(len(means)))], means))
+        series.append(Series(arm.name, grey, [*map(float, range(len(means)))], means))
     titles = ("positions in the row (tokens)", "masked-token accuracy (%)")
     return Chart("Accuracy before training", titles, series, "bars", comparison.block_names())
 
@@ -228,11 +226,9 @@ def _rows_text(comparison: Comparison) -> str:
 
 
 def _arms_text(comparison: Comparison) -> str:
-    order = "fewer tokens to recovery, or else higher accuracy after training"
-    if comparison.budget:
-        order = "more seeds, then higher accuracy after training"
     text = (
-        f"Ranked by {order}. Accuracy in percent, mean over seeds ± standard deviation (SD) over seeds. The difference "
+        "Ranked by fewer tokens to recovery, or else higher accuracy after training. Accuracy in percent, mean over "
+        "seeds ± standard deviation (SD) over seeds. The difference "
         f"to the baseline, {comparison.baseline}, is paired by row and seed; its standard error (SE) covers the choice "
         "of held-out rows and, with two or more seeds, the variation between seeds. Recovered: the first of two "
         "consecutive evaluations at or above base_cut, the base model's accuracy at its own length"

@@ -9,19 +9,31 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, Measured
 from longmlm.artifacts.artifact import to_toml
-from longmlm.artifacts.comparison import Comparison
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
 from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.config import parse
+from longmlm.compare import planned, running
+from longmlm.compare.command import compare
+from longmlm.compare.comparison import Comparison
+from longmlm.compare.settings import ComparedPipeline
+from longmlm.config import parse, read
 from longmlm.errors import FolderError
 from longmlm.folders import MANIFEST
-from longmlm.settings.compare import ComparedPipeline
+from longmlm.settings.masking import HeldOut
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.stages.compare import compare
 from longmlm.staleness import check_results
-from longmlm.trials import running
 
-START_SECONDS, STEP_SECONDS, PACKING_SECONDS = 10.0, 0.5, 500.0
+EVALUATION = Evaluation(
+    row_length=64,
+    base_positions=32,
+    position_starts=(0, 32),
+    num_rows=2,
+    held_out=HeldOut(),
+    precision="no",
+    sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
+    measured={},
+    curve=(),
+)
 
 
 def measured(accuracy: float) -> Measured:
@@ -36,7 +48,7 @@ def accuracy_after(pipeline: ResolvedPipeline) -> float:
 
 
 class FakeRuns:
-    """Runs a pipeline in no time on a clock of its own; refuses changed settings as `longmlm run` does.
+    """Runs a pipeline in no time; refuses changed settings as `longmlm run` does.
 
     `started` are the pipelines that were trained. `failures` returns the error of a pipeline that fails, or nothing;
     the training that would start as number `stopped_at` is stopped by SIGTERM.
@@ -44,14 +56,13 @@ class FakeRuns:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[ResolvedPipeline] = []
-        self.clock = 0.0
-        self.accuracy: Callable[[ResolvedPipeline], float] = accuracy_after
+        self.rows = "of the text"
         self.failures: Callable[[ResolvedPipeline], str] = lambda _: ""
         self.stopped_at: int | None = None
-        monkeypatch.setattr(running, "run_child", self.run_child)
+        monkeypatch.setattr("longmlm.runtime.trials.run_child", self.run_child)
         monkeypatch.setattr(running, "check_inputs", lambda _: None)  # the pipelines name no real model
-        monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: self.clock, time=lambda: self.clock))
-        monkeypatch.setattr(running, "read_rows_manifest", lambda rows: SimpleNamespace(sha256=str(rows)))
+        monkeypatch.setattr(running, "check_text", lambda *_, **_needed: None)
+        monkeypatch.setattr(planned, "read_rows_manifest", lambda _: SimpleNamespace(sha256=self.rows))
         monkeypatch.setattr(running, "write_comparison", self.write_record)  # the charts take a second
 
     @staticmethod
@@ -67,7 +78,7 @@ class FakeRuns:
     def run_child(
         self, command: Sequence[str], _environment: Mapping[str, str], log: Path, **_answer: str
     ) -> tuple[int, str]:
-        pipeline = parse(ResolvedPipeline, command[5:])
+        pipeline = read(ResolvedPipeline, [Path(command[5])])
         try:
             check_results(pipeline)
         except FolderError as error:
@@ -76,11 +87,10 @@ class FakeRuns:
         if not rows.is_file():
             rows.parent.mkdir(parents=True, exist_ok=True)
             rows.touch()
-            self.clock += PACKING_SECONDS
-        if pipeline.until == "prepare":
+        if "prepare" in command:
             return 0, ""
         if len(self.started) == self.stopped_at:
-            self.clock += START_SECONDS
+            (Path(pipeline.output) / "run").mkdir(parents=True)
             return 143, "SIGTERM"
         self.started.append(pipeline)
         if reason := self.failures(pipeline):
@@ -91,18 +101,20 @@ class FakeRuns:
     def train(self, pipeline: ResolvedPipeline) -> None:
         """Writes what training leaves in the output folder."""
         folder, steps = Path(pipeline.output), pipeline.pretrain.recipe.num_steps
-        for name in ("run/checkpoints", "long", "done"):
+        for name in ("run/checkpoints", "long", "evaluation", "done"):
             (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "long" / "model.safetensors").touch()
         (folder / "run" / METRICS_FILE).unlink(missing_ok=True)
-        for step, accuracy in ((0, 10.0), (steps, self.accuracy(pipeline))):
+        for step, accuracy in ((0, 10.0), (steps, accuracy_after(pipeline))):
             line = EvaluationMetrics(step=step, tokens=64 * step, held_out=measured(accuracy), base_cut=40.0)
             MetricsFile(folder / "run").append(line)
-        state = TrainState(step=steps, tokens=64 * steps, training_seconds=STEP_SECONDS * steps)
+        state = TrainState(step=steps, tokens=64 * steps)
         summary = RunSummary(state=state, train_tokens_per_second=128.0, num_processes=1, peak_memory_bytes=1)
         artifact.write(folder / "run" / RunSummary.FILE, summary)
+        if pipeline.until == "evaluate":
+            artifact.write(folder / "evaluation" / Evaluation.FILE, EVALUATION.signed())
         for name, stage in pipeline.stages.items():
             (folder / "done" / f"{name}.toml").write_text(to_toml(stage), encoding="utf-8")
-        self.clock += START_SECONDS + STEP_SECONDS * steps
 
     def fail(self, log: Path, reason: str) -> tuple[int, str]:
         """Writes an error into the log, among other lines."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.comparison import Comparison
 from longmlm.artifacts.rows import read_rows_manifest
+from longmlm.compare.comparison import Comparison
 from longmlm.config import read
 from longmlm.settings.pipeline import ResolvedPipeline
 from tests.support.launching import longmlm

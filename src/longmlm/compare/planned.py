@@ -1,38 +1,45 @@
-"""The settings of a trial: the pipeline as given, the arm and the values merged over it, in a folder of its own."""
+"""The trials of a comparison: the pipeline as given, with an arm and values merged over it, in a folder of its own.
+
+OUTPUT/compare/trials/ARM/VALUES/seed-42/
+    trial.toml              its pipeline, which longmlm run runs
+    run/ evaluation/ ...    what that wrote; weights are removed once the trial has finished
+"""
 
 import functools
-import hashlib
 import itertools
-import json
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from longmlm.artifacts.comparison import Arm
-from longmlm.artifacts.trials import labels_of, trial_name
+import tomli_w
+
+from longmlm.artifacts.evaluation import Evaluation
+from longmlm.artifacts.rows import read_rows_manifest
+from longmlm.artifacts.run import RunSummary
+from longmlm.compare.comparison import Arm
+from longmlm.compare.settings import ComparedPipeline
 from longmlm.config import resolved_pipeline
 from longmlm.errors import ConfigError
-from longmlm.folders import sha256_of
+from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.models import local_model_sha256
-from longmlm.settings.compare import NUM_STEPS, ComparedPipeline
+from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
-from longmlm.settings.publishing import Publishing
+from longmlm.settings.publishing import Publishing, without_secrets
 from longmlm.settings.results import LOCATIONS, result_of, result_settings, result_settings_by_name
 from longmlm.settings.tables import Table, leaves, merged, table_at, table_of, without
+from longmlm.training.run_folder import CHECKPOINTS
 
-FOLDER, TRIALS = "compare", "trials"
-TRIAL, LOG = "trial.toml", "log.txt"  # in the folder of a trial
-MAX_NAME = 100
+FOLDER = "compare"
+RESULTS = (("run", RunSummary.FILE), ("evaluation", Evaluation.FILE))  # in the folder of a trial, of its last stage
 DERIVED_FROM_LENGTH = (("prepare", "row_length"), ("extend", "num_positions"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTrial:
-    """A trial to run, in its own folder, with the pipeline that describes it, as tables and resolved.
+class Variant:
+    """An arm with one choice of values and one seed: the pipeline of a trial, as tables and resolved, and its folder.
 
     The tables leave out what has no effect in the pipeline.
     """
@@ -45,15 +52,34 @@ class PlannedTrial:
     pipeline: ResolvedPipeline
 
     @property
-    def name(self) -> str:
-        """The trial in words."""
-        return trial_name(self.arm, self.values, self.seed)
+    def rows(self) -> Path:
+        """The manifest of the rows that it is trained on."""
+        return Path(self.pipeline.prepare.output) / MANIFEST
 
-    @property
-    def stages(self) -> dict[str, str]:
-        """A hash per stage of all that its result, and the accuracies on record, depend on.
+    def trial(self) -> PlannedTrial:
+        """Returns the trial to run; the hash of its rows is part of its key once they are packed."""
+        run, evaluation = (self.folder / name / file for name, file in RESULTS)
+        key = {f"settings or inputs of {name}": sha256 for name, sha256 in self._stages().items()}
+        if self.rows.is_file():
+            key["rows"] = read_rows_manifest(self.rows.parent).sha256
+        is_evaluated = "evaluate" in self.pipeline.stages
+        lacks_weights = run.is_file() and not (evaluation.is_file() or (run.parent / CHECKPOINTS).is_dir())
+        return PlannedTrial(
+            name=trial_name(self.arm, self.values, self.seed),
+            folder=self.folder,
+            key=key,
+            files={TRIAL: tomli_w.dumps(without_secrets(self.tables))},
+            module="longmlm",
+            arguments=("run", str(self.folder / TRIAL)),
+            training="run",
+            result="/".join(RESULTS[is_evaluated]),
+            lacks="its weights, which evaluate needs, are gone" if is_evaluated and lacks_weights else "",
+        )
 
-        It does not depend on paths: the hashes of rows and of the base model are recorded and compared in their place.
+    def _stages(self) -> dict[str, str]:
+        """Returns a hash per stage of all that its result, and the accuracies on record, depend on, whatever the paths.
+
+        It does not depend on text, which the rows stand for.
         """
         every, stages = self.pipeline.pretrain.runtime.evaluate_every_steps, self.pipeline.stages
         made = {os.path.realpath(result_of(stage)) for stage in stages.values()}
@@ -77,8 +103,8 @@ def _by_content(stage: StageConfig, made: Collection[str]) -> Iterator[tuple[str
                 yield key, sha256_of(path) if path.is_file() else local_model_sha256(value) or value
 
 
-def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> PlannedTrial:
-    """Returns a trial's settings; raises ConfigError if they are no valid pipeline, or write outside its folder."""
+def variant(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> Variant:
+    """Returns a variant of the pipeline; raises ConfigError if it is no valid one, or writes outside its folder."""
     folder = Path(config.output) / FOLDER / TRIALS / arm / folder_name(values) / f"seed-{seed}"
     recipe = {"recipe": {"seed": seed}}
     own: Table = {
@@ -100,9 +126,7 @@ def planned_trial(config: ComparedPipeline, arm: str, values: dict[str, Any], se
         raise ConfigError(f"arm {arm}: until = evaluate, but there is no base model with an MLM head to compare with")
     tables = merged(tables, rows_tables(config, resolved))
     pipeline = _resolved(arm, tables)
-    return PlannedTrial(
-        arm=arm, values=values, seed=seed, folder=folder, tables=_used(tables, pipeline), pipeline=pipeline
-    )
+    return Variant(arm=arm, values=values, seed=seed, folder=folder, tables=_used(tables, pipeline), pipeline=pipeline)
 
 
 def _check_effects(config: ComparedPipeline, arm: str, resolved: ResolvedPipeline) -> None:
@@ -118,9 +142,8 @@ def _check_effects(config: ComparedPipeline, arm: str, resolved: ResolvedPipelin
 
 
 def best_pipeline(config: ComparedPipeline, best: Arm) -> Table:
-    """Returns the user's pipeline with an arm and the values chosen for it, but not the length of its trials."""
-    chosen = {name: value for name, value in best.values.items() if not (config.budget and name == NUM_STEPS)}
-    tables = _with_values(config, config.tables, best.name, chosen)
+    """Returns the user's pipeline with an arm and the values chosen for it."""
+    tables = _with_values(config, config.tables, best.name, best.values)
     rows = rows_tables(config, resolved := _resolved(best.name, tables))
     own_rows = rows["prepare"]["output"] != resolved.prepare.output
     return _used(merged(tables, rows) if own_rows else tables, resolved)
@@ -145,11 +168,6 @@ def rows_tables(config: ComparedPipeline, pipeline: ResolvedPipeline) -> Table:
         folder = str(Path(config.output) / FOLDER / f"rows-{name}")
     readers = ("pretrain", "release", *(["evaluate"] if pipeline.evaluate else []))
     return {"prepare": {"output": folder}, **{stage: {"rows": folder} for stage in readers}}
-
-
-def sha256_of_json(settings: object) -> str:
-    """Returns the SHA-256 of settings, whatever the order of their keys."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def _without_results(config: ComparedPipeline) -> Table:
@@ -186,16 +204,7 @@ def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapp
                 tables = {**tables, stage: {**tables[stage], "recipe": recipe}}
     if arm == config.compare.control:
         tables = merged(tables, {"pretrain": {"recipe": {"batch_tokens": config.pretrain.recipe.batch_tokens}}})
-    tables = functools.reduce(merged, itertools.starmap(table_of, values.items()), merged(tables, overlay))
-    return merged(tables, _short_run(tables)) if config.budget and NUM_STEPS in values else tables
-
-
-def _short_run(tables: Table) -> Table:
-    """Returns a schedule and intervals for a run of fewer steps than the pipeline's."""
-    num_steps = table_at(tables, "pretrain", "recipe")["num_steps"]
-    short = {"schedule": "linear", "warmup_steps": num_steps // 20, "decay_steps": 0}
-    every = max(1, num_steps // 4)
-    return {"pretrain": {"recipe": short, "runtime": {"evaluate_every_steps": every, "save_every_steps": num_steps}}}
+    return functools.reduce(merged, itertools.starmap(table_of, values.items()), merged(tables, overlay))
 
 
 def _leaves_extension_out(config: ComparedPipeline, arm: str) -> bool:
@@ -212,10 +221,3 @@ def _resolved(arm: str, tables: Table) -> ResolvedPipeline:
         return resolved_pipeline(tables)
     except ConfigError as error:
         raise ConfigError(f"arm {arm}: {error}") from None
-
-
-def folder_name(values: Mapping[str, Any]) -> str:
-    """Returns the values as the name of a folder; one that would be too long, or no plain name, ends in a hash."""
-    label = ",".join(labels_of(values)).replace(" ", "-") or "as-given"
-    name = re.sub(r"[^\w.,+-]+", "-", label)[:MAX_NAME]
-    return name if name == label else f"{name}-{sha256_of_json(dict(values))[:8]}"

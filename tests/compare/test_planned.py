@@ -1,21 +1,31 @@
 """The settings of a trial: where it writes, what an arm may change, and what a control arm gets."""
 
+import os
 import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tomli_w
 
 from longmlm.artifacts.artifact import to_toml
-from longmlm.artifacts.comparison import Arm
+from longmlm.compare.comparison import Arm
+from longmlm.compare.planned import Variant, best_pipeline, combinations, variant
+from longmlm.compare.running import RunningComparison
 from longmlm.config import parse, resolved_pipeline
-from longmlm.errors import ConfigError
+from longmlm.data.engine import prepare_rows
+from longmlm.data.vocabulary import load_vocabulary
+from longmlm.errors import ConfigError, DataError
+from longmlm.runtime.trials import Trials
 from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.shipped import PACKAGE
 from longmlm.stages.run import result_of
-from longmlm.trials.planned import PlannedTrial, best_pipeline, combinations, planned_trial
-from longmlm.trials.running import error_in
-from tests.support.comparing import settings
+from longmlm.staleness import check_text
+from tests.compare.fake_runs import settings
 from tests.support.prepare_settings import written
+from tests.support.two_classes import labelled_records, write_records
 
 BASE = 'model = "owner/base"\ncorpus = ["docs.txt"]\nlength = 64\noutput = "out"\n'
 CONTROL = '[compare]\ncontrol = "own"\n[compare.arms.a]\n[compare.arms.own]\nlength = 32\nextension = false\n'
@@ -27,8 +37,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def planned(text: str, arm: str = "a", **values: object) -> PlannedTrial:
-    return planned_trial(settings(written(Path(), "mine.toml", text)), arm, values, 42)
+def planned(text: str, arm: str = "a", **values: object) -> Variant:
+    return variant(settings(written(Path(), "mine.toml", text)), arm, values, 42)
 
 
 def test_a_pipeline_with_explicit_paths_writes_into_the_folder_of_the_trial() -> None:
@@ -67,7 +77,7 @@ def test_an_arm_without_extension_has_no_settings_of_extend() -> None:
     config = settings(written(Path(), "mine.toml", text))
     assert len(combinations(config, "a")) == 4
     assert combinations(config, "own") == [{"pretrain.recipe.weight_decay": value} for value in (0.0, 0.1)]
-    assert planned_trial(config, "own", {}, 42).pipeline.extend is None
+    assert variant(config, "own", {}, 42).pipeline.extend is None
 
 
 def test_numbers_as_keys_are_merged_into_arrays() -> None:
@@ -137,18 +147,11 @@ def test_the_best_arm_keeps_its_own_rows_and_the_rest_of_the_pipeline() -> None:
     text = f"{BASE}[pretrain.runtime]\nstop_when_recovered = true\n[compare.arms.a]\n[compare.arms.b]\nlength = 96\n"
     config = settings(written(Path(), "mine.toml", text))
     tables = best_pipeline(config, Arm(name="b", values={}, trials=()))
-    rows = planned_trial(config, "b", {}, 42).pipeline.prepare.output
+    rows = variant(config, "b", {}, 42).pipeline.prepare.output
     best = resolved_pipeline(tables)
     assert best.prepare.output == best.pretrain.rows == best.evaluate.rows == best.release.rows == rows != "out/rows"
     assert best.pretrain.runtime.stop_when_recovered and best.output == "out"
     assert best_pipeline(config, Arm(name="a", values={}, trials=())) == config.tables
-
-
-def test_names_of_folders_are_plain_and_short() -> None:
-    text = BASE + "[compare.arms.a]\n"
-    long, other = (planned(text, model=f"../x/{'y' * 260}{end}").folder for end in "ab")
-    assert long.parents[1] == other.parents[1] == Path("out/compare/trials/a")
-    assert long != other and len(long.parent.name) < 120 and "/" not in long.parent.name
 
 
 def test_evaluation_needs_a_base_model() -> None:
@@ -157,57 +160,71 @@ def test_evaluation_needs_a_base_model() -> None:
         planned(scratch + '[compare]\nuntil = "evaluate"\n[compare.arms.a]\n')
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ('baseline = "none"', "baseline = none: there is no such arm, only a, b"),
-        ('control = "none"', "control = none: there is no such arm"),
-        ('control = "a"\nbaseline = "a"', "baseline and control must be different arms"),
-        ("seeds = [1, 1]", "seeds must be different"),
-        ("seeds = []", "seeds must be different numbers, at least one"),
-        ("search.pretrain.recipe.learning_rate = 1e-4", "search.pretrain.recipe.learning_rate needs a list of values"),
-        ("search.pretrain.recipe.seed = [1, 2]", "search.pretrain.recipe.seed: remove it: set compare.seeds"),
-        ('search.output = ["x", "y"]', "search.output: remove it: each trial has a folder of its own"),
-        ('arms.c.until = "release"', "arms.c.until: remove it: set compare.until, for all arms"),
-        ("search.pretrain.recipe.weight_decay = [0, 0.0]", "search.pretrain.recipe.weight_decay: 0.0 is listed twice"),
-        (
-            "search.pretrain.recipe.num_steps = [5, 9]\narms.c.pretrain.recipe.num_steps = 7",
-            "arms.c sets pretrain.recipe.num_steps, which search tries for every arm: remove one of them",
-        ),
-        ('arms.c.pretrain.rows = "x"', "arms.c.pretrain.rows: remove it: trials are trained on the rows that prepare"),
-        ('control = "a"', "control = a trains the base model at its own length: set extension = false and length in"),
-        ("arms.c.extension = false", "arms.c has extension = false: set its length, the base model's positions"),
-        ('arms."a/b" = {}', "arm 'a/b': a name may contain only letters, digits, -, _, + and ."),
-    ],
-)
-def test_settings_that_cannot_be_compared_are_refused(table: str, message: str) -> None:
-    text = f"{BASE}[compare.arms]\na = {{}}\nb = {{}}\n"
-    with pytest.raises(ConfigError) as raised:
-        settings(written(Path(), "mine.toml", text), written(Path(), "wrong.toml", f"[compare]\n{table}\n"))
-    assert message in str(raised.value)
-
-
-def test_a_control_arm_alone_is_refused() -> None:
-    with pytest.raises(ConfigError, match="control = own is the only arm: add one to compare"):
-        planned(BASE + CONTROL.replace("[compare.arms.a]\n", ""))
-
-
-def test_the_error_of_a_trial_is_longmlms_own_if_it_has_one(tmp_path: Path) -> None:
-    log, earlier = tmp_path / "log.txt", "error: of an earlier attempt\n"
-    tracker, own = "wandb failed (CommError: no answer); training is not affected", "error: the loss is not finite"
-    log.write_text(f"{earlier}{tracker}\n{own}\nlast line\n", encoding="utf-8")
-    assert error_in(log, len(earlier), 2) == own.removeprefix("error: ")
-    log.write_text("Error:\nlast line\n", encoding="utf-8")
-    assert error_in(log, 0, 1) == "Error:"
-    for text, expected in ((f"{tracker}\nlast line\n", tracker), ("one\nlast line\n", "last line"), ("", "no output")):
-        log.write_text(text, encoding="utf-8")
-        assert error_in(log, 0, 1) == expected
-        assert "killed by SIGKILL" in error_in(log, 0, -9)
-
-
 def test_a_searched_length_is_that_of_rows_and_positions_that_the_pipeline_states() -> None:
     resolved = to_toml(parse(ResolvedPipeline, [written(Path(), "base.toml", BASE)]))
     text = f"{resolved}[compare.arms.a]\n[compare.search]\nlength = [64, 96]\n"
     for length in (64, 96):
         trial = planned(text, length=length).pipeline
         assert (trial.prepare.recipe.row_length, trial.extend.recipe.num_positions) == (length, length)
+
+
+RENAMED = """
+model = "{model}"
+corpus = ["{text}"]
+length = 384
+output = "{output}"
+[prepare.recipe]
+held_out_fraction = 0.3
+[compare.arms.a]
+"""
+NAMES = {"model": "base", "text": "docs.jsonl", "output": "out"}
+
+
+def moved(name: str) -> str:
+    Path("elsewhere").mkdir()
+    if Path(name).exists():
+        shutil.move(name, f"elsewhere/{name}")
+    return f"elsewhere/{name}"
+
+
+def linked(name: str) -> str:
+    Path(name).exists() or Path(name).mkdir()
+    Path("elsewhere").mkdir()
+    Path(f"elsewhere/{name}").symlink_to(Path(name).resolve())
+    return f"elsewhere/{name}"
+
+
+@pytest.fixture
+def base_and_text() -> None:
+    shutil.copytree(PACKAGE / "bundled" / "roberta-mini", "base")
+    write_records(Path("docs.jsonl"), labelled_records(20))
+
+
+@pytest.mark.usefixtures("base_and_text")
+@pytest.mark.parametrize("changed", NAMES)
+@pytest.mark.parametrize("rename", [lambda name: f"./{name}", os.path.abspath, linked, moved])
+def test_another_path_of_the_same_thing_does_not_change_a_trial(rename: Callable[[str], str], changed: str) -> None:
+    before = planned(RENAMED.format(**NAMES)).trial().key
+    assert planned(RENAMED.format(**NAMES | {changed: rename(NAMES[changed])})).trial().key == before
+
+
+@pytest.mark.usefixtures("base_and_text")
+def test_another_model_changes_a_trial() -> None:
+    shutil.copytree("base", "other")
+    (Path("other") / "config.json").write_text((Path("base") / "config.json").read_text() + "\n")
+    before, after = (planned(RENAMED.format(**NAMES | {"model": name})).trial().key for name in ("base", "other"))
+    assert before["settings or inputs of extend"] != after["settings or inputs of extend"]
+
+
+@pytest.mark.usefixtures("base_and_text")
+def test_a_comparison_of_rows_of_other_text_is_refused() -> None:
+    config = settings(written(Path(), "mine.toml", RENAMED.format(**NAMES)))
+    prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
+    one = variant(config, "a", {}, 42)
+    shutil.copytree("out/rows", "moved/rows")
+    check_text(replace(one.pipeline.prepare, output="moved/rows"), is_needed=False)
+    write_records(Path("docs.jsonl"), labelled_records(22))
+    with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
+        RunningComparison(config).run(Trials(1), [one])
+    Path("docs.jsonl").unlink()
+    check_text(one.pipeline.prepare, is_needed=False)

@@ -1,20 +1,17 @@
 """Which trials of a comparison run, are resumed, skipped, made anew and reported. No trial is really trained."""
 
 import json
-import os
 import shutil
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from longmlm.artifacts.trials import TrialRecord
+from longmlm.compare import running
 from longmlm.errors import ConfigError, TrainingError
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.trials import running
-from tests.support.comparing import FakeRuns, best_file, compared, settings
+from tests.compare.fake_runs import FakeRuns, best_file, compared, settings
 from tests.support.prepare_settings import written
 
 MINE = """
@@ -35,6 +32,7 @@ seeds = [1, 2, 3]
 learning_rate = [1e-4, 4e-4]
 schedule = ["linear", "cosine"]
 """
+EVALUATE = '[compare]\nuntil = "evaluate"\n'
 FIRST = ["hierarchical/as-given/seed-42", "tile/as-given/seed-42"]
 
 
@@ -85,23 +83,23 @@ def test_finished_trials_are_not_repeated(mine: str, runs: FakeRuns, capsys: pyt
     compared(mine)
     assert len(runs.started) == 2
     output = capsys.readouterr().out
-    assert (output.count("finished before\n"), output.count(" starts\n")) == (2, 0)
+    assert (output.count("seed 42: finished before, "), output.count(" starts\n")) == (2, 0)
 
 
 def test_an_old_result_is_never_taken_for_one_of_new_settings(
     mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compared(mine)
-    faster = ("--pretrain.recipe.learning-rate", "4e-4")
+    faster = overlay("[pretrain.recipe]\nlearning_rate = 4e-4\n")
     runs.stopped_at = 2
     with pytest.raises(SystemExit) as stopped:
-        compared(mine, *faster)
+        compared(mine, faster)
     assert stopped.value.code == 143
     captured = capsys.readouterr()
-    assert "[1/2] hierarchical, seed 42 starts anew: other settings of pretrain" in captured.out
+    assert "[1/2] hierarchical, seed 42 starts anew: other settings or inputs of pretrain" in captured.out
     assert "[1/2] hierarchical, seed 42 stopped by SIGTERM: run the same command again to resume" in captured.err
     runs.stopped_at = None
-    comparison = compared(mine, *faster)
+    comparison = compared(mine, faster)
     assert "[1/2] hierarchical, seed 42 resumes\n" in capsys.readouterr().out
     assert [trial.after.whole.accuracy for trial in comparison.trials] == [30.0, 34.0]
     assert len(runs.started) == 4
@@ -120,26 +118,26 @@ def test_a_trial_is_repeated_for_what_it_depends_on_and_nothing_else(mine: str, 
 def test_a_later_last_stage_needs_the_weights(
     mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str], is_kept: bool
 ) -> None:
-    kept = ["--compare.keep-weights"] if is_kept else []
-    compared(mine, *kept)
-    compared(mine, *kept, "--compare.until", "evaluate")
+    kept, later = overlay(f"[compare]\nkeep_weights = {is_kept}\n".lower()), overlay(EVALUATE, "later.toml")
+    compared(mine, kept)
+    compared(mine, kept, later)
     anew = "starts anew: its weights, which evaluate needs, are gone" in capsys.readouterr().out
     assert anew != is_kept
     assert len(runs.started) == 4
-    compared(mine, *kept)
+    compared(mine, kept)
     assert len(runs.started) == 4
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_weights_are_removed_unless_they_are_kept(mine: str, runs: FakeRuns, is_kept: bool) -> None:
     trial = Path("out/compare/trials/tile/as-given/seed-42")
-    compared(mine, "--compare.keep-weights" if is_kept else "--compare.no-keep-weights")
-    for name in ("long", "run/checkpoints"):
-        assert (trial / name).is_dir() == is_kept
+    compared(mine, overlay(f"[compare]\nkeep_weights = {is_kept}\n".lower()))
+    weights = [trial / "long/model.safetensors", trial / "run/checkpoints"]
+    assert [path.exists() for path in weights] == [is_kept] * 2
     assert (trial / "run/metrics.jsonl").is_file()
-    (trial / "long").mkdir(exist_ok=True)  # as if the comparison had been killed before it removed them
+    weights[0].touch()  # as if the comparison had been killed before it removed them
     compared(mine)
-    assert not (trial / "long").exists()
+    assert not weights[0].exists()
 
 
 def test_a_failing_trial_does_not_stop_the_others(
@@ -175,26 +173,14 @@ def test_an_arm_of_which_the_first_seed_failed_is_left_at_that(mine: str, runs: 
     assert [arm.name for arm in comparison.arms()] == ["hierarchical"]
 
 
-def test_the_error_is_that_of_this_attempt(mine: str, runs: FakeRuns) -> None:
-    for reason in ("error: first cause", "torch.OutOfMemoryError: CUDA out of memory"):
-        runs.failures = lambda pipeline, reason=reason: reason if "tile" in pipeline.output else ""
-        assert compared(mine).failed[0].reason == reason.removeprefix("error: ")
-
-
-def test_trials_with_other_rows_or_another_base_model_run_again(
-    mine: str, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for model in ("first", "second"):
-        monkeypatch.setattr(running, "base_sha256", lambda _, model=model: model)
-        compared(mine)
-    monkeypatch.setattr(running, "read_rows_manifest", lambda _: SimpleNamespace(sha256="other"))
+def test_trials_with_other_rows_run_again(mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    compared(mine)
+    runs.rows = "of another text"
     comparison = compared(mine)
-    assert runs.names == FIRST * 3
-    assert {trial.rows_sha256 for trial in comparison.trials} == {"other"}
-    output = capsys.readouterr().out
+    assert runs.names == FIRST * 2
+    assert {trial.rows_sha256 for trial in comparison.trials} == {"of another text"}
     earlier = "its earlier result is now in out/compare/trials/tile/as-given/seed-42.earlier"
-    for name in ("base model", "rows"):
-        assert f"tile, seed 42 starts anew: other {name}; {earlier}" in output
+    assert f"tile, seed 42 starts anew: other rows; {earlier}" in capsys.readouterr().out
 
 
 def test_a_finished_trial_that_cannot_run_again_keeps_its_result(
@@ -214,26 +200,15 @@ def test_finished_trials_keep_the_hash_of_rows_that_are_gone(mine: str, runs: Fa
     assert compared(mine).trials == before.trials
 
 
-def test_rows_that_are_gone_are_packed_before_finished_trials_are_judged(
-    mine: str, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_are_gone_are_packed_before_finished_trials_are_judged(mine: str, runs: FakeRuns) -> None:
     compared(mine)
     shutil.rmtree("out/rows")
-    monkeypatch.setattr(running, "read_rows_manifest", lambda _: SimpleNamespace(sha256="other"))
+    runs.rows = "of another text"
     comparison = compared(
         mine, overlay("[compare.arms.a.extend.recipe]\nalpha = 0.3\ninitialisation = 'hierarchical'\n")
     )
     assert runs.names == [*FIRST, "a/as-given/seed-42", *FIRST]
-    assert {trial.rows_sha256 for trial in comparison.trials} == {"other"}
-
-
-def test_the_time_of_a_killed_attempt_counts(tmp_path: Path) -> None:
-    log = tmp_path / "log.txt"
-    assert running.seconds_lost(TrialRecord(stages={}, attempt_started=5.0), log) == 0
-    log.write_text("step 1")
-    os.utime(log, (100, 100))
-    assert running.seconds_lost(TrialRecord(stages={}, attempt_started=40.0), log) == 60
-    assert running.seconds_lost(TrialRecord(stages={}), log) == 0
+    assert {trial.rows_sha256 for trial in comparison.trials} == {"of another text"}
 
 
 def test_a_comparison_of_which_every_trial_failed_is_an_error(mine: str, runs: FakeRuns) -> None:
@@ -258,10 +233,6 @@ def test_a_control_arm_may_be_listed_first(tmp_path: Path, runs: FakeRuns, mine:
     assert runs.names[-1] == "own/as-given/seed-42"
 
 
-def test_packing_is_not_part_of_a_trial(mine: str, runs: FakeRuns) -> None:
-    assert [trial.seconds for trial in compared(mine).trials] == [60.0, 60.0]
-
-
 def test_the_settings_on_the_page_can_be_run_again(mine: str, runs: FakeRuns) -> None:
     with_empty_tables = overlay(f"{SEARCH}\n[release.card]\n", "mine2.toml")
     first = compared(mine, with_empty_tables)
@@ -270,6 +241,23 @@ def test_the_settings_on_the_page_can_be_run_again(mine: str, runs: FakeRuns) ->
     assert settings(again) == settings(mine, overlay(SEARCH))
     assert compared(again).trials == first.trials
     assert len(runs.started) == 12
+
+
+def test_without_arms_three_learning_rates_are_compared(
+    mine: str, runs: FakeRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = MINE.partition("[compare")[0] + "learning_rate = 2e-4\n"
+    comparison = compared(overlay(text))
+    assert [pipeline.pretrain.recipe.learning_rate for pipeline in runs.started] == [2e-4, 1e-4, 4e-4]
+    assert runs.names == [f"rate-{rate}/as-given/seed-42" for rate in ("0.0002", "0.0001", "0.0004")]
+    assert {pipeline.prepare.output for pipeline in runs.started} == {"out/rows"}
+    assert comparison.baseline == "rate-0.0002"
+    assert [arm.name for arm in comparison.arms()] == ["rate-0.0004", "rate-0.0002", "rate-0.0001"]
+    assert "rate-0.0004 ranks first" in capsys.readouterr().out
+    best = best_file()
+    assert (best.pretrain.recipe.learning_rate, best.pretrain.recipe.num_steps) == (4e-4, 100)
+    again = Path("out/compare/made_by.toml").read_text(encoding="utf-8")
+    assert settings(overlay(again)).compare == settings(overlay(text)).compare
 
 
 def test_a_wrong_arm_is_refused_before_any_trial(mine: str, runs: FakeRuns) -> None:
@@ -289,5 +277,5 @@ def test_the_record_is_json_with_all_trials(mine: str, runs: FakeRuns) -> None:
         "baseline": "hierarchical",
     }
     assert [len(trial["curve"]) for trial in content["trials"]] == [2, 2]
-    assert {trial["rows_sha256"] for trial in content["trials"]} == {"out/rows"}
+    assert {trial["rows_sha256"] for trial in content["trials"]} == {"of the text"}
     assert tomllib.loads(Path("out/compare/trials", FIRST[0], "trial.toml").read_text())["length"] == 64
