@@ -111,21 +111,6 @@ def test_wandb_shows_every_number_of_the_metrics_the_settings_and_predictions(se
     assert "`wandb sync" in capfd.readouterr().out
 
 
-def test_a_run_keeps_its_id_and_its_step_axis_after_a_crash(settings, train, monkeypatch):
-    settings = tracked_by("wandb", settings)
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(settings)
-    run = train(settings)
-    first, second = offline_runs(run)
-    assert [line["step"] for line in history(first) if "train/mlm_loss" in line] == [1, 2, 3, 4, 5, 6]
-    assert history(second) == expected(run, after=4)
-    ids = {one.run.run_id for start in (first, second) for one in start if one.HasField("run")}
-    assert ids == {json.loads((run / tracker.IDENTITY).read_text())["id"]}
-    assert [[one.exit.exit_code for one in start if one.HasField("exit")] for start in (first, second)] == [[1], [0]]
-
-
 def test_tensorboard_shows_the_metrics_after_a_crash_and_training_is_as_without_it(
     settings, train, tmp_path, monkeypatch
 ):
