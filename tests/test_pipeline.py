@@ -245,8 +245,11 @@ def test_a_mistake_is_named_with_its_file_and_key(mine: str, tmp_path: Path, wro
         error = refusal(mine, overlay, kind=kind)
         assert error.startswith(f"{mine} + {overlay}: ")
         assert message in error
-    option = refusal(mine, "--length", "2")
-    assert "length must be at least 3" in option and mine not in option
+
+
+def test_a_mistake_of_an_option_is_named_without_the_file(mine: str) -> None:
+    error = refusal(mine, "--length", "2")
+    assert "length must be at least 3" in error and mine not in error
 
 
 def test_a_model_is_needed_unless_a_new_one_is_trained(tmp_path: Path) -> None:
