@@ -94,7 +94,7 @@ def test_a_broken_csv_record_costs_itself_and_nothing_else(tmp_path: Path, broke
     texts = [f"{number}, {text}" for number in range(50) for text in TEXTS]
     records = [csv_bytes([[str(number), text]], "\n", quoted) for number, text in enumerate(texts)]
     path = tmp_path / "broken.csv"
-    for index in (0, 7, 150, 299, 300):
+    for index in (0, 7, 300):
         path.write_bytes(b"n,text\n" + b"".join([*records[:index], broken + b"\n", *records[index:]]))
         expected = [*texts[:index], ("broken CSV",), *texts[index:]]
         assert contents(records_of(path)) == expected
@@ -127,7 +127,7 @@ def test_broken_csv_records_take_time_that_grows_with_the_file_alone(tmp_path: P
         assert many < 16 * 5 * few  # quadratic work takes 256 times as long
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     pieces=st.lists(st.sampled_from(["a", "é", '"', '""', ",", "\n", '"\n', ',"', "\r", "b,c\n"]), max_size=40),
     slice_bytes=st.integers(1, 30),
