@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
-from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
+from tests.support.corpora import contents, records_of
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。"]
 TEXT_TYPES = [
@@ -51,8 +51,7 @@ def written(folder: Path, kind: str, table: pa.Table) -> dict[str, object]:
 
 def texts_of(settings: dict, text_field: str = "text") -> list[str]:
     sources = [Source(**settings, split="train" if "dataset" in settings else None, text_field=text_field)]
-    records = [record for spans in plan_slices(sources, 1) for record in read_slice(spans, sources)]
-    return [record.text for record in records if isinstance(record, Document)]
+    return contents(records_of(sources=sources, slice_bytes=1))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

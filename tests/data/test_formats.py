@@ -14,8 +14,8 @@ import pytest
 from backports import zstd
 
 from longmlm.data import delimited
-from longmlm.data.corpus import Document, plan_slices, read_slice
 from longmlm.settings.prepare import Source
+from tests.support.corpora import contents, records_of
 
 MARK = "\ufeff"
 TEXTS = {
@@ -110,15 +110,9 @@ def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return source_of(request.param, tmp_path / "corpus")
 
 
-def records_of(*sources: Source, slice_bytes: int = 1 << 40) -> list[str]:
-    """Returns the text of each record, or the reason why it is set aside."""
-    records = [record for spans in plan_slices(sources, slice_bytes) for record in read_slice(spans, sources)]
-    return [record.text if isinstance(record, Document) else record.reason for record in records]
-
-
 def test_a_text_is_the_same_in_every_format(source: dict) -> None:
     sources = [Source(**source, split="train" if "dataset" in source else None)]
-    found = records_of(*sources, slice_bytes=10_000)
+    found = contents(records_of(sources=sources, slice_bytes=10_000))
     assert dict(zip(TEXTS, found, strict=True)) == {name: text.lstrip(MARK) for name, text in TEXTS.items()}
 
 
@@ -128,9 +122,9 @@ def test_a_long_field_of_a_csv_file_is_read_up_to_a_limit(tmp_path: Path, monkey
         monkeypatch.setattr(delimited, name, 1_000)
     text = "湖水, \n" * 200
     (tmp_path / "long.csv").write_text(f'text\n"{text}"\n"{text}"\n"{text * 2}"\n', encoding="utf-8")
-    records = records_of(Source(files=(f"{tmp_path}/long.csv",)))
+    records = contents(records_of(tmp_path / "long.csv"))
     assert records[:2] == [text, text]
-    assert "more than" in records[2]
+    assert "more than" in records[2][0]
 
 
 SOUND = "The lake was calm."
@@ -163,7 +157,7 @@ def test_what_is_in_another_field_does_not_cost_a_text(tmp_path: Path) -> None:
     members = [b"%b: %b" % (name, value) for value in OTHER_VALUES.values() for name in NAMES]
     lines = [b"{%b}\n" % b", ".join(parts) for member in members for parts in ([text, member], [member, text])]
     (tmp_path / "other.jsonl").write_bytes(b"".join(lines))
-    assert records_of(Source(files=(f"{tmp_path}/*",))) == [SOUND] * 2 * len(OTHER_VALUES) * len(NAMES)
+    assert contents(records_of(tmp_path / "*")) == [SOUND] * 2 * len(OTHER_VALUES) * len(NAMES)
 
 
 TEXT_VALUES = {
@@ -186,4 +180,5 @@ TEXT_VALUES = {
 def test_a_text_that_cannot_be_read_has_its_own_reason(tmp_path: Path) -> None:
     lines = [b'{"n": NaN, "text": %b}\n' % value for value in TEXT_VALUES]
     (tmp_path / "texts.jsonl").write_bytes(b"".join(lines))
-    assert records_of(Source(files=(f"{tmp_path}/*",))) == [*TEXT_VALUES.values()]
+    found = contents(records_of(tmp_path / "*"))
+    assert [one[0] if isinstance(one, tuple) else one for one in found] == [*TEXT_VALUES.values()]

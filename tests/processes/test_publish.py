@@ -14,7 +14,7 @@ import tomli_w
 from longmlm.folders import verify
 from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
-from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation, tiny_world
+from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation
 
 ROOT = Path(__file__).parents[2]
 LONGEST_SECONDS = 300.0
@@ -30,11 +30,6 @@ model = AutoModelForMaskedLM.from_pretrained(name, revision=revision)
 tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
 print(model.config.model_type, tokenizer.model_max_length, "longmlm" in sys.modules)
 """
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
 
 
 @pytest.fixture

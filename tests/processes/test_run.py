@@ -1,6 +1,5 @@
 """The run command as a user starts it: stages are skipped, resumed, refused, and stopped by a signal."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.inputs import QUICKLY_READ_BYTES
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.launching import finish, has_steps, longmlm, start_command, wait_until
-from tests.support.tiny import demo_texts, tiny_folder
+from tests.support.tiny import tiny_project
 from tests.support.training import training_lines
 
 PIPELINE = """
@@ -46,11 +45,7 @@ ENDLESS = ("--pretrain.recipe.num-steps", "100000", "--pretrain.runtime.save-eve
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tiny_folder(tmp_path / "base")
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
-    (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
-    (tmp_path / "mine.toml").write_text(PIPELINE, encoding="utf-8")
-    return tmp_path
+    return tiny_project(tmp_path, PIPELINE)
 
 
 def labels(lines: list[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """What a person sees on a terminal: bars and lines that do not overwrite each other, and an answer to Ctrl-C."""
 
-import json
 import re
 import sys
 import time
@@ -10,7 +9,7 @@ import pytest
 
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.terminal import CTRL_C, Terminal, terminal, wait_until_gone
-from tests.support.tiny import demo_texts, tiny_folder
+from tests.support.tiny import tiny_project
 from tests.support.training import training_lines
 
 COLUMNS = 80
@@ -114,10 +113,7 @@ def run_to_steps(folder: Path) -> Terminal:
 
 @pytest.mark.slow
 def test_a_pipeline_on_a_terminal_is_stopped_and_resumed(tmp_path: Path) -> None:
-    tiny_folder(tmp_path / "base")
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
-    (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
-    (tmp_path / "mine.toml").write_text(PIPELINE, encoding="utf-8")
+    tiny_project(tmp_path, PIPELINE)
     screen = run_to_steps(tmp_path)
     run = tmp_path / "out" / "run"
     last = training_lines(run)[-1].step
