@@ -6,16 +6,14 @@ from tests.support.training import half_trained, inputs, no_account, settings, t
 from tests.support.worlds import world
 
 __all__ = [
-    *(
-        "half_trained",
-        "hub",
-        "inputs",
-        "models",
-        "no_account",
-        "published_files",
-        "settings",
-        "short",
-        "train",
-        "world",
-    ),
+    "half_trained",
+    "hub",
+    "inputs",
+    "models",
+    "no_account",
+    "published_files",
+    "settings",
+    "short",
+    "train",
+    "world",
 ]
