@@ -43,7 +43,7 @@ EFFECTIVE = {
     "PrepareRecipe": "tokenizer row_length packing held_out_fraction slice_bytes",
     "Source": "files dataset language",
     "PrepareRuntime": "num_workers",
-    "PretrainConfig": "run rows",
+    "PretrainConfig": "run rows dry_run",
     "Start": "checkpoint architecture",
     "PretrainRecipe": "num_steps batch_tokens learning_rate schedule warmup_steps weight_decay adam_beta1 adam_beta2 "
     "adam_epsilon max_gradient_norm dropout precision seed",
@@ -60,11 +60,6 @@ EFFECTIVE = {
     "EvaluateConfig": "rows output base long_before long_after run",
     "EvaluateRecipe": "precision",
     "EvaluateRuntime": "rows_per_batch",
-    "DownstreamConfig": "output baseline num_explained",
-    "LabelledTask": "kind",
-    "LabelledData": "files dataset id_field text_field group_field",
-    "Arm": "model length",
-    "FinetuneRecipe": "seeds",
     "CheckpointsConfig": "run action",
 }
 
@@ -166,7 +161,7 @@ def refusal(folder: Path, case: Refused, where: str) -> str | None:
         config = parse(COMMANDS[case.command], [written(folder, "own.toml", tomli_w.dumps(given(tables)))])
         if case.command == "run":
             check_runnable(config)
-        if case.command in ("prepare", "downstream"):
+        if case.command == "prepare":
             check_inputs(config)
     except UserError as error:
         return str(error)

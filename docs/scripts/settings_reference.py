@@ -9,8 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
 from longmlm.config import STAGES as PIPELINE_STAGES
+from longmlm.downstream.settings import DownstreamConfig
 from longmlm.options import OWN_NAME, explanations, named_fields, sections
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.pipeline import Pipeline, stage_tables
 from longmlm.settings.tables import Table, default_of, leaves, table_of
 

@@ -26,7 +26,6 @@ from longmlm.processes import prints_errors, user_errors
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
@@ -45,12 +44,12 @@ STAGES: dict[str, type] = {
 }
 WINGS: dict[str, type] = {  # commands that can be left out: the settings of each, beside which lies command.py
     "compare": resolve_name("longmlm.compare.settings:ComparedPipeline"),
+    "downstream": resolve_name("longmlm.downstream.settings:DownstreamConfig"),
 }
 COMMANDS: dict[str, type] = {
     "plan": PlanConfig,
     "run": ResolvedPipeline,
     **WINGS,
-    "downstream": DownstreamConfig,
     **STAGES,
 }
 OTHERS = {
@@ -171,12 +170,8 @@ def run(command: str, config: Any) -> None:
             from longmlm.stages.run import run_pipeline
 
             _start(run_pipeline, config)
-        case wing, _ if wing in WINGS:
+        case wing, _ if isinstance(config, WINGS.get(wing, ())):
             _start(resolve_name(f"longmlm.{wing}.command:{wing}"), config)
-        case "downstream", DownstreamConfig():
-            from longmlm.stages.downstream import downstream
-
-            _start(downstream, config)
         case _:
             _run_stage(command, config)
 

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
-from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
 from longmlm.hubs.licences import check_licence
@@ -150,12 +149,6 @@ def sentences_note(recipe: ReleaseRecipe) -> str:
         f"recipe.sentence_transformer = {recipe.sentence_transformer}: sentence-transformers is not installed, so the "
         "release is written without running the code for it on its card: pip install 'longmlm[sentence-transformers]'"
     )
-
-
-def trial_folder(name: str) -> Path | None:
-    """Returns the downstream trial that a name means, its folder or its model's; None for anything else."""
-    candidates = (Path(name), Path(name).parent)
-    return next((folder for folder in candidates if (folder / DownstreamTrial.FILE).is_file()), None)
 
 
 def check_has_rows(config: ReleaseConfig) -> str:

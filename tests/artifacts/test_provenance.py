@@ -1,6 +1,5 @@
 """longmlm.json: the history of a run, and what a release says of it."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,11 +30,6 @@ RECORD = TrainingRecord(
 )
 
 
-def written(folder: Path, content: object) -> Path:
-    (folder / Provenance.FILE).write_text(json.dumps(content), encoding="utf-8")
-    return folder
-
-
 def test_the_formula_names_the_settings_of_the_initialisation_only() -> None:
     stretched = replace(EXTENSION, initialisation="stretched", smooth_terms=6)
     assert EXTENSION.description == "hierarchical, alpha 0.4"
@@ -45,8 +39,9 @@ def test_the_formula_names_the_settings_of_the_initialisation_only() -> None:
 
 def test_a_folder_without_a_history_has_an_empty_one(tmp_path: Path) -> None:
     assert read_provenance(tmp_path) == Provenance()
+    (tmp_path / Provenance.FILE).write_text("[]", encoding="utf-8")
     with pytest.raises(ArtifactError, match=str(tmp_path / Provenance.FILE)):
-        read_provenance(written(tmp_path, []))
+        read_provenance(tmp_path)
 
 
 def test_a_run_appends_the_training_of_its_start() -> None:

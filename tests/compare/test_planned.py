@@ -1,5 +1,6 @@
 """The settings of a trial: where it writes, what an arm may change, and what a control arm gets."""
 
+import json
 import os
 import re
 import shutil
@@ -25,7 +26,6 @@ from longmlm.stages.run import result_of
 from longmlm.staleness import check_text
 from tests.compare.fake_runs import settings
 from tests.support.prepare_settings import written
-from tests.support.two_classes import labelled_records, write_records
 
 BASE = 'model = "owner/base"\ncorpus = ["docs.txt"]\nlength = 64\noutput = "out"\n'
 CONTROL = '[compare]\ncontrol = "own"\n[compare.arms.a]\n[compare.arms.own]\nlength = 32\nextension = false\n'
@@ -194,10 +194,17 @@ def linked(name: str) -> str:
     return f"elsewhere/{name}"
 
 
+def write_text(num_documents: int) -> None:
+    lines = [
+        json.dumps({"text": f"One sentence of document {number}. And another."}) for number in range(num_documents)
+    ]
+    Path("docs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+
+
 @pytest.fixture
 def base_and_text() -> None:
     shutil.copytree(PACKAGE / "bundled" / "roberta-mini", "base")
-    write_records(Path("docs.jsonl"), labelled_records(20))
+    write_text(20)
 
 
 @pytest.mark.usefixtures("base_and_text")
@@ -223,7 +230,7 @@ def test_a_comparison_of_rows_of_other_text_is_refused() -> None:
     one = variant(config, "a", {}, 42)
     shutil.copytree("out/rows", "moved/rows")
     check_text(replace(one.pipeline.prepare, output="moved/rows"), is_needed=False)
-    write_records(Path("docs.jsonl"), labelled_records(22))
+    write_text(22)
     with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
         RunningComparison(config).run(Trials(1), [one])
     Path("docs.jsonl").unlink()

@@ -11,6 +11,7 @@ from datasets import Dataset
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 from tests.support.corpora import contents, records_of
+from tests.support.fields import all_fields
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。"]
 TEXT_TYPES = [
@@ -54,29 +55,39 @@ def texts_of(settings: dict, text_field: str = "text") -> list[str]:
     return contents(records_of(sources=sources, slice_bytes=1))
 
 
+def fields_with(settings: dict) -> list:
+    return all_fields(Source(**settings, split="train" if "dataset" in settings else None))
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_every_type_of_text_is_read_and_every_other_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     for number, text_type in enumerate(TEXT_TYPES):
         (tmp_path / str(number)).mkdir()
         table = pa.table({"text": pa.array(TEXTS).cast(text_type), "label": ["a", "b"]})
-        assert texts_of(written(tmp_path / str(number), kind, table)) == TEXTS
+        settings = written(tmp_path / str(number), kind, table)
+        assert texts_of(settings) == [fields["text"] for fields in fields_with(settings)] == TEXTS
     unknown_to_datasets = {"map", "arrow.json"} if kind == "arrow" else set()
     for name in OTHER_COLUMNS.keys() - unknown_to_datasets:
         (tmp_path / name).mkdir()
         settings = written(tmp_path / name, kind, pa.table({"text": OTHER_COLUMNS[name], "label": ["a"]}))
-        with pytest.raises(DataError, match=f"column 'text' holds .*{name}.*text_field"):
-            texts_of(settings)
+        for read in (texts_of, *([] if name == "list" else [fields_with])):  # a list of words, which a task may need
+            with pytest.raises(DataError, match=f"column 'text' holds .*{name}.*text_field"):
+                read(settings)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_a_name_that_two_columns_have_is_refused_for_texts_only(tmp_path: Path, kind: str) -> None:
+def test_a_name_that_two_columns_have_is_refused_for_texts_and_set_aside_for_other_fields(
+    tmp_path: Path, kind: str
+) -> None:
     columns = [pa.array(TEXTS), pa.array(["a", "b"]), pa.array(["c", "d"])]
     settings = written(tmp_path, kind, pa.Table.from_arrays(columns, ["text", "label", "text"]))
-    with pytest.raises(DataError, match=r"table\.\w+ .*'text'.*rename"):
-        texts_of(settings)
+    for read in (texts_of, fields_with):
+        with pytest.raises(DataError, match=r"table\.\w+ .*'text'.*rename"):
+            read(settings)
     assert texts_of(settings, "label") == ["a", "b"]
     written(tmp_path, kind, pa.Table.from_arrays(columns, ["text", "label", "label"]))
     assert texts_of(settings) == TEXTS
+    assert [fields["label"].reason for fields in fields_with(settings)] == ["several columns are named 'label'"] * 2
 
 
 def test_a_name_with_a_dot_is_that_of_a_column_and_not_of_a_field_inside_one(tmp_path: Path) -> None:

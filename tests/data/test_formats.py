@@ -14,8 +14,10 @@ import pytest
 from backports import zstd
 
 from longmlm.data import delimited
+from longmlm.data.files import files_of
 from longmlm.settings.prepare import Source
 from tests.support.corpora import contents, records_of
+from tests.support.fields import all_fields
 
 MARK = "\ufeff"
 TEXTS = {
@@ -110,10 +112,12 @@ def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return source_of(request.param, tmp_path / "corpus")
 
 
-def test_a_text_is_the_same_in_every_format(source: dict) -> None:
-    sources = [Source(**source, split="train" if "dataset" in source else None)]
-    found = contents(records_of(sources=sources, slice_bytes=10_000))
+def test_a_text_is_the_same_in_every_format_alone_and_among_all_fields(source: dict) -> None:
+    one = Source(**source, split="train" if "dataset" in source else None)
+    found = contents(records_of(sources=[one], slice_bytes=10_000))
     assert dict(zip(TEXTS, found, strict=True)) == {name: text.lstrip(MARK) for name, text in TEXTS.items()}
+    if not one.files or files_of(one.files)[0].suffix != ".txt":  # which has no fields
+        assert dict(zip(TEXTS, [fields["text"] for fields in all_fields(one)], strict=True)) == TEXTS
 
 
 def test_a_long_field_of_a_csv_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +162,8 @@ def test_what_is_in_another_field_does_not_cost_a_text(tmp_path: Path) -> None:
     lines = [b"{%b}\n" % b", ".join(parts) for member in members for parts in ([text, member], [member, text])]
     (tmp_path / "other.jsonl").write_bytes(b"".join(lines))
     assert contents(records_of(tmp_path / "*")) == [SOUND] * 2 * len(OTHER_VALUES) * len(NAMES)
+    found = all_fields(Source(files=(f"{tmp_path}/*",)))
+    assert [(fields["text"], fields["label"]) for fields in found] == [(SOUND, "a")] * len(lines)
 
 
 TEXT_VALUES = {

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from longmlm.artifacts.rows import SPLITS, read_rows_manifest
+from longmlm.artifacts import artifact
+from longmlm.artifacts.rows import SPLITS, SliceReport, read_rows_manifest
+from longmlm.data.corpus import plan_slices
 from longmlm.data.engine import prepare_rows
 from longmlm.data.notes import MAX_UNKNOWN_SHARE, unknown_notes
 from longmlm.data.rows import open_rows
+from longmlm.data.slices import SliceJob, pack_slice
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.reports.packing import packing_report, sources_table
 from longmlm.settings.prepare import PrepareRecipe, Source
@@ -74,6 +78,28 @@ def test_report_and_page_show_the_shares(rows: Path) -> None:
     assert f"unknown tokens: 0.00% of lake.jsonl, {shares[1]:.2%} of quotes.jsonl" in packing_report(manifest)
     table = sources_table(manifest)
     assert table is not None and [line[-1] for line in table.lines] == [f"{share:.2%}" for share in shares]
+
+
+def test_a_slice_of_another_format_is_packed_again(
+    rows: Path, recipe: PrepareRecipe, chinese: Vocabulary, tmp_path: Path
+) -> None:
+    whole = read_rows_manifest(rows)
+    job = SliceJob(recipe, chinese, tuple(plan_slices(recipe.sources, recipe.slice_bytes)), tmp_path / "rows.partial")
+    with pytest.raises(KeyboardInterrupt):
+        prepare_rows(recipe, chinese, tmp_path / "rows", _interrupted_after_one_slice)
+    report = job.report_path(0)
+    assert job.is_finished(0)
+    earlier = artifact.dump(artifact.read(SliceReport, report)) | {"format": 2}
+    report.write_text(json.dumps(earlier), encoding="utf-8")
+    assert not job.is_finished(0)
+    manifest = prepare_rows(recipe, chinese, tmp_path / "rows")
+    assert manifest.sha256 == whole.sha256
+    assert manifest.report.unknown_shares == whole.report.unknown_shares
+
+
+def _interrupted_after_one_slice(job: SliceJob, numbers: Sequence[int]) -> None:
+    pack_slice(job, numbers[0])
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("is_known", [True, False])

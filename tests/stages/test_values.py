@@ -12,22 +12,16 @@ import torch
 from safetensors.torch import load_file
 
 from longmlm import cli, staleness
-from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.evaluation import read_evaluation
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import STAGES
 from longmlm.options import sections
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageName
-from longmlm.settings.tables import merged
 from longmlm.stages import run
-from longmlm.stages.finetune import finetune
 from longmlm.training import loop
 from longmlm.training.run_folder import newest_verified, read_state
-from longmlm.trials import downstream_running
-from tests.support.documents import labelled_file, pairs_file, separable_file
-from tests.support.tiny import LONG_POSITIONS, World, prove_in_this_process, tiny_folder, with_fresh_process_state
+from tests.support.tiny import LONG_POSITIONS, World, prove_in_this_process, with_fresh_process_state
 
 Command = Callable[..., None]
 STAGE_NAMES = get_args(StageName)
@@ -222,69 +216,3 @@ def test_sentences_are_pooled(command: Command, world: World, evaluation: Path, 
 def test_checkpoints_are(command: Command, run_folder: Path, value: str, capsys) -> None:
     command("checkpoints", "--run", run_folder, "--action", value, *(["--output", "e"] if value == "export" else []))
     assert "step-00000001" in capsys.readouterr().out
-
-
-@pytest.fixture
-def task(command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DownstreamTrial]:
-    """Runs a trial of a task in this process, with the documents of its kind, and returns its result."""
-
-    def run_module(_module: str, arguments: list[str], _log: Path, _label: str) -> str:
-        with_fresh_process_state()
-        finetune(Path(arguments[0]))
-        return ""
-
-    def trial(kind: str, settings: dict[str, Any] | None = None) -> DownstreamTrial:
-        files = {"classification": separable_file, "labelling": labelled_file, "similarity": pairs_file}
-        model = tiny_folder(Path("model"), "bert", 0, num_positions=160)
-        tables = {
-            "output": "out",
-            "task": {"kind": kind, "data": {"files": [str(files[kind](Path("documents.jsonl"), 40))]}},
-            "arms": {"arm": {"model": str(model), "length": 140}},
-            "recipe": {"learning_rate": [1e-3], "num_epochs": [1], "precision": "no"},
-            "runtime": {"num_threads": 1, "rows_per_micro_batch": 4},
-            "num_explained": 0,
-        }
-        command("downstream", written(Path("task.toml"), merged(tables, settings or {})))
-        [file] = Path("out/downstream/trials").rglob(DownstreamTrial.FILE)
-        return artifact.read(DownstreamTrial, file)
-
-    monkeypatch.setattr(downstream_running, "run_module", run_module)
-    return trial
-
-
-@every_value_of("downstream: task.kind")
-@pytest.mark.slow
-def test_a_task_is_of_a_kind(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task(value).predictions
-
-
-@every_value_of("downstream: task.data.span_unit")
-@pytest.mark.slow
-def test_spans_count(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task("labelling", {"task": {"data": {"span_unit": value}}}).predictions
-
-
-@every_value_of("downstream: arms.reads")
-@pytest.mark.slow
-def test_documents_are_read(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task("classification", {"arms": {"arm": {"reads": value}}}).predictions
-
-
-@every_value_of("downstream: arms.pooling")
-@pytest.mark.slow
-def test_chunks_are_pooled(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task("classification", {"arms": {"arm": {"reads": "chunks", "length": 8, "pooling": value}}}).predictions
-
-
-@every_value_of("downstream: recipe.precision")
-@pytest.mark.slow
-def test_fine_tuning_computes_in(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task("classification", {"recipe": {"precision": value}}).predictions
-
-
-@every_value_of("downstream: tracking.tracker")
-@pytest.mark.slow
-def test_trials_are_tracked(task: Callable[..., DownstreamTrial], value: str, monkeypatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    task("classification", {"tracking": {"tracker": value}})
-    assert any(Path("out").rglob(value))

@@ -21,6 +21,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -33,6 +34,7 @@ from longmlm.evaluation.frozen import RowView, View, viewer_of
 from longmlm.evaluation.measure import inference
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.runtime.launch import resolved_precision
 from longmlm.training.run_folder import model_or_best_checkpoint
 
 GROUPS = ("in the chunk", "elsewhere", "nowhere")
@@ -83,9 +85,10 @@ def predictions(base: BaseModel, models: Mapping[str, str]) -> Predictions:
     """Returns the predictions of the base model in chunks, and of the long models in chunks and on whole rows."""
     rows = [base.frozen.masked(row_id) for row_id in base.frozen.row_ids]
     groups = [groups_of(row, base.num_positions - 2) for row in rows]
-    found = {BASE: correct_predictions(MlmObjective(base.loaded.model, "bf16"), base, rows, "windows")}
+    precision = resolved_precision("auto")
+    found = {BASE: correct_predictions(MlmObjective(base.loaded.model, precision), base, rows, "windows")}
     for name, folder in models.items():
-        objective = MlmObjective(load_model(model_or_best_checkpoint(folder)).model, "bf16")
+        objective = MlmObjective(load_model(model_or_best_checkpoint(folder)).model, precision)
         found[f"{name}, chunks"] = correct_predictions(objective, base, rows, "windows")
         found[f"{name}, whole"] = correct_predictions(objective, base, rows, "whole")
     return Predictions(groups, found)
@@ -107,23 +110,27 @@ def _correct(objective: MlmObjective, views: list[View], pad: int) -> Bool[np.nd
     return is_correct.bool().numpy()[np.argsort(positions)]
 
 
-def report(found: Predictions, names: list[str]) -> dict[str, object]:
+def report(found: Predictions, names: list[str]) -> dict[str, dict[str, Any]]:
     """Returns by group its tokens, the base model's accuracy, and each long model's accuracies and differences."""
-    groups = {}
-    for number, group in [*enumerate(GROUPS), (None, "all")]:
-        models = {}
-        for name in names:
-            chunks, whole = f"{name}, chunks", f"{name}, whole"
-            gains = {
-                "own_chunks_minus_base": found.gain(chunks, BASE, number),
-                "whole_minus_own_chunks": found.gain(whole, chunks, number),
-                "whole_minus_base": found.gain(whole, BASE, number),
-            }
-            models[name] = {"chunks": found.accuracy(chunks, number), "whole": found.accuracy(whole, number)}
-            models[name] |= {key: gain and asdict(gain) for key, gain in gains.items()}
-        groups[group] = {"tokens": sum(found.totals(number)), "base_in_chunks": found.accuracy(BASE, number)}
-        groups[group] |= {"models": models}
-    return groups
+    return {
+        name: {
+            "tokens": sum(found.totals(group)),
+            "base_in_chunks": found.accuracy(BASE, group),
+            "models": {model: _of_model(found, model, group) for model in names},
+        }
+        for group, name in [*enumerate(GROUPS), (None, "all")]
+    }
+
+
+def _of_model(found: Predictions, name: str, group: int | None) -> dict[str, Any]:
+    chunks, whole = f"{name}, chunks", f"{name}, whole"
+    gains = {
+        "own_chunks_minus_base": found.gain(chunks, BASE, group),
+        "whole_minus_own_chunks": found.gain(whole, chunks, group),
+        "whole_minus_base": found.gain(whole, BASE, group),
+    }
+    accuracies = {"chunks": found.accuracy(chunks, group), "whole": found.accuracy(whole, group)}
+    return accuracies | {key: gain and asdict(gain) for key, gain in gains.items()}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from longmlm.artifacts.accuracy import (
     Measured,
     paired_difference,
     row_difference,
-    upgraded_example,
 )
 from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
@@ -136,22 +135,6 @@ class Evaluation(Artifact):
     def signed(self) -> Self:
         """Returns the evaluation with the hash of its content, by which a reader knows that nobody changed it."""
         return replace(self, sha256=_sha256_of(dump(self)))
-
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns content from before format 1; raises ArtifactError if settings of the measurement are missing."""
-        sources = content["sources"]
-        if "precision" not in sources or "held_out" not in content:
-            raise ArtifactError(f"it was written by an earlier version of longmlm: {REMEDY}")
-        return {
-            **without(content, "block", "mask_seed", "gains"),
-            "base_positions": content["block"],
-            "held_out": without(content["held_out"], "rows_per_batch"),
-            "precision": sources["precision"],
-            "sources": without(sources, "precision"),
-            "curve": [EvaluationMetrics.upgraded(line) for line in content["curve"]],
-            "examples": [upgraded_example(example) for example in content["examples"]],
-        }
 
 
 def read_evaluation(path: Path) -> Evaluation:

@@ -12,9 +12,8 @@ from longmlm.artifacts.accuracy import (
     FilledMask,
     Measured,
     accuracy_difference,
-    upgraded_example,
 )
-from longmlm.artifacts.artifact import Artifact, Json, dump, load
+from longmlm.artifacts.artifact import Artifact, dump, load
 from longmlm.temporary import replaced_file
 
 METRICS_FILE = "metrics.jsonl"
@@ -49,11 +48,6 @@ class TrainingMetrics(Artifact):
     padding_percent: float | None = None
     skipped_steps: int = 0
 
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns a line from before format 1, which had no kind."""
-        return {"kind": "training", **content}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationMetrics(Artifact):
@@ -77,12 +71,6 @@ class EvaluationMetrics(Artifact):
         """The accuracy minus base_cut with its standard error; None where base_cut or its error is not known."""
         base = Accuracy(self.base_cut, self.base_cut_error, None, 0)
         return None if base.standard_error is None else accuracy_difference(self.held_out.whole, base)
-
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns a line from before format 1, which had no kind."""
-        examples = [upgraded_example(example) for example in content.get("examples", ())]
-        return {"kind": "evaluation", **content, "examples": examples}
 
 
 Metrics = TrainingMetrics | EvaluationMetrics
@@ -133,5 +121,5 @@ class MetricsFile:
 
 def parse_line(text: str | bytes, name: str) -> Metrics:
     """Returns one line of metrics; raises ArtifactError for anything else."""
-    kind = EvaluationMetrics if '"held_out"' in str(text) else TrainingMetrics  # before format 1, lines have no kind
+    kind = EvaluationMetrics if '"held_out"' in str(text) else TrainingMetrics
     return load(kind, text, name)

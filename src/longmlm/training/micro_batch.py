@@ -5,14 +5,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from longmlm.artifacts.run import MicroBatch, TrainState
 from longmlm.batches.sampling import largest_share
 from longmlm.errors import RankError, TrainingError, counted
 from longmlm.folders import GB
-from longmlm.model.cost import USED_SHARE, Cost, micro_batch_rows
+from longmlm.model.cost import USED_SHARE, micro_batch_rows
 from longmlm.progress import dated_line
 from longmlm.runtime.collectives import any_rank, min_over_ranks
 from longmlm.runtime.launch import free_memory_bytes, generator_states, restore_generators
@@ -70,24 +69,15 @@ def _fitting_rows(run: Run, free: int, rows_per_step: int, row_length: int) -> i
 def remedy_for_one_row(run: Run) -> str:
     """Returns what a user can do when not even one row fits into memory."""
     is_kept = not run.runtime.activation_checkpointing
-    return (
-        "set activation_checkpointing = true"
-        if is_kept
-        else "read shorter rows or documents, or use a machine with more memory"
-    )
+    return "set activation_checkpointing = true" if is_kept else "read shorter rows, or use a machine with more memory"
 
 
 def rows_per_evaluation_batch(run: Run) -> int:
     """Returns the setting or, without one, the number of rows that fit on every rank, at least 1 and at most 16."""
-    return fitting_evaluation_rows(run.accelerator, run.runtime, run.cost, bytes_needed(run, 0))
-
-
-def fitting_evaluation_rows(accelerator: Accelerator, runtime: PretrainRuntime, cost: Cost, reserved: int = 0) -> int:
-    """Returns what rows_per_evaluation_batch does, for a rank that still has to allocate `reserved` bytes."""
-    if runtime.rows_per_evaluation_batch is not None:
-        return runtime.rows_per_evaluation_batch
-    free = min_over_ranks(accelerator, free_memory_bytes())
-    fitting = (int(USED_SHARE * free) - reserved) // cost.evaluation_row_bytes
+    if run.runtime.rows_per_evaluation_batch is not None:
+        return run.runtime.rows_per_evaluation_batch
+    free = min_over_ranks(run.accelerator, free_memory_bytes())
+    fitting = (int(USED_SHARE * free) - bytes_needed(run, 0)) // run.cost.evaluation_row_bytes
     return min(MAX_EVALUATION_ROWS, max(1, fitting))
 
 
