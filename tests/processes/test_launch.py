@@ -13,7 +13,7 @@ from longmlm.settings.shipped import LAUNCHES
 from longmlm.training import loop
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.faulty import happen
-from tests.support.launching import TWO_PROCESSES, accelerate, errors_in, faulty, run_to_end, trained
+from tests.support.launching import TWO_PROCESSES, accelerate, errors_in, faulty, run_to_end
 from tests.support.training import (
     ROOT,
     assert_same_metrics,
@@ -105,13 +105,6 @@ def test_the_package_is_launched_as_a_module_without_a_script(settings, tmp_path
     assert "processes   2 on " in output
 
 
-def test_every_rank_takes_the_rows_that_fit_on_the_fullest(settings, tmp_path):
-    settings = with_runtime(settings, rows_per_micro_batch=None)
-    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 900_000))
-    assert code == 0, output[-2000:]
-    assert re.findall(r"micro-batches of (\d+) rows", output) == ["2"]
-
-
 def test_threads_that_the_launcher_sets_by_itself_reach_no_rank(tmp_path):
     script = tmp_path / "threads.py"
     found = "Path(__file__).with_name(os.environ['LOCAL_RANK']).write_text(str(torch.get_num_threads()))"
@@ -123,17 +116,22 @@ def test_threads_that_the_launcher_sets_by_itself_reach_no_rank(tmp_path):
     assert [(tmp_path / rank).read_text() for rank in "01"] == [str(expected)] * 2
 
 
-def test_every_rank_halves_its_micro_batches_when_one_runs_out_of_memory_before_the_first_step(settings, tmp_path):
-    set_by_hand = trained(with_runtime(replace(settings, run=str(tmp_path / "set")), rows_per_micro_batch=2), tmp_path)
+def test_every_rank_takes_the_rows_that_fit_on_the_fullest_and_halves_them_when_one_runs_out_of_memory(
+    settings, tmp_path
+):
     settings = with_runtime(settings, rows_per_micro_batch=None)
-    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("rows", 1, 2))
+    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 900_000))
+    assert code == 0, output[-2000:]
+    assert re.findall(r"micro-batches of (\d+) rows", output) == ["2"]
+    of_two_rows, run = Path(settings.run), tmp_path / "halved"
+    code, output = run_to_end(replace(settings, run=str(run)), tmp_path, TWO_PROCESSES, *faulty("rows", 1, 2))
     assert code == 0, output[-2000:]
     assert re.findall(r"out of memory in step 1: .*", output) == [
         "out of memory in step 1: micro-batches of 2 rows from now on, not 5"
     ]
-    assert losses(Path(settings.run)) == losses(set_by_hand)
-    assert_same_model(Path(settings.run), set_by_hand, 12)
-    assert state_at(Path(settings.run), 12).micro_batch.num_rows == 2
+    assert losses(run) == losses(of_two_rows) and len(losses(run)) == 12
+    assert_same_model(run, of_two_rows, 12)
+    assert state_at(run, 12).micro_batch.num_rows == 2
 
 
 def test_a_rank_that_runs_out_of_memory_later_ends_the_run_and_says_what_to_set(settings, tmp_path):
