@@ -14,7 +14,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from longmlm.folders import MANIFEST
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
-from tests.support.launching import YAML, accelerate, errors_in, faulty, finish, start
+from tests.support.launching import YAML, errors_in, faulty, finish, start
 from tests.support.training import assert_same_metrics, with_recipe, with_runtime
 
 NUM_PROCESSES = {"two-nodes-cpu.yaml": 4, "two-nodes.yaml": 4}
@@ -26,8 +26,6 @@ ADDRESSES = ("10.203.7.1", "10.203.7.2")
 def launchers(name: str, *options: str, address: str = ADDRESS) -> list[tuple[str, ...]]:
     """Returns the command of each machine, all of them this one, as the first lines of the YAML file give it."""
     num_machines = load_config_from_file(str(YAML / name)).num_machines
-    if num_machines == 1:
-        return [accelerate(name, *options)]
     port = str(free_port())
     command = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(YAML / name))
     main = ("--main_process_ip", address, "--main_process_port", port)
