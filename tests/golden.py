@@ -1,7 +1,4 @@
-"""Prints the losses of twenty steps, fp32 on one thread, made by the commands of a source tree: golden.py TREE.
-
-TREE may be of the layout before sections, whose stages were modules of `pipelines`.
-"""
+"""Prints the losses of twenty steps, fp32 on one thread, made by the commands of a source tree: golden.py TREE."""
 
 import json
 import os
@@ -19,11 +16,11 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 PREPARE = """
 output = "rows"
-{section}
+[recipe]
 tokenizer = "tokenizer"
 row_length = 64
 held_out_fraction = 0.2
-sources = [{{files = ["text.jsonl"]}}]
+sources = [{files = ["text.jsonl"]}]
 """
 
 PRETRAIN = f"""
@@ -63,22 +60,20 @@ def golden_losses(tree: Path) -> list[float]:
     """Returns the loss of each step of a small untrained model, made by the commands of the source tree `tree`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        has_sections = (tree / "src" / "longmlm" / "settings").is_dir()
-        _write_inputs(folder, PREPARE.format(section="[recipe]" if has_sections else ""))
-        prepare = ["-m", "longmlm", "prepare"] if has_sections else ["-m", "pipelines.prepare"]
-        _run([*prepare, "prepare.toml"], tree, folder)
+        _write_inputs(folder)
+        _run(["-m", "longmlm", "prepare", "prepare.toml"], tree, folder)
         _run([str(tree / "pretrain.py"), "pretrain.toml"], tree, folder)
         lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     return [line["targets"]["mlm"]["loss"] for line in lines if "targets" in line]
 
 
-def _write_inputs(folder: Path, prepare: str) -> None:
+def _write_inputs(folder: Path) -> None:
     generator = random.Random(0)
     words = ["".join(generator.choices("aeiounrst", k=generator.randint(2, 6))) for _ in range(40)]
     sentences = [" ".join(generator.choices(words, k=generator.randint(3, 8))).capitalize() + "." for _ in range(900)]
     documents = [{"text": " ".join(sentences[start : start + 30])} for start in range(0, len(sentences), 30)]
     (folder / "text.jsonl").write_text("".join(f"{json.dumps(document)}\n" for document in documents))
-    (folder / "prepare.toml").write_text(prepare)
+    (folder / "prepare.toml").write_text(PREPARE)
     (folder / "pretrain.toml").write_text(PRETRAIN)
     (folder / "model.json").write_text(json.dumps(ARCHITECTURE))
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *sorted(ByteLevel.alphabet())])}

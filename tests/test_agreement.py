@@ -152,8 +152,9 @@ def test_what_contradicts_the_base_keys_is_refused(tmp_path: Path) -> None:
 def test_what_run_writes_can_be_run_again(tmp_path: Path, kind: str) -> None:
     pipeline = resolved(PIPELINES[kind])
     path = tmp_path / "pipeline.toml"
-    path.write_text(to_toml(pipeline), encoding="utf-8")
-    assert read(ResolvedPipeline, [path]) == pipeline
+    for written in (pipeline, parse(ResolvedPipeline, ["demo"])):
+        path.write_text(to_toml(written), encoding="utf-8")
+        assert read(ResolvedPipeline, [path]) == written
     error = refusal(tomllib.loads(to_toml(pipeline)), {"length": 32})
     assert "length is 32, but prepare.recipe.row_length is 64" in error
 

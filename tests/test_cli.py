@@ -97,24 +97,11 @@ def test_version_is_printed(monkeypatch, capsys) -> None:
     assert longmlm(monkeypatch, capsys, "--version") == (0, f"longmlm {version()}\n", "")
 
 
-def test_an_option_of_the_wrong_type_is_named_without_its_help(monkeypatch, capsys) -> None:
-    code, _, errors = longmlm(monkeypatch, capsys, "run", "demo", "--length", "abc")
-    assert code == 2
-    assert errors == "error: --length expects a whole number, not abc\n"
-
-
 @pytest.mark.parametrize("stage", COMMANDS)
 def test_every_stage_has_help(stage: str, monkeypatch, capsys) -> None:
     code, output, errors = longmlm(monkeypatch, capsys, stage, "--help")
     assert (code, errors) == (0, "")
     assert f"longmlm {stage} [FILE.toml ...]" in output
-
-
-def test_error_that_the_user_can_fix_is_one_line_and_exit_code_two(base: str, monkeypatch, capsys) -> None:
-    arguments = ("prepare", base, "--recipe.row-length", "2")
-    code, output, errors = longmlm(monkeypatch, capsys, *arguments)
-    assert (code, output, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith("error: recipe: row_length must be")
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
@@ -154,6 +141,7 @@ def run(stage) -> None:
     [
         (DataError("two\n  lines"), "error: two lines\n"),
         (OSError(28, "No space left", "f.arrow"), "the disk is full (f.arrow)"),
+        (PermissionError(errno.EACCES, "Permission denied", "rows"), "rows: Permission denied"),
     ],
 )
 def test_stage_exits_without_a_traceback_on_an_error_that_the_user_can_fix(
@@ -167,8 +155,8 @@ def test_stage_exits_without_a_traceback_on_an_error_that_the_user_can_fix(
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(SystemExit) as stop:
         run(stage)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    [line] = capsys.readouterr().err.splitlines(keepends=True)
+    assert stop.value.code == 2 and message in line
 
 
 def test_other_errors_keep_their_traceback(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,15 +166,3 @@ def test_other_errors_keep_their_traceback(base: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["prepare", base])
     with pytest.raises(FileNotFoundError, match="no such file"):
         run(stage)
-
-
-def test_unusable_path_is_one_line(base: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def stage(config: PrepareConfig) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", config.output)
-
-    monkeypatch.setattr(sys, "argv", ["prepare", base])
-    with pytest.raises(SystemExit) as stop:
-        run(stage)
-    lines = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 2
-    assert len(lines) == 1 and "rows: Permission denied" in lines[0]

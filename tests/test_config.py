@@ -12,6 +12,7 @@ from longmlm.config import STAGES, parse, read
 from longmlm.errors import ConfigError
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
+from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.shipped import BUNDLED, SHIPPED
@@ -82,9 +83,7 @@ def test_an_override_reaches_into_one_table_of_an_array(base: str) -> None:
     ("wrong", "message"),
     [
         ("recipe.rowlength = 9", "unknown key recipe.rowlength, did you mean row_length?"),
-        ("recipe.tokeniser = 'x'", "unknown key recipe.tokeniser, did you mean tokenizer?"),
         ("row_length = 3", "unknown key row_length, did you mean recipe.row_length?"),
-        ("num_workers = 3", "unknown key num_workers, did you mean runtime.num_workers?"),
         ("runtime.row_length = 3", "unknown key runtime.row_length, did you mean recipe.row_length?"),
         (
             "[[recipe.sources]]\nfiles = ['a']\ntextfield = 'b'",
@@ -92,7 +91,6 @@ def test_an_override_reaches_into_one_table_of_an_array(base: str) -> None:
         ),
         ("zzzzz = 1", "unknown key zzzzz"),
         ("recipe.row_length = '512'", "recipe.row_length: "),
-        ("recipe.row_length = 512.5", "recipe.row_length: "),
         ("recipe.row_length = true", "recipe.row_length: "),
         ("output = 7", "output: "),
         ("recipe.packing = 'sentences'", "recipe.packing: "),
@@ -182,8 +180,6 @@ def test_invalid_toml_is_named(base: str, tmp_path: Path, content: bytes) -> Non
     ("arguments", "parts"),
     [
         (["--recipe.row-lenght", "9"], ["--recipe.row-lenght", "--recipe.row-length"]),
-        (["--recipe.row-length", "nine"], ["--recipe.row-length", "nine"]),
-        (["--recipe.row-length"], ["--recipe.row-length"]),
         (["--recipe.row-length", "2"], ["recipe: row_length must be"]),
         (["--card.title", "t", "--public"], ["public needs publish"]),
         (["--row-length", "9"], ["--row-length", "--recipe.row-length"]),
@@ -200,7 +196,6 @@ def test_wrong_override_is_named(base: str, arguments: list[str], parts: list[st
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--recipe.learning-rate", "abc"], "--recipe.learning-rate expects a number, not abc"),
         (["--recipe.learning_rate=abc"], "--recipe.learning-rate expects a number, not abc"),
         (["--recipe.num-steps"], "--recipe.num-steps expects a whole number, not nothing"),
         (["--recipe.precision", "x"], "--recipe.precision expects one of auto, no, fp16, bf16, not x"),
@@ -266,16 +261,7 @@ def test_settings_survive_a_round_trip_through_toml(
 
 
 def test_none_is_left_out_of_the_toml_and_none_again(tmp_path: Path) -> None:
-    from longmlm.settings.masking import Masking
-
     for masking in (Masking(), Masking(mask_patterns=10)):
         toml = to_toml(masking)
         assert ("mask_patterns" in toml) == (masking.mask_patterns is not None)
         assert read(Masking, [Path(written(tmp_path, "masking.toml", toml))]) == masking
-
-
-@pytest.mark.parametrize("section", ["", "recipe.held_out."])
-def test_a_key_with_a_new_name_gets_it(tmp_path: Path, section: str) -> None:
-    path = written(tmp_path, "old.toml", f"{section}rows_per_batch = 4\n")
-    with pytest.raises(ConfigError, match=r"did you mean runtime\.rows_per_evaluation_batch"):
-        read(PretrainConfig, [Path(path)])

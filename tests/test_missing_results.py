@@ -6,6 +6,7 @@ import pytest
 
 from longmlm.config import parse
 from longmlm.errors import UserError
+from longmlm.folders import write_json
 from longmlm.inputs import check_inputs
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
@@ -14,7 +15,8 @@ from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages.checkpoints import checkpoints
 from longmlm.stages.prepare import prepare
-from tests.support.tiny import tiny_folder, tiny_rows
+from tests.support.rows import FILES, manifest_of
+from tests.support.tiny import LONG_POSITIONS, tiny_folder
 
 PIPELINE = """
 model = "base"
@@ -34,6 +36,12 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "mine.toml"
 
 
+def make_rows() -> None:
+    """Writes as much of the rows as is read before a stage starts."""
+    Path("out/rows").mkdir(parents=True)
+    write_json(Path("out/rows/manifest.json"), {**manifest_of(LONG_POSITIONS), "files": FILES})
+
+
 @pytest.mark.parametrize("kind", [PretrainConfig, ReleaseConfig])
 def test_rows_that_are_missing(kind: type, mine: str) -> None:
     for name in ("out/long", "out/run"):
@@ -44,9 +52,7 @@ def test_rows_that_are_missing(kind: type, mine: str) -> None:
 
 @pytest.mark.parametrize("kind", [EvaluateConfig, ReleaseConfig, CheckpointsConfig])
 def test_a_run_that_is_missing(kind: type, mine: str) -> None:
-    tiny_rows(Path("made"), Path("base")).rename("rows")
-    Path("out").mkdir()
-    Path("rows").rename("out/rows")
+    make_rows()
     tiny_folder(Path("out/long"))
     config = parse(kind, [mine])
     with pytest.raises(UserError, match=r"^out/run: no such folder: run longmlm pretrain first"):
@@ -56,11 +62,7 @@ def test_a_run_that_is_missing(kind: type, mine: str) -> None:
 @pytest.mark.parametrize("kind", [PrepareConfig, PretrainConfig, EvaluateConfig])
 def test_a_long_model_that_is_missing_is_not_looked_for_on_a_hub(kind: type, mine: str) -> None:
     options = ["--recipe.tokenizer", "out/long"] if kind is PrepareConfig else []  # as add_tokens sets it
-    tiny_rows(Path("made"), Path("base")).rename("rows")
-    Path("out").mkdir()
-    Path("rows").rename("out/rows")
-    if kind is PrepareConfig:
-        Path("out/rows").rename("rows")
+    Path("out").mkdir() if kind is PrepareConfig else make_rows()
     with pytest.raises(UserError, match=r"^out/long: no such folder: run longmlm extend first"):
         check_inputs(parse(kind, [mine, *options]))
 

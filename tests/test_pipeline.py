@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.artifacts.artifact import to_toml
-from longmlm.config import STAGES, parse, read
+from longmlm.config import STAGES, parse
 from longmlm.errors import ConfigError
 from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
@@ -127,14 +126,6 @@ def test_later_stages_read_from_a_configured_output_path(mine: str, tmp_path: Pa
     assert (release.model, release.evaluation) == ("t", "e")
 
 
-@pytest.mark.parametrize("overlay", ["length = 2048\n", "[pretrain.runtime]\nnum_loader_workers = 2\n"])
-def test_an_overlay_of_one_key_is_enough(mine: str, tmp_path: Path, overlay: str) -> None:
-    before, after = resolved(mine), resolved(mine, written(tmp_path, "overlay.toml", overlay))
-    expected = (2048, None) if "length" in overlay else (1536, 2)
-    assert (before.length, before.pretrain.runtime.num_loader_workers) == (1536, None)
-    assert (after.extend.recipe.num_positions, after.pretrain.runtime.num_loader_workers) == expected
-
-
 @pytest.mark.parametrize("kind", STAGES)
 def test_a_single_stage_reads_the_same_file(mine: str, kind: type) -> None:
     assert parse(kind, [mine]) == getattr(resolved(mine), STAGES[kind])
@@ -230,21 +221,16 @@ def test_a_new_model_needs_no_base_model(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ("pretrain.recipe.num_step = 3", "unknown key pretrain.recipe.num_step, did you mean num_steps?"),
-        ("prepare.recipe.held_out.max_rows = 3", "unknown key prepare.recipe.held_out"),
-        ("evaluate.recipe.held_out.max_row = 3", "evaluate.recipe.held_out.max_row, did you mean max_rows?"),
         ("[[prepare.recipe.sources]]\nfile = ['a']", "unknown key prepare.recipe.sources.0.file, did you mean files?"),
         ("lenght = 3", "unknown key lenght, did you mean length?"),
         ("num_steps = 3", "unknown key num_steps, did you mean pretrain.recipe.num_steps?"),
         ("[pretain.recipe]\nnum_steps = 3", "unknown key pretain, did you mean pretrain?"),
         ("[recipe]\nnum_steps = 3", "unknown key recipe, did you mean "),
-        ("pretrain.recipe.num_steps = 'many'", "pretrain.recipe.num_steps: "),
         ("pretrain.recipe.num_steps = 0", "pretrain.recipe: num_steps"),
         ("pretrain = 3", "pretrain: "),
-        ("length = 'long'", "length: "),
         ("length = 2", "length must be at least 3"),
         ("extension = false\n[extend.recipe]\nseed = 1", "extend: remove the table of this stage: extension = false"),
         ("pretrain.start.new_head = true\nevaluate.runtime.rows_per_batch = 1", "evaluate: remove the table"),
-        ("corpus = 'docs'", "corpus: "),
         ("corpus = []", "no text: set corpus"),
     ],
 )
@@ -256,37 +242,15 @@ def test_a_mistake_is_named_with_its_file_and_key(mine: str, tmp_path: Path, wro
         assert message in error
 
 
-def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
-    error = refusal(written(tmp_path, "bad.toml", "modle = 'm'\nlength = 'x'\npretrain.recipe.num_step = 1\n"))
-    assert all(part in error for part in ("modle, did you mean model?", "output is missing", "length: ", "num_step, "))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--pretrain.recipe.num-step", "3"], "--pretrain.recipe.num-steps"),
-        (["--lenght", "3"], "--lenght"),
-        (["--length", "long"], "--length"),
-        (["--length", "2"], "length must be at least 3"),
-        (["--pretrain.recipe.learning-rate", "0"], "pretrain.recipe: num_steps, batch_tokens and learning_rate"),
-    ],
-)
-def test_a_wrong_option_is_named_without_the_file(mine: str, options: list[str], message: str) -> None:
-    error = refusal(mine, *options)
-    assert message in error
-    assert mine not in error
+def test_a_mistake_of_an_option_is_named_without_the_file(mine: str) -> None:
+    error = refusal(mine, "--length", "2")
+    assert "length must be at least 3" in error and mine not in error
 
 
 def test_a_model_is_needed_unless_a_new_one_is_trained(tmp_path: Path) -> None:
     path = written(tmp_path, "no-model.toml", MINE.replace("model =", "# model ="))
     assert "model is missing: name the model to extend" in refusal(path)
     assert "name either a checkpoint, or an architecture" in refusal(path, "--no-extension")
-
-
-def test_what_is_resolved_survives_a_round_trip(mine: str, tmp_path: Path) -> None:
-    for arguments in ([mine], [mine, "--no-extension"], ["demo"], [written(tmp_path, "scratch.toml", SCRATCH)]):
-        pipeline = resolved(*arguments)
-        assert read(ResolvedPipeline, [Path(written(tmp_path, "again.toml", to_toml(pipeline)))]) == pipeline
 
 
 def test_the_demo_keeps_its_settings() -> None:

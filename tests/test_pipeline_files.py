@@ -55,14 +55,6 @@ def test_init_explains_every_base_key_by_its_docstring() -> None:
     assert "# Number of optimizer updates" in printed
 
 
-def test_init_refuses_what_describes_no_pipeline(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr("sys.argv", ["longmlm", "init", "--model", "m", "--lenght", "3"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith("error: ")
-
-
 @pytest.mark.parametrize(
     ("changed", "error"),
     [

@@ -1,4 +1,4 @@
-"""The limits on file sizes, the names of modules, docstrings, and the paths in ARCHITECTURE.md."""
+"""The limits on file sizes, the names of modules, docstrings, the paths in ARCHITECTURE.md, and those in no file."""
 
 import ast
 import re
@@ -58,3 +58,15 @@ def test_architecture_names_paths_that_exist(root: Path, files: list[Path]) -> N
     missing = {name for name in rooted if not any(root.glob(name))}
     missing |= {name for name in python if not any(path.match(name) for path in files)}
     assert missing == set()
+
+
+def test_no_file_names_a_path_of_the_machine_that_it_was_written_on_or_a_package_registry(
+    root: Path, files: list[Path]
+) -> None:
+    machine = ["../" + "shared", *(f"/{folder}/" for folder in ("work", "root", "opt", "home"))]
+    registries = [f"{name}.org" for name in ("pypi", "pythonhosted", "download.pytorch", "anaconda")]
+    forbidden = [phrase.encode() for phrase in (*machine, *registries, "find" + "-links", "index" + "-url")]
+    contents = {path: (root / path).read_bytes() for path in files}
+    texts = {path: content for path, content in contents.items() if b"\0" not in content}
+    assert len(texts) > 50
+    assert [path for path, content in texts.items() if any(phrase in content for phrase in forbidden)] == []

@@ -16,7 +16,7 @@ from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, ViewName
 from longmlm.artifacts.metrics import EvaluationMetrics, TargetMetrics, TrainingMetrics
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
-from longmlm.artifacts.run import CheckpointState, RunSummary, TrainState
+from longmlm.artifacts.run import CheckpointState, MicroBatch, RunSummary, TrainState
 from longmlm.errors import ArtifactError
 from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.pretrain import PretrainRecipe
@@ -44,12 +44,25 @@ CURVE = EvaluationMetrics(
     recovered_at_tokens=9000,
     examples=(FilledMask(3, 7, "before ", " after", "truth", (("truth", 0.5), ("other", 0.25))),),
 )
+EVALUATION = Evaluation(
+    row_length=1536,
+    base_positions=512,
+    position_starts=(0, 64),
+    num_rows=200,
+    held_out=HeldOut(),
+    precision="no",
+    sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
+    measured=dict.fromkeys(get_args(ViewName), MEASURED),
+    curve=(CURVE,),
+).signed()
+MICRO_BATCH = MicroBatch(num_rows=4, num_processes=2, device="cpu", is_recomputed=False)
 ARTIFACTS = (
     PROVENANCE,
     CheckpointState(
-        state=TrainState(step=3, cursor=12, tokens=9000, accuracy=37.3),
+        state=TrainState(step=3, cursor=12, tokens=9000, accuracy=37.3, micro_batch=MICRO_BATCH),
         recipe=PretrainRecipe(num_steps=9, batch_tokens=4096, learning_rate=1e-4, masking=Masking(mask_patterns=10)),
         rows_sha256="aa",
+        rows="hf:a/b@c",
         precision="bf16",
     ),
     RunSummary(state=TrainState(), train_tokens_per_second=None, num_processes=2, peak_memory_bytes=10**10),
@@ -64,17 +77,7 @@ ARTIFACTS = (
         elapsed_seconds=2.5,
         memory_bytes=10**9,
     ),
-    Evaluation(
-        row_length=1536,
-        base_positions=512,
-        position_starts=(0, 64),
-        num_rows=200,
-        held_out=HeldOut(),
-        precision="no",
-        sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
-        measured=dict.fromkeys(get_args(ViewName), MEASURED),
-        curve=(CURVE,),
-    ).signed(),
+    EVALUATION,
 )
 IDS = [type(value).__name__ for value in ARTIFACTS]
 

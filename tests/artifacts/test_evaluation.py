@@ -1,78 +1,41 @@
-"""evaluation.json: signed, and refused when altered."""
+"""evaluation.json: signed, refused when altered, and what follows from its figures."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, Measured
-from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, read_evaluation
+from longmlm.artifacts.accuracy import Accuracy
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.errors import ArtifactError
-from longmlm.settings.masking import HeldOut
-
-WHOLE = Accuracy(accuracy=30.5, standard_error=0.5, loss=3.25, num_selected=100)
-NOTHING = Accuracy(None, None, None, 0)
-EVALUATION = Evaluation(
-    row_length=40,
-    base_positions=16,
-    position_starts=(0, 16, 32),
-    num_rows=25,
-    held_out=HeldOut(max_rows=25),
-    precision="bf16",
-    sources=EvaluationSources(rows="out/rows", rows_sha256="1" * 64, base="out/base", before="out/long"),
-    measured={
-        "base_cut": Measured(WHOLE, (WHOLE, NOTHING)),
-        "base_windows": Measured(WHOLE, (WHOLE, WHOLE)),
-        "long_after": Measured(replace(WHOLE, accuracy=32.0), (WHOLE, WHOLE)),
-    },
-    curve=(),
-).signed()
+from tests.artifacts.test_artifact import EVALUATION, MEASURED
 
 
-def test_altered_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "evaluation.json"
+def with_accuracy(evaluation: Evaluation, **accuracies: float | None) -> Evaluation:
+    """Returns the evaluation with these accuracies, by view, and no other view."""
+    whole = {name: replace(MEASURED.whole, accuracy=accuracy) for name, accuracy in accuracies.items()}
+    return replace(evaluation, measured={name: replace(MEASURED, whole=of_view) for name, of_view in whole.items()})
+
+
+@pytest.mark.parametrize("changes", [{"num_rows": 26}, {"curve": ()}, {"measured": {}}, {"sha256": ""}])
+def test_an_altered_file_is_refused_unless_it_is_signed_again(tmp_path: Path, changes: dict) -> None:
+    path, changed = tmp_path / Evaluation.FILE, replace(EVALUATION, **changes)
     artifact.write(path, EVALUATION)
-    evaluation = read_evaluation(path)
-    for changed in (
-        replace(evaluation, num_rows=26),
-        replace(evaluation, sha256=""),
-        replace(evaluation, position_starts=(0,)),
-    ):
-        artifact.write(path, changed)
-        with pytest.raises(ArtifactError, match=r"evaluation\.json.*evaluate stage"):
-            read_evaluation(path)
-    artifact.write(path, replace(evaluation, num_rows=26).signed())
-    assert read_evaluation(path).num_rows == 26
+    assert read_evaluation(path) == EVALUATION
+    artifact.write(path, changed)
+    with pytest.raises(ArtifactError, match=r"evaluation\.json.*evaluate stage"):
+        read_evaluation(path)
+    artifact.write(path, changed.signed())
+    assert read_evaluation(path).num_rows == changed.num_rows
 
 
-def test_accuracies_are_absent_before_training_and_without_selected_tokens(tmp_path: Path) -> None:
-    path = tmp_path / "evaluation.json"
-    artifact.write(path, EVALUATION)
-    evaluation = read_evaluation(path)
-    assert (evaluation.is_recovered, evaluation.context_gain) == (True, 1.5)
-    measured = dict(evaluation.measured)
-    after = measured.pop("long_after")
-    untrained = replace(evaluation, measured=measured)
+def test_recovery_and_the_gain_of_context_follow_from_the_measured_views() -> None:
+    recovered = with_accuracy(EVALUATION, base_cut=30.5, base_windows=30.5, long_after=32.0)
+    assert (recovered.is_recovered, recovered.context_gain) == (True, 1.5)
+    assert with_accuracy(EVALUATION, base_cut=30.5, base_windows=30.5, long_after=30.49).is_recovered is False
+    untrained = with_accuracy(EVALUATION, base_cut=30.5, base_windows=30.5)
     assert (untrained.is_recovered, untrained.context_gain, untrained.latest_view) == (None, None, "long_before")
-    empty = replace(after, whole=Accuracy(None, None, None, 0))
-    unmeasured = replace(evaluation, measured={**measured, "long_after": empty})
+    empty = replace(MEASURED, whole=Accuracy(None, None, None, 0))
+    unmeasured = replace(recovered, measured={**recovered.measured, "long_after": empty})
     assert (unmeasured.is_recovered, unmeasured.accuracy("long_after")) == (None, None)
-    lost = replace(after, whole=replace(after.whole, accuracy=30.49))
-    assert replace(evaluation, measured={**measured, "long_after": lost}).is_recovered is False
-
-
-def test_file_has_its_format_and_none_for_what_was_not_measured(tmp_path: Path) -> None:
-    artifact.write(tmp_path / Evaluation.FILE, EVALUATION)
-    content = json.loads((tmp_path / "evaluation.json").read_text())
-    assert content["format"] == 1
-    assert content["measured"]["base_cut"]["blocks"][1] == asdict(NOTHING)
-
-
-def test_unknown_key_of_a_nested_entry_is_refused(tmp_path: Path) -> None:
-    artifact.write(tmp_path / Evaluation.FILE, EVALUATION)
-    content = json.loads((tmp_path / Evaluation.FILE).read_text())
-    content["measured"]["base_cut"]["blocks"][1]["mood"] = "good"
-    with pytest.raises(ArtifactError, match=r"measured\.base_cut\.blocks\.1\.mood"):
-        artifact.load(Evaluation, json.dumps(content), "it")

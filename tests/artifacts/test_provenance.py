@@ -1,4 +1,4 @@
-"""longmlm.json: the files of earlier versions, the history of a run, and what a release says of it."""
+"""longmlm.json: the history of a run, and what a release says of it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,6 @@ from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, Tra
 from longmlm.errors import ArtifactError
 from longmlm.settings.masking import HeldOut, Masking
 
-MASKING = {"selected_fraction": 0.2, "masked_share": 0.8, "random_share": 0.1, "mask_patterns": None}
 EXTENSION = Extension(
     base=ModelSource(name="assets/roberta-mini"),
     base_positions=128,

@@ -16,7 +16,7 @@ def order_of(size: int, seed: int, epoch: int) -> list[int]:
     return permuted(np.arange(size), size, seed, epoch).tolist()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**63])
+@pytest.mark.parametrize("seed", [0, 2**63])
 def test_permuted_is_a_permutation_for_every_size(seed: int) -> None:
     for size in SIZES:
         for epoch in (0, 1, 7):
@@ -66,7 +66,7 @@ def test_a_global_batch_straddles_epochs_and_drops_no_row() -> None:
     assert draw.row_ids.tolist() == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(1, 200), st.lists(st.integers(1, 70), min_size=2, max_size=6), st.integers(0, 500))
 def test_a_cursor_in_the_middle_goes_on_as_counting_from_the_beginning(size: int, steps: list[int], start: int) -> None:
     whole = global_batch(start, sum(steps), size, seed=3)

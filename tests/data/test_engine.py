@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -142,23 +141,6 @@ def test_the_report_says_how_long_documents_are_how_full_rows_and_what_each_sour
         assert fills[19] > sum(fills[:10])
 
 
-def test_line_ends_of_windows_stay_in_the_text_and_lose_nothing(
-    recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary, tmp_path: Path, english_texts: list[str]
-) -> None:
-    texts = [text[:2_000].replace("\n", "\r\n") for text in english_texts[:12]]
-    assert all("\r\n\r\n" in text for text in texts)
-    for number, text in enumerate(texts[:6]):
-        (tmp_path / f"{number}.txt").write_bytes(text.encode())
-    (tmp_path / "rest.jsonl").write_bytes("".join(json.dumps({"text": text}) + "\r\n" for text in texts[6:]).encode())
-    source = Source(files=(f"{tmp_path}/*.txt", f"{tmp_path}/rest.jsonl"))
-    prepare_rows(replace(recipe, sources=(source,), held_out_fraction=0.5), vocabulary, output)
-    for split in SPLITS:
-        here = [text for text in texts if split_of(text_hash(text), 0.5) == split]
-        assert here
-        expected = [token for text in here for token in vocabulary.tokenizer.encode(text, add_special_tokens=False).ids]
-        assert contents(output, split) == expected
-
-
 def test_records_that_were_set_aside_are_counted_and_written_down(
     prepared: tuple[Path, RowsManifest], corpus: tuple[Source, ...]
 ) -> None:
@@ -212,9 +194,3 @@ def test_documents_packed_on_their_own_share_no_row(
     rows = [row for split in SPLITS for shard in shards_of(output, split) for row in shard]
     assert len(rows) > 100
     assert all(len(row["document_starts"]) == 1 for row in rows)
-
-
-def test_neighbouring_rows_never_would_have_fitted_into_one(prepared: tuple[Path, RowsManifest]) -> None:
-    for shard in shards_of(prepared[0], "train"):
-        for row, following in pairwise(shard):
-            assert len(row["input_ids"]) + len(following["input_ids"]) - 2 > 64

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from longmlm.data.vocabulary import load_vocabulary, vocabulary_of, vocabulary_of_pretrained
-from tests.support.families import SPECIAL, tiny_tokenizer
+from longmlm.data.vocabulary import load_vocabulary, vocabulary_of
 
 
 def test_the_fingerprint_survives_saving_and_differs_between_vocabularies(
@@ -26,18 +25,6 @@ def test_the_fingerprint_survives_saving_and_differs_between_vocabularies(
         assert after.vocabulary_sha256 == before.vocabulary_sha256
         fingerprints.add(after.fingerprint)
     assert len(fingerprints) == 3  # the two byte-level tokenizers differ in their offsets only
-
-
-@pytest.mark.parametrize(("family", "pad"), SPECIAL)
-def test_the_fingerprint_of_a_family_survives_saving_twice(family: str, pad: int, tmp_path: Path) -> None:
-    pretrained = tiny_tokenizer(family, pad)
-    first = vocabulary_of_pretrained(pretrained, family)
-    for number in range(2):
-        pretrained.save_pretrained(tmp_path / str(number))
-        pretrained = AutoTokenizer.from_pretrained(tmp_path / str(number))
-        pretrained.backend_tokenizer.enable_truncation(8)
-        pretrained.backend_tokenizer.enable_padding(length=64)
-        assert vocabulary_of_pretrained(pretrained, family).fingerprint == first.fingerprint
 
 
 def test_the_fingerprint_does_not_follow_the_last_digit_of_a_score() -> None:

@@ -44,7 +44,7 @@ def trial(folder: Path) -> str:
     return "log.txt"
 
 
-def downstream(folder: Path) -> str:
+def locked(folder: Path) -> str:
     with exclusive_lock(folder):
         return "set_aside/records.jsonl"
 
@@ -66,7 +66,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("make", [long_model, run, run_in_training, trial, downstream, unfinished])
+@pytest.mark.parametrize("make", [long_model, run, run_in_training, trial, locked, unfinished])
 @pytest.mark.parametrize("root", ["out", "deep/out", "deep/er/out"])
 def test_what_longmlm_wrote_is_no_corpus(corpus: list[Path], make: Callable[[Path], str], root: str) -> None:
     folder = Path(root)

@@ -1,6 +1,5 @@
 """Rows that exist already: reused by the same command, refused when they were made from anything else."""
 
-import copy
 import os
 import shutil
 from collections.abc import Sequence
@@ -8,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, normalizers
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
 from longmlm.data.engine import prepare_rows
 from longmlm.data.executor import run_slices
 from longmlm.data.slices import SliceJob
-from longmlm.data.vocabulary import Vocabulary, vocabulary_of
+from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import DataError
 from longmlm.settings.prepare import PrepareRecipe, Source
 
@@ -51,16 +49,6 @@ def test_rows_made_from_another_text_or_vocabulary_are_refused(
     changed = Source(files=(str(tmp_path / "a.jsonl"),))
     with pytest.raises(DataError, match="other text or settings"):
         prepare_rows(replace(recipe, sources=(changed, recipe.sources[1])), vocabulary, prepared[0])
-
-
-def test_rows_made_before_the_tokenizer_was_changed_are_refused(
-    recipe: PrepareRecipe, output: Path, tokenizers_by_kind: dict[str, Tokenizer]
-) -> None:
-    cased = copy.deepcopy(tokenizers_by_kind["word_piece"])
-    cased.normalizer = normalizers.BertNormalizer(lowercase=False)
-    prepare_rows(recipe, vocabulary_of(tokenizers_by_kind["word_piece"], "tiny"), output)
-    with pytest.raises(DataError, match="other text or settings"):
-        prepare_rows(recipe, vocabulary_of(cased, "tiny"), output)
 
 
 def test_rows_made_by_other_rules_are_refused_with_the_remedy(

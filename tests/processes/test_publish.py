@@ -14,7 +14,7 @@ import tomli_w
 from longmlm.folders import verify
 from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
-from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation, tiny_world
+from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation
 
 ROOT = Path(__file__).parents[2]
 LONGEST_SECONDS = 300.0
@@ -30,11 +30,6 @@ model = AutoModelForMaskedLM.from_pretrained(name, revision=revision)
 tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
 print(model.config.model_type, tokenizer.model_max_length, "longmlm" in sys.modules)
 """
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
 
 
 @pytest.fixture
@@ -147,21 +142,3 @@ def test_release_on_modelscope_loads_by_its_card(settings: Path, tmp_path: Path)
         assert on_ms.loads("ms:v1") == ["roberta", str(LONG_POSITIONS), "False"]
         on_ms.runs(hub.files(NAME, "v1")["README.md"])
         assert_without_token(on_ms, first.stdout, first.stderr, again.stdout, again.stderr, *hub.requests)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (["--publish", "gh:owner/name"], "hf:OWNER/NAME"),
-        (["--publish", "gs://bucket/name"], "gcsfs"),
-        (["--publish", f"hf:{NAME}"], "HF_HUB_OFFLINE"),
-    ],
-)
-def test_error_of_the_user_is_one_line_before_the_work(overrides: list[str], named: str, tmp_path: Path) -> None:
-    settings = tmp_path / "release.toml"
-    paths = {"model": "run", "rows": "rows", "output": str(tmp_path / "out")}
-    settings.write_text(tomli_w.dumps({**paths, "card": {"title": "t"}}))
-    done = user(settings, tmp_path, HF_HUB_OFFLINE="1").release(*overrides)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert named in done.stderr
-    assert not (tmp_path / "out").exists()

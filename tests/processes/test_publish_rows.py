@@ -14,16 +14,11 @@ import tomli_w
 from longmlm.artifacts.rows import SPLITS
 from longmlm.folders import verify
 from tests.support.hub import Hub, serve
-from tests.support.tiny import LONG_POSITIONS, World, tiny_world
+from tests.support.tiny import LONG_POSITIONS, World
 from tests.support.training import ROOT, SOURCES
 
 TOKEN, NAME = "hf_planted0123456789", "owner/tiny-rows"
 Run = Callable[..., subprocess.CompletedProcess]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return tiny_world(tmp_path_factory.getbasetemp(), "roberta", 1)
 
 
 @pytest.fixture

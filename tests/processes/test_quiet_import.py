@@ -82,13 +82,6 @@ def test_importing_all_modules_changes_nothing_but_what_libraries_change_themsel
     assert changed == {}
 
 
-def test_importing_the_loader_does_not_silence_transformers() -> None:
-    _run(
-        "import logging, longmlm.model.loading, longmlm.api, transformers.utils.logging as log;"
-        "assert log.is_progress_bar_enabled() and log.get_verbosity() == logging.WARNING"
-    )
-
-
 def _run(code: str, *arguments: str) -> str:
     environment = {key: value for key, value in os.environ.items() if key != "TRANSFORMERS_VERBOSITY"}
     command = [sys.executable, "-c", code, *arguments]

@@ -80,6 +80,8 @@ REJECTED = {  # command: what its error names
     f"{RELEASE} --model {MINI}": "rows is missing",
     f"{RELEASE} --model {MINI} --rows rows --evaluation nope": "nope/evaluation.json",
     f"{RELEASE} --model {MINI} --rows rows --publish hf:owner/name": "HF_HUB_OFFLINE",
+    f"{RELEASE} --model {MINI} --rows rows --publish gh:owner/name": "hf:OWNER/NAME",
+    f"{RELEASE} --model {MINI} --rows rows --publish gs://bucket/name": "gcsfs",
     "checkpoints --run nope": "nope",
     "checkpoints --run nope --action export --output new": "nope",
     f"plan --model ./nope --corpus text.txt {PIPELINE}": "./nope",

@@ -23,7 +23,7 @@ def assert_saved_at_the_last_step(run: Path) -> None:
     assert newest_verified(run).folder == checkpoint_folder(run, last)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("launcher", [ALONE, pytest.param(TWO_PROCESSES, marks=pytest.mark.slow)])
 def test_a_signal_to_the_whole_group_saves_also_with_loader_workers(endless, tmp_path, launcher, number):
     process = start(with_runtime(endless, num_loader_workers=1), tmp_path, launcher)

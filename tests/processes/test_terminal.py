@@ -1,6 +1,5 @@
 """What a person sees on a terminal: bars and lines that do not overwrite each other, and an answer to Ctrl-C."""
 
-import json
 import re
 import sys
 import time
@@ -10,10 +9,10 @@ import pytest
 
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.terminal import CTRL_C, Terminal, terminal, wait_until_gone
-from tests.support.tiny import demo_texts, tiny_folder
+from tests.support.tiny import tiny_project
 from tests.support.training import training_lines
 
-COLUMNS = [80, 120]
+COLUMNS = 80
 PARENT = """
 import os, sys
 from longmlm.runtime.children import run_child
@@ -50,12 +49,11 @@ def assert_nothing_overwritten(screen: list[str]) -> None:
         assert line.count("step:") <= 1 and not re.search(r"it/s.*it/s", line), line
 
 
-@pytest.mark.parametrize("columns", COLUMNS)
-def test_a_bar_moves_with_every_step_and_ctrl_c_is_answered_at_once(tmp_path: Path, columns: int) -> None:
+def test_a_bar_moves_with_every_step_and_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(PARENT)
     (tmp_path / "child.py").write_text(CHILD)
     (tmp_path / "saves").touch()
-    with terminal([sys.executable, "parent.py"], tmp_path, columns) as screen:
+    with terminal([sys.executable, "parent.py"], tmp_path, COLUMNS) as screen:
         screen.wait_for(r"(?s)step: .*held-out accuracy at step 9\b.*held-out accuracy at step 18\b.*step:")
         screen.type(CTRL_C)
         assert screen.wait_for("finishing step 7, then saving; press Ctrl-C again to stop at once\r\n") < 1
@@ -63,7 +61,7 @@ def test_a_bar_moves_with_every_step_and_ctrl_c_is_answered_at_once(tmp_path: Pa
     lines = screen.screen()
     assert_nothing_overwritten(lines)
     steps = [int(step) for step in re.findall(r"\b(\d+)/1000 ", screen.written)]
-    assert len(set(steps)) > 10 and max(map(len, lines)) <= columns
+    assert len(set(steps)) > 10 and max(map(len, lines)) <= COLUMNS
     assert lines[-2:] == ["[1/1] work: 0 SIGINT", ""]
     assert lines[-3].startswith("stopped after step")
 
@@ -104,8 +102,8 @@ evaluate_every_steps = 100000
 """
 
 
-def run_to_steps(folder: Path, columns: int) -> Terminal:
-    with terminal([sys.executable, "-m", "longmlm", "run", "mine.toml"], folder, columns) as screen:
+def run_to_steps(folder: Path) -> Terminal:
+    with terminal([sys.executable, "-m", "longmlm", "run", "mine.toml"], folder, COLUMNS) as screen:
         screen.wait_for(r"step: .* 2\d/100000 ")
         screen.type(CTRL_C)
         assert screen.wait_for(r"finishing step \d+, then saving; press Ctrl-C again to stop at once") < 2
@@ -114,13 +112,9 @@ def run_to_steps(folder: Path, columns: int) -> Terminal:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", COLUMNS)
-def test_a_pipeline_on_a_terminal_is_stopped_and_resumed(tmp_path: Path, columns: int) -> None:
-    tiny_folder(tmp_path / "base")
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
-    (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
-    (tmp_path / "mine.toml").write_text(PIPELINE, encoding="utf-8")
-    screen = run_to_steps(tmp_path, columns)
+def test_a_pipeline_on_a_terminal_is_stopped_and_resumed(tmp_path: Path) -> None:
+    tiny_project(tmp_path, PIPELINE)
+    screen = run_to_steps(tmp_path)
     run = tmp_path / "out" / "run"
     last = training_lines(run)[-1].step
     assert newest_verified(run).folder == checkpoint_folder(run, last)
@@ -130,7 +124,7 @@ def test_a_pipeline_on_a_terminal_is_stopped_and_resumed(tmp_path: Path, columns
     assert screen.screen()[-2] == "[3/3] pretrain: stopped by SIGINT: the same command resumes from there"
     drawn = [int(step) for step in re.findall(r"\b(\d+)/100000 ", screen.written)]
     assert len({*drawn}) > 3 and any(step % 50 for step in drawn)  # a line is logged every 50 steps
-    with terminal([sys.executable, "-m", "longmlm", "run", "mine.toml"], tmp_path, columns) as screen:
+    with terminal([sys.executable, "-m", "longmlm", "run", "mine.toml"], tmp_path, COLUMNS) as screen:
         screen.wait_for(rf"resuming after step {last}, from out/run/checkpoints/step-{last:08d}\r\n")
         screen.wait_for(rf"step: .* {last + 1}/100000 ")
         screen.type(CTRL_C)

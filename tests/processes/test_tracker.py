@@ -97,7 +97,7 @@ def test_a_postponed_evaluation_is_shown(is_evaluated, run_folder, tmp_path, mon
     assert capfd.readouterr().out == f"wandb: https://example.org/{1 if is_evaluated else 2}\n"
 
 
-@pytest.mark.parametrize("where", ["import", "init", "log", "finish"])
+@pytest.mark.parametrize("where", ["import", "log", "finish"])
 def test_a_tracker_that_raises_is_noted_in_one_line(where, run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING + FAULTS[where].format("raise RuntimeError('no\\nservice')"))
     with tracker.tracked(run_folder, "wandb", None):
@@ -107,7 +107,7 @@ def test_a_tracker_that_raises_is_noted_in_one_line(where, run_folder, tmp_path,
     ]
 
 
-@pytest.mark.parametrize("where", ["import", "init", "log", "finish"])
+@pytest.mark.parametrize("where", ["import", "log", "finish"])
 def test_a_tracker_that_hangs_is_killed_and_noted_in_one_line(where, run_folder, tmp_path, monkeypatch, capfd):
     stand_in(monkeypatch, tmp_path, WORKING + FAULTS[where].format("time.sleep(600)"))
     monkeypatch.setattr(tracker, "PATIENCE_SECONDS", 0.7)

@@ -82,17 +82,25 @@ def curves_of_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_wandb_shows_every_number_of_the_metrics_the_settings_and_predictions(settings, train, capfd):
-    run = train(tracked_by("wandb", settings))
-    [start] = offline_runs(run)
-    shown = history(start)
-    tables = [line["predictions/path"] for line in whole_history(start) if "predictions/path" in line]
-    assert shown == expected(run)
+def test_wandb_shows_metrics_settings_and_predictions_as_one_run_after_a_crash(settings, train, monkeypatch, capfd):
+    settings = tracked_by("wandb", settings)
+    with monkeypatch.context() as patched:
+        stop_after(patched, 6)
+        with pytest.raises(SystemExit):
+            train(settings)
+    run = train(settings)
+    first, start = offline_runs(run)
+    shown = history(first)
+    assert [line["step"] for line in shown if "train/mlm_loss" in line] == [1, 2, 3, 4, 5, 6]
+    assert [line for line in shown if line["step"] <= 4] == [line for line in expected(run) if line["step"] <= 4]
+    assert history(start) == expected(run, after=4)
     assert {"train/mlm_loss", "train/learning_rate", "train/tokens_per_second", "train/mlm_accuracy"} <= shown[1].keys()
     assert {"held_out/accuracy", "held_out/block_0"} <= shown[0].keys()
-    assert [line["step"] for line in shown if "train/mlm_loss" in line] == list(range(1, 13))
+    ids = {one.run.run_id for one_start in (first, start) for one in one_start if one.HasField("run")}
+    assert ids == {json.loads((run / tracker.IDENTITY).read_text())["id"]}
 
-    assert len(tables) == 4
+    tables = [line["predictions/path"] for line in whole_history(start) if "predictions/path" in line]
+    assert len(tables) == 2
     table = json.loads((run / f"wandb/latest-run/files/{tables[-1]}").read_text(encoding="utf-8"))
     last = evaluation_lines(run)[-1].examples
     assert table["columns"][:7] == ["row", "position", "before", "truth", "after", "guess 1", "percent 1"]
@@ -107,23 +115,9 @@ def test_wandb_shows_every_number_of_the_metrics_the_settings_and_predictions(se
     assert about.project == "longmlm"
     metrics = [one.metric for one in start if one.HasField("metric")]
     assert {"*"} <= {one.glob_name for one in metrics} and {one.step_metric for one in metrics} >= {"step"}
-    assert [one.exit.exit_code for one in start if one.HasField("exit")] == [0]
+    codes = [[one.exit.exit_code for one in one_start if one.HasField("exit")] for one_start in (first, start)]
+    assert codes == [[1], [0]]
     assert "`wandb sync" in capfd.readouterr().out
-
-
-def test_a_run_keeps_its_id_and_its_step_axis_after_a_crash(settings, train, monkeypatch):
-    settings = tracked_by("wandb", settings)
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(settings)
-    run = train(settings)
-    first, second = offline_runs(run)
-    assert [line["step"] for line in history(first) if "train/mlm_loss" in line] == [1, 2, 3, 4, 5, 6]
-    assert history(second) == expected(run, after=4)
-    ids = {one.run.run_id for start in (first, second) for one in start if one.HasField("run")}
-    assert ids == {json.loads((run / tracker.IDENTITY).read_text())["id"]}
-    assert [[one.exit.exit_code for one in start if one.HasField("exit")] for start in (first, second)] == [[1], [0]]
 
 
 def test_tensorboard_shows_the_metrics_after_a_crash_and_training_is_as_without_it(

@@ -26,14 +26,12 @@ from longmlm.pipeline_files import pipeline_file
 from longmlm.settings.shipped import SHIPPED
 from setup import description
 from tests.support.launching import ROOT
-from tests.support.pages import pages_of
 from tests.support.tiny import demo_texts, tiny_folder
 from tests.support.training import CHILDREN
 
 LARGEST_BYTES = 14_000_000  # of the wheel: nearly all is the model and the texts of the demo
 FOLDERS = ".ci|benchmarks|configs|deploy|docker|docs|examples|pipelines|src|tests"
 IN_CLONE = re.compile(rf"(?<![\w./-])((?:{FOLDERS})/(?!\*)[\w./-]*\w|pretrain\.py)")
-FOR_DEVELOPERS = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "decisions", "experiments"}
 EXTRAS = re.compile(r"longmlm\[([\w,-]+)\]")
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 NO_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.py[cod]")
@@ -138,18 +136,6 @@ def test_what_the_package_names_is_in_the_wheel(installed: Installed) -> None:
     needed = {(path, line) for line in lines if "clone" not in line for path in IN_CLONE.findall(line)}
     assert any(IN_CLONE.search(line) for line in lines)
     assert [line for path, line in needed if not _is_packed(path, packed)] == []
-
-
-def test_a_page_that_names_what_is_not_in_the_wheel_says_that_it_is_in_a_clone(installed: Installed) -> None:
-    pages = [page for page in pages_of(ROOT) if not {*page.path.parts, page.path.name} & FOR_DEVELOPERS]
-    with zipfile.ZipFile(installed.wheel) as archive:
-        packed = archive.namelist()
-    texts = {page.path.name: re.sub(r"\]\([^)]*\)", "]", page.text) for page in pages}  # links are of the site
-    naming = {
-        name: [path for path in IN_CLONE.findall(text) if not _is_packed(path, packed)] for name, text in texts.items()
-    }
-    assert sum(map(bool, naming.values())) > 3
-    assert [name for name, paths in naming.items() if paths and "clone" not in texts[name]] == []
 
 
 def _is_packed(path: str, packed: list[str]) -> bool:

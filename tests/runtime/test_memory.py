@@ -1,11 +1,9 @@
 """Batches of an evaluation that are halved when memory runs out."""
 
 from collections.abc import Sequence
-from unittest.mock import create_autospec
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 from longmlm.errors import TrainingError
 from longmlm.runtime.memory import BatchSize, results_of_batches
@@ -27,7 +25,7 @@ def limited(most: int, tried: list[int], error: RuntimeError | None = None):
 
 def test_batches_that_do_not_fit_are_halved_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
     tried, announced, size = [], [], BatchSize(8)
-    results = list(results_of_batches(limited(3, tried), ITEMS, size, lambda: announced.append(len(tried)), None))
+    results = list(results_of_batches(limited(3, tried), ITEMS, size, lambda: announced.append(len(tried)), True))
     assert tried == [8, 4, 2, 2, 2, 2, 2, 1]
     assert [end for end, _ in results] == [2, 4, 6, 8, 10, 11]
     assert sum(value for _, value in results) == sum(ITEMS)
@@ -37,24 +35,23 @@ def test_batches_that_do_not_fit_are_halved_from_then_on(capsys: pytest.CaptureF
         "out of memory in an evaluation: it goes on with 4 rows at a time",
         "out of memory in an evaluation: it goes on with 2 rows at a time",
     ]
-    list(results_of_batches(limited(3, tried), ITEMS, size, lambda: None, None))
+    list(results_of_batches(limited(3, tried), ITEMS, size, lambda: None, True))
     assert max(tried[8:]) == 2, "the next part of the evaluation does not try the old size again"
 
 
 def test_batches_that_fit_are_left_as_they_are() -> None:
     tried = []
-    assert len(list(results_of_batches(limited(99, tried), ITEMS, BatchSize(4), lambda: None, None))) == 3
+    assert len(list(results_of_batches(limited(99, tried), ITEMS, BatchSize(4), lambda: None, True))) == 3
     assert tried == [4, 4, 3]
 
 
 def test_an_item_that_does_not_fit_and_other_errors_are_raised() -> None:
     with pytest.raises(TrainingError, match="out of memory in an evaluation with one row at a time: free some memory"):
-        list(results_of_batches(limited(0, []), ITEMS, BatchSize(4), lambda: None, None))
+        list(results_of_batches(limited(0, []), ITEMS, BatchSize(4), lambda: None, True))
     with pytest.raises(RuntimeError, match="shape"):
-        list(results_of_batches(limited(3, [], RuntimeError("shape")), ITEMS, BatchSize(4), lambda: None, None))
+        list(results_of_batches(limited(3, [], RuntimeError("shape")), ITEMS, BatchSize(4), lambda: None, True))
 
 
 def test_a_batch_is_not_repeated_where_forward_passes_communicate() -> None:
-    deepspeed = create_autospec(Accelerator, instance=True, deepspeed_plugin=object())
     with pytest.raises(torch.OutOfMemoryError):
-        list(results_of_batches(limited(3, []), ITEMS, BatchSize(4), lambda: None, deepspeed))
+        list(results_of_batches(limited(3, []), ITEMS, BatchSize(4), lambda: None, False))

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from backports import zstd
@@ -12,10 +13,17 @@ from longmlm.settings.prepare import Source
 WHOLE = 1 << 40
 
 
-def records_of(*files: Path | str, text_field: str = "text") -> list[Document | SetAside]:
-    """Returns the records of files, in order."""
-    sources = [Source(files=tuple(map(str, files)), text_field=text_field)]
-    return [record for spans in plan_slices(sources, WHOLE) for record in read_slice(spans, sources)]
+def records_of(
+    *files: Path | str, slice_bytes: int = WHOLE, sources: Sequence[Source] = (), **settings: str
+) -> list[Document | SetAside]:
+    """Returns the records of files, or of sources, in order."""
+    sources = sources or [Source(files=tuple(map(str, files)), **settings)]
+    return [record for spans in plan_slices(sources, slice_bytes) for record in read_slice(spans, sources)]
+
+
+def contents(records: Sequence[Document | SetAside]) -> list[str | tuple[str]]:
+    """Returns the text of each document, and in a tuple the reason why a record is none."""
+    return [record.text if isinstance(record, Document) else (record.reason,) for record in records]
 
 
 def texts_of(*files: Path | str) -> list[str]:

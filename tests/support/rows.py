@@ -1,4 +1,4 @@
-"""Manifests of packed rows."""
+"""Manifests of packed rows, and shards."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -51,6 +51,15 @@ def tiny_folder(
     return folder
 
 
+def tiny_project(folder: Path, pipeline: str) -> Path:
+    """Writes a base model, a corpus of text.jsonl and mine.toml into the folder, and returns it."""
+    tiny_folder(folder / "base")
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
+    (folder / "text.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "mine.toml").write_text(pipeline, encoding="utf-8")
+    return folder
+
+
 def tiny_rows(folder: Path, tokenizer: Path, row_length: int = LONG_POSITIONS) -> Path:
     """Packs the demo texts into rows of both splits and returns their folder."""
     folder.mkdir(parents=True, exist_ok=True)
