@@ -23,7 +23,7 @@ from longmlm.artifacts.evaluation import (
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import FolderError
 from longmlm.reports.evaluation import accuracy_table, explanation, finding, gains_table, write_evaluation
-from longmlm.settings.masking import HeldOut
+from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.temporary import mark
 
 MADE_BY = "# the command\nbase = 'b'\n"
@@ -58,7 +58,7 @@ FULL = Evaluation(
     base_positions=16,
     position_starts=(0, 16, 32),
     num_rows=25,
-    held_out=HeldOut(),
+    recipe=EvaluateRecipe(),
     precision="no",
     sources=SOURCES,
     measured={

@@ -1,7 +1,7 @@
 """Artifacts of packed rows: the manifest of their folder, and the plan and reports of unfinished rows."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -14,6 +14,7 @@ RECIPE_VERSION = 2
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 FORMAT_WITHOUT_UNKNOWN = 3
+NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "vocabulary_sha256", "recipe_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,8 @@ class RowsPlan:
     a sentence that is longer than a row between characters.
 
     `tokenizer_fingerprint` covers the whole tokenizer backend. Rows of format 1 have `vocabulary_sha256` instead, which
-    covers the vocabulary and the ids of the special tokens only.
+    covers the vocabulary and the ids of the special tokens only. `tokenizer_sha256` is the hash of its files, if they
+    are in a folder.
     """
 
     tokenizer: str
@@ -74,6 +76,7 @@ class RowsPlan:
     slice_bytes: int
     sources: tuple[SourceRecord, ...]
     tokenizer_fingerprint: str | None
+    tokenizer_sha256: str | None = None
     vocabulary_sha256: str | None = None
     recipe_version: int = 1
 
@@ -82,10 +85,22 @@ class RowsPlan:
         sources = tuple(source.without_paths() for source in self.sources)
         return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources)
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings but for the tokenizer, those of the sources by their number, without the names of files."""
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in NOT_SETTINGS}
+        sources = (asdict(replace(source.without_names(), files=(), commit=None)) for source in self.sources)
+        return own | {"sources": {str(number): source for number, source in enumerate(sources)}}
+
+    @property
+    def text(self) -> list[tuple[str | None, tuple[SourceFile, ...]]]:
+        """The content of each source: its commit, or the hashes of its files."""
+        return [(source.commit, source.without_names().files) for source in self.sources]
+
     def is_same(self, other: "RowsPlan") -> bool:
         """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
         one, two = (
-            replace(plan, tokenizer="", sources=tuple(source.without_names() for source in plan.sources))
+            (plan.settings, plan.text, plan.tokenizer_fingerprint, plan.vocabulary_sha256, plan.recipe_version)
             for plan in (self, other)
         )
         return one == two

@@ -1,9 +1,7 @@
 """Building of a released folder: export, card and provenance, verified before the folder appears."""
 
-import hashlib
-import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from huggingface_hub.constants import REPOCARD_NAME
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import PICTURES, Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.artifacts.release import RELEASED_FROM, ReleasedFrom
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
@@ -87,26 +86,29 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     with other settings, or another evaluation, is replaced. Raises FolderError when the folder holds something else. A
     folder that fails a check is removed, and an earlier one kept.
     """
-    identity = source.identity.by_name if source.identity else None
-    evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
-    later = {"sentence_transformer"} if settings.recipe.sentence_transformer is None else {}  # than the first version
-    recipe = {name: value for name, value in asdict(settings.recipe).items() if name not in later}
-    card = asdict(settings.card) | {"languages": languages(settings.card, source.rows.manifest)}
-    about = about_release(settings.output, weights_sha256(source.model), [recipe, card, identity, evaluation_sha256])
+    base = source.provenance.source
+    made_from = ReleasedFrom(
+        recipe=settings.recipe,
+        card=settings.card,
+        model_sha256=weights_sha256(source.model),
+        rows_sha256=source.rows.sha256,
+        base=base and base.published(),
+        evaluation_sha256=source.evaluation.sha256 if source.evaluation else None,
+    )
+    about = about_release(settings.output, made_from.model_sha256, made_from.content)
     if about is None:
         return None
     with new_release(settings.output, about) as partial:
         return build(source, settings, partial, about)
 
 
-def about_release(output: Path, model_sha256: str, content: Sequence[object]) -> dict[str, object] | None:
-    """Returns what the manifest says of a release with this content; None if the folder already holds that release.
+def about_release(output: Path, model_sha256: str, made_from: Mapping[str, object]) -> dict[str, object] | None:
+    """Returns what the manifest says of a release made from this; None if the folder already holds that release.
 
     Raises FolderError as `check_replaceable_release` does.
     """
-    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    about: dict[str, object] = {"released_from": released_from, MODEL_SHA256: model_sha256}
-    if output.exists() and verified_release(output).get("released_from") == released_from:
+    about: dict[str, object] = {RELEASED_FROM: made_from, MODEL_SHA256: model_sha256}
+    if output.exists() and verified_release(output).get(RELEASED_FROM) == made_from:
         return None
     check_replaceable_release(output, about)
     return about

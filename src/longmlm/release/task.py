@@ -1,5 +1,7 @@
 """Release of a model that the downstream command has fine-tuned: a stock folder with a card, verified by reloading."""
 
+import hashlib
+import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -69,14 +71,16 @@ def write_task_release(source: TaskSource, settings: ReleaseSettings) -> list[st
     transformers cannot load without code, or whose export differs, and FolderError if the folder holds something else.
     """
     _check_releasable(source)
-    content = [
-        asdict(settings.recipe),
-        asdict(settings.card),
-        weights_sha256(source.model),
-        source.trial.settings_sha256,
-        *([asdict(arms_table(source.comparison)), source.comparison.task.baseline] if source.comparison else []),
-    ]
-    about = about_release(settings.output, weights_sha256(source.model), content)
+    model_sha256, compared = weights_sha256(source.model), source.comparison
+    results = json.dumps([asdict(arms_table(compared)), compared.task.baseline]) if compared else ""
+    made_from = {
+        "recipe": asdict(settings.recipe),
+        "card": json.loads(json.dumps(asdict(settings.card))),
+        "model_sha256": model_sha256,
+        "trial_sha256": source.trial.settings_sha256,
+        "comparison_sha256": hashlib.sha256(results.encode()).hexdigest(),
+    }
+    about = about_release(settings.output, model_sha256, made_from)
     if about is None:
         return []
     with new_release(settings.output, about) as partial:

@@ -71,7 +71,7 @@ class Trials:
                 check_inputs(one.pipeline)
         for config in {one.pipeline.prepare.output: one.pipeline.prepare for one in planned}.values():
             if (result_of(config) / MANIFEST).is_file():
-                check_text(config, is_needed=False)
+                check_text(config)
         if not all(map(rows_sha256, planned)):  # whether a finished trial has the rows is known once they are packed
             planned = sorted(planned, key=is_finished)
         for index, one in enumerate(planned):
