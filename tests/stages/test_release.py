@@ -1,6 +1,5 @@
 """The release stage as a user runs it: what it writes, prints and refuses."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -15,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from longmlm.errors import ReleaseError
-from longmlm.folders import new_folder, verify
+from longmlm.folders import verify
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.loading import LoadedModel
 from longmlm.release import build, reload
@@ -30,7 +29,6 @@ from tests.support.tiny import (
     NUM_POSITIONS,
     World,
     accuracy_of,
-    held_out,
     measured_on,
     prove_in_this_process,
     tiny_folder,
@@ -99,29 +97,6 @@ def test_run_folder_stands_for_its_best_checkpoint(
     stored, trained = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", world.trained))
     assert all(torch.equal(stored[name], trained[name].bfloat16()) for name in trained)
     assert "1 step, 100 tokens" in (tmp_path / "out" / "README.md").read_text()
-
-
-@pytest.mark.parametrize("later", [{}, {"sentence_transformer": "mean"}])
-def test_release_of_an_earlier_version_is_known_by_its_settings(
-    world: World, evaluation: Path, tmp_path: Path, run_here: Run, later: dict[str, str]
-) -> None:
-    given = settings(world, evaluation, tmp_path / "released")
-    identity = [weights_sha256(world.trained), held_out(world.rows).sha256, str(world.base), None]
-    content = [
-        {"num_positions": None, "weights": "fp32", "max_shard_size": None, "onnx": False, "allow_unrecovered": True},
-        {"title": "tiny", "license": "apache-2.0", "description": "", "languages": ["en"], "data": ["demo novels"]}
-        | {"hardware": ""},
-        dict(zip(("after_sha256", "rows_sha256", "base", "base_revision"), identity, strict=True)),
-        json.loads((evaluation / "evaluation.json").read_bytes())["sha256"],
-    ]
-    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    with new_folder(tmp_path / "released", {"released_from": released_from}):
-        pass
-    (tmp_path / "released" / ".env").write_text("mine")
-    recipe = {"allow_unrecovered": True, **later}
-    code, said, warned = run_here(ReleaseConfig, release, {**given, "recipe": recipe})
-    assert (code, "already holds this release" in said) == ((2, False) if later else (0, True)), warned
-    assert ("manifest.json does not list .env" in said) == (not later)
 
 
 def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(

@@ -107,9 +107,9 @@ def test_a_comparison_of_rows_of_other_text_is_refused() -> None:
     prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
     trial = planned.planned_trial(config, "a", {}, 42)
     shutil.copytree("out/rows", "moved/rows")
-    check_text(replace(trial.pipeline.prepare, output="moved/rows"), is_needed=False)
+    check_text(replace(trial.pipeline.prepare, output="moved/rows"))
     write_records(Path("docs.jsonl"), labelled_records(22))
     with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
         Trials(config).run([trial], 1)
     Path("docs.jsonl").unlink()
-    check_text(trial.pipeline.prepare, is_needed=False)
+    check_text(trial.pipeline.prepare)
