@@ -37,7 +37,7 @@ def steps(num_layers: int, mode: PositionMode) -> Callable[[], int]:
 
     def work(num_steps: int = NUM_STEPS) -> int:
         for _ in range(num_steps):
-            (objective(batch).loss_sum / len(batch.labels)).backward()
+            (objective(batch)["mlm"].loss_sum / len(batch.labels)).backward()
             optimizer.step()
             optimizer.zero_grad()
         return num_steps * LENGTH

@@ -115,7 +115,7 @@ def loss_of(objective: MlmObjective, mode: Mode, shape: Shape) -> Tensor:
     batch = random_batch(objective, shape.num_rows, shape.row_length, num_selected)
     if mode.is_eager:
         return objective.model(input_ids=batch.input_ids, labels=batch.input_ids).loss
-    return objective(batch).loss_sum
+    return objective(batch)["mlm"].loss_sum
 
 
 def saved_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:

@@ -15,7 +15,6 @@ from packing import comparison
 from paired import Comparison, options, print_results
 
 from longmlm.data.corpus import Document, plan_slices, read_slice
-from longmlm.data.texts import pieces_of
 from longmlm.settings.prepare import Source
 
 TEXT = "src/longmlm/bundled/text/scratch.jsonl.zst"
@@ -26,7 +25,7 @@ def english(seed: int) -> Iterator[str]:
     """Yields paragraphs of the bundled text in random order, endlessly."""
     sources = [Source(files=(TEXT,))]
     records = (record for spans in plan_slices(sources, 1 << 30) for record in read_slice(spans, sources))
-    texts = ["".join(pieces_of(record.text)) for record in records if isinstance(record, Document)]
+    texts = [record.text for record in records if isinstance(record, Document)]
     paragraphs = [paragraph for text in texts for paragraph in text.split("\n\n") if paragraph.strip()]
     generator = np.random.default_rng(seed)
     while True:

@@ -161,8 +161,7 @@ def own_step(
         row_ids = range(first, first + shape.num_rows)
         masked = [shape.masked_row(row_id, vocabulary.maskable, masking) for row_id in row_ids]
         batch = collate(masked, pad=None).to(accelerator.device)
-        loss_sum, _ = backend.forward(batch)
-        loss = loss_sum / batch.num_targets
+        loss = backend.forward(batch)["mlm"][0] / len(batch.labels)
         backend.backward(loss)
         backend.step(RATE)
         return loss.detach()

@@ -33,7 +33,7 @@ def training(shape: Shape, window: Window | None) -> Callable[[], int]:
     batch = random_batch(objective, 1, shape.row_length, -(-shape.row_length // SELECTED))
 
     def step() -> int:
-        (objective(batch).loss_sum / batch.num_targets).backward()
+        (objective(batch)["mlm"].loss_sum / len(batch.labels)).backward()
         return shape.row_length
 
     step()

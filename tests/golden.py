@@ -69,7 +69,7 @@ def golden_losses(tree: Path) -> list[float]:
         _run([*prepare, "prepare.toml"], tree, folder)
         _run([str(tree / "pretrain.py"), "pretrain.toml"], tree, folder)
         lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if "loss" in line]
+    return [line["targets"]["mlm"]["loss"] for line in lines if "targets" in line]
 
 
 def _write_inputs(folder: Path, prepare: str) -> None:

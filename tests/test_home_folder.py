@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from longmlm.artifacts.artifact import to_toml
-from longmlm.config import parse, read
-from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.downstream import DownstreamConfig
+from longmlm.config import read
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
@@ -39,19 +37,7 @@ split = "train"
 files = ["~/a.csv"]
 delimiter = "~"
 """
-DOWNSTREAM = """
-output = "~/trials"
-[task]
-kind = "classification"
-data.files = ["~/train.jsonl"]
-data.test_files = ["~/test.jsonl"]
-[arms.own]
-model = "~/base"
-"""
-KINDS = [
-    *(ResolvedPipeline, PlanConfig, PrepareConfig, ExtendConfig, PretrainConfig, EvaluateConfig, ReleaseConfig),
-    ComparedPipeline,
-]
+KINDS = [ResolvedPipeline, PlanConfig, PrepareConfig, ExtendConfig, PretrainConfig, EvaluateConfig, ReleaseConfig]
 
 
 @pytest.fixture
@@ -74,8 +60,7 @@ def test_every_path_of_a_pipeline_starts_from_the_home_folder(
     kind: type, sources: str, home: Path, tmp_path: Path
 ) -> None:
     content = PIPELINE.replace("corpus =", "#") if sources else PIPELINE
-    arms = '[compare.arms.other]\nmodel = "~/other"\n' if kind is ComparedPipeline else ""
-    (tmp_path / "a.toml").write_text(content + sources + arms, encoding="utf-8")
+    (tmp_path / "a.toml").write_text(content + sources, encoding="utf-8")
     written = to_toml(read(kind, [tmp_path / "a.toml"]))
     assert written.count(str(home)) > 2
     assert "~" not in without_text(written)
@@ -93,12 +78,3 @@ def test_only_paths_are_changed(home: Path, tmp_path: Path) -> None:
     assert config.prepare.recipe.sources[1].files == ("x/~/a.csv",)
     assert config.prepare.recipe.sources[1].delimiter == "~"
     assert config.pretrain.run == f"{home}/out/run"
-
-
-def test_paths_of_trials_and_options_start_from_the_home_folder(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "b.toml").write_text(DOWNSTREAM, encoding="utf-8")
-    options = ["--task.data.dev-files", "~/dev.jsonl", "--output", "~/other"]
-    config = parse(DownstreamConfig, [str(tmp_path / "b.toml"), *options])
-    assert "~" not in to_toml(config)
-    assert config.task.data.dev_files == (f"{home}/dev.jsonl",)
-    assert config.output == f"{home}/other"

@@ -13,7 +13,6 @@ from longmlm.folders import new_folder, replaced_folder
 from longmlm.inputs import check_inputs
 from longmlm.processes import exclusive_lock
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.settings.downstream import Arm, DownstreamConfig, FinetuneRecipe, LabelledData, LabelledTask
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pipeline import PlanConfig
@@ -71,13 +70,6 @@ def plan(output: str) -> PlanConfig:
     return read(PlanConfig, [Path("plan.toml")])
 
 
-def downstream(output: str) -> DownstreamConfig:
-    data = LabelledData(files=(GONE,))
-    task = LabelledTask(kind="classification", data=data)
-    arms = {"a": Arm(model=GONE), "b": Arm()}
-    return DownstreamConfig(output=output, task=task, arms=arms, recipe=FinetuneRecipe(learning_rate=(1e-4,)))
-
-
 RECIPE = PretrainRecipe(num_steps=1, batch_tokens=4096, learning_rate=1e-4)
 ROWS = PrepareRecipe(tokenizer=GONE, row_length=64, sources=(Source(files=(GONE,)),))
 COMMANDS: dict[str, Callable[[str], Any]] = {
@@ -86,7 +78,6 @@ COMMANDS: dict[str, Callable[[str], Any]] = {
     "pretrain": lambda output: PretrainConfig(run=output, rows=GONE, start=Start(checkpoint=GONE), recipe=RECIPE),
     "evaluate": lambda output: EvaluateConfig(rows=GONE, output=output, base=GONE, long_after=GONE),
     "release": lambda output: ReleaseConfig(model=GONE, rows=GONE, output=output, card=ReleaseCard(title="T")),
-    "downstream": downstream,
     "plan": plan,
     "run": pipeline,
     "run, rows": lambda output: pipeline("fine", prepare={"output": output}),
@@ -111,7 +102,7 @@ def test_every_command_refuses_it_before_it_reads_anything(
     assert everything(tmp_path) == before
 
 
-WRITING_INTO = ("pretrain", "downstream", "evaluate", "plan", "run")  # a folder that is there
+WRITING_INTO = ("pretrain", "evaluate", "plan", "run")  # a folder that is there
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from longmlm.config import parse
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
 from longmlm.hubs.weight_names import weight_names
 from longmlm.inputs import check_inputs
-from longmlm.runnable import check_runnable, machine_errors, machine_notes
-from longmlm.settings.compare import ComparedPipeline
+from longmlm.runnable import check_runnable, machine_notes
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
 from tests.support.tiny import tiny_folder
 
@@ -138,10 +137,6 @@ def test_what_this_machine_cannot_do_stops_a_run_and_is_noted_by_a_plan(
     for part in ("acelerate", r"longmlm\[onnx\]", "there: no token", "rows: no token", r"longmlm\[sentence-transf"):
         assert any(part.replace("\\", "") in note for note in machine_notes(planned)), part
     assert not machine_notes(settings(kind=PlanConfig))
-    Path("compare.toml").write_text("[compare.arms.one]\n[compare.arms.two]\nlength = 48\n", encoding="utf-8")
-    common = ("--model", "base", "--corpus", "text.jsonl", "--length", "40", "--output", "out")
-    compared = parse(ComparedPipeline, ["compare.toml", *common, "--release.recipe.onnx"])
-    assert not [*machine_errors(compared)]
 
 
 def cannot_publish(target) -> None:

@@ -2,30 +2,23 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tomli_w
 
 from longmlm.artifacts.artifact import to_toml
-from longmlm.artifacts.comparison import Arm
-from longmlm.artifacts.trials import TrialRecord
 from longmlm.config import parse, read
 from longmlm.errors import ConfigError
 from longmlm.hubs.transfers import redact
 from longmlm.reports.pages import made_with
-from longmlm.reports.tables import Table
-from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.publishing import VARIABLE, Publishing, parse_target, secret_of, without_secret
 from longmlm.settings.release import ReleaseConfig
-from longmlm.stages import compare, run
-from longmlm.trials import running
-from longmlm.trials.planned import planned_trial
+from longmlm.stages import run
 
 SECRETS = {  # an address with a secret, and how it is written
     "https://me:planted@host/rows": "https://***@host/rows",
@@ -132,23 +125,6 @@ def test_secret_of_another_address_is_not_used(address: str, monkeypatch: pytest
     monkeypatch.setenv(VARIABLE, "https://me:planted@elsewhere/rows")
     with pytest.raises(ConfigError, match="give the whole address"):
         parse(ReleaseConfig, ["out.toml"])
-
-
-def test_trials_and_the_best_pipeline_hold_no_secret(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = {"arms": {"a": {"pretrain": {"recipe": {"learning_rate": 1e-5}}}, "b": {}}}
-    config = parse(ComparedPipeline, [written(pipeline(address, compare=compared))])
-    planned = replace(planned_trial(config, "a", {}, 0), tables=config.tables)
-    monkeypatch.setattr(running, "run_longmlm", lambda *_: "failed")
-    running.attempt(planned, TrialRecord(stages=planned.stages), "")
-    comparison = SimpleNamespace(arms=lambda: [Arm(name="a", values={}, trials=())], failed=())
-    monkeypatch.setattr(compare, "run_all", lambda *_: None)
-    monkeypatch.setattr(running.Trials, "write", lambda _: comparison)
-    monkeypatch.setattr(compare, "finding", lambda _: "")
-    monkeypatch.setattr(compare, "arms_table", lambda _: Table(["arm"], [["a"]]))
-    compare.compare(config)
-    assert without_secret(address) in Path("out/compare/pipeline.toml").read_text()
-    assert without_secret(address) in (planned.folder / "trial.toml").read_text()
-    assert "planted" not in made_with("compare", {"tables": config.tables})
 
 
 def test_pages_options_and_errors_hold_no_secret(address: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,8 @@ The pictures have a background of their own, and colours that follow the reader'
 
 import base64
 import io
+import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +26,7 @@ from longmlm.settings.extend import ExtendRecipe, Initialisation
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
-EXPERIMENTS = ROOT / "docs" / "experiments"
-TABLES, RECOVERY = EXPERIMENTS / "0007-initialisations.md", EXPERIMENTS / "0010-recovery.md"
+RECORDED = ROOT / "docs" / "experiments" / "data" / "recorded.json"
 MODEL = ROOT / "src" / "longmlm" / "bundled" / "roberta-mini"
 NUM_POSITIONS, ALPHA = 384, 0.4
 VIEWS: dict[str, tuple[str, Colour]] = {
@@ -50,46 +49,20 @@ Panel = tuple[str, str]
 
 def recovery_picture() -> str:
     """Returns the recovery curve and the accuracy by block of the experiment with MiniLM at 1536 positions."""
-    text = RECOVERY.read_text(encoding="utf-8")
-    curve, blocks = _table(text, "| step | whole row (%) |"), _table(text, "| | base_cut | base_windows |")
-    base_cut = re.search(r"base_cut with these masks is ([\d.]+) %", text)
-    assert base_cut is not None, f"{RECOVERY} no longer gives base_cut"
-    steps, whole = ([float(line[column]) for line in curve[1:]] for column in (0, 1))
-    levels = [Series("base model, cut to 512", "ink", [], [float(base_cut[1])])]
+    found = json.loads(RECORDED.read_text(encoding="utf-8"))["minilm_1536"]
+    steps, whole = ([float(point[key]) for point in found["curve"]] for key in ("step", "accuracy"))
+    levels = [Series("base model, cut to 512", "ink", [], [found["base_cut_during_training"]])]
     series = [*levels, Series("long model, whole row", "blue", steps, whole)]
     recovery = Chart("Recovery during training", ("step (7,500 tokens)", "held-out accuracy (%)"), series)
-    lines = blocks[2:]  # without names and whole rows
+    blocks = {name: views for name, views in found["blocks"].items() if name != "whole row"}
     series = []
     for view, (name, colour) in VIEWS.items():
-        cells = [line[blocks[0].index(view)].split(" ± ") for line in lines]
-        values, errors = ([float(cell[part]) for cell in cells] for part in (0, 1))
+        values, errors = ([one[view][key] for one in blocks.values()] for key in ("accuracy", "standard_error"))
         series.append(Series(name, colour, [0.0, 1.0, 2.0], values, [2 * error for error in errors]))
     titles = ("positions in the row (tokens)", "held-out accuracy (%)")
-    by_block = Chart("Accuracy by block of positions", titles, series, "points", [line[0] for line in lines])
+    by_block = Chart("Accuracy by block of positions", titles, series, "points", [*blocks])
     panels = [(chart.title, svg(chart, NARROW)) for chart in (recovery, by_block)]
     return picture(f"{recovery.description} {by_block.description}", panels)
-
-
-def alpha_picture() -> str:
-    """Returns the accuracy of hierarchical positions by alpha, before and after training, with 95 % intervals."""
-    header, *lines = _table(TABLES.read_text(encoding="utf-8"), "| alpha | before training |")
-    alphas, panels, words = [line[0] for line in lines], [], []
-    for column in (1, 2):
-        cells = [[float(part) for part in line[column].split(" ± ")] for line in lines]
-        values, errors = ([cell[part] for cell in cells] for part in (0, 1))
-        series = [
-            Series(
-                "hierarchical positions",
-                "blue",
-                [*map(float, range(len(lines)))],
-                values,
-                [2 * error for error in errors],
-            )
-        ]
-        chart = Chart(header[column].capitalize(), ("alpha", "held-out accuracy (%)"), series, "points", alphas)
-        panels.append((chart.title, svg(chart, NARROW)))
-        words.append(chart.description)
-    return picture(" ".join(words), panels)
 
 
 def positions_picture() -> str:
@@ -161,12 +134,6 @@ def _log_shades(shares: Float[Tensor, "queries keys"], pooled: int) -> Float[Ten
     return (scaled.clamp(max=1) * SHADES).round() / SHADES
 
 
-def _table(text: str, header: str) -> list[list[str]]:
-    """Returns the cells of the Markdown table whose first line starts with `header`, without the line of dashes."""
-    lines = text[text.index(header) :].split("\n\n", maxsplit=1)[0].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], *lines[2:])]
-
-
 def _heat_map(rows: Float[Tensor, "rows width"], n: int) -> str:
     """Returns the cosine similarities of all pairs of rows as an SVG element, with a label at every n-th position."""
     unit = rows / rows.norm(dim=1, keepdim=True)
@@ -226,7 +193,6 @@ def _svg(description: str, width: int, height: int, elements: Sequence[str]) -> 
 
 DRAWN = {
     "minilm-1536.svg": recovery_picture,
-    "alpha.svg": alpha_picture,
     "positions.svg": positions_picture,
     "attention.svg": attention_picture,
 }

@@ -9,9 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from longmlm.cli import STAGES
 from longmlm.config import STAGES as PIPELINE_STAGES
+from longmlm.downstream.settings import DownstreamConfig
 from longmlm.options import OWN_NAME, explanations, named_fields, sections
-from longmlm.settings.compare import CompareSettings
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.pipeline import Pipeline, stage_tables
 from longmlm.settings.tables import Table, default_of, leaves, table_of
 
@@ -34,10 +33,10 @@ The column "in a pipeline" shows the value that a setting has in a pipeline file
 the default, for `model = "MODEL"`, `corpus = ["TEXT"]`, `length = 1536` and `output = "OUTPUT"`. The keys in brackets
 are those from which the value is computed.
 
-This page is generated from `src/longmlm/settings/`.
+This page is generated from `src/longmlm/settings/`. Those of compare are [on its page](compare.md#settings).
 """
 EXAMPLE = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")
-OTHERS = {"compare": CompareSettings, "downstream": DownstreamConfig}
+OTHERS = {"downstream": DownstreamConfig}
 TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean"}
 
 
@@ -51,6 +50,11 @@ def settings_page() -> str:
             cells = {name: derived.get(".".join(filter(None, (stage, path, name))), "") for name in names}
             parts.append(f"{heading}{_table(part, cells)}")
     return "\n".join(parts)
+
+
+def settings_table(kind: type) -> str:
+    """Returns the table of one section of settings; each page about a command that can be left out has its own."""
+    return _table(kind, {})
 
 
 def _sections(stage: str, kind: type, path: str = "", is_array: bool = False) -> Iterator[tuple[str, str, type]]:

@@ -28,7 +28,6 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
 from longmlm.batches.collate import collate
-from longmlm.batches.examples import IGNORED
 from longmlm.batches.masking import mask_row
 from longmlm.data.corpus import Document, document_of
 from longmlm.data.packing import TokenizedDocument
@@ -181,7 +180,7 @@ def mask(
     masked = [mask_row(row, maskable, settings, *of_masks, row_id) for row_id, row in chosen]
     batch = collate(masked, vocabulary.special.pad)
     is_token = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.long()
-    labels = torch.full_like(batch.input_ids, IGNORED)
+    labels = torch.full_like(batch.input_ids, -100)  # which the loss of transformers ignores
     labels.view(-1)[batch.selected] = batch.labels
     return BatchEncoding({"input_ids": batch.input_ids, "attention_mask": is_token, "labels": labels})
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 from longmlm.artifacts.artifact import version
@@ -21,12 +22,10 @@ from longmlm.config import parse
 from longmlm.errors import ConfigError, naming
 from longmlm.escaping import printable_output
 from longmlm.pipeline_files import pipeline_file, shipped_pipelines
-from longmlm.processes import hide_gpus, prints_errors, user_errors
+from longmlm.processes import prints_errors, user_errors
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
@@ -43,11 +42,14 @@ STAGES: dict[str, type] = {
     "release": ReleaseConfig,
     "checkpoints": CheckpointsConfig,
 }
+WINGS: dict[str, type] = {  # commands that can be left out: the settings of each, beside which lies command.py
+    "compare": resolve_name("longmlm.compare.settings:ComparedPipeline"),
+    "downstream": resolve_name("longmlm.downstream.settings:DownstreamConfig"),
+}
 COMMANDS: dict[str, type] = {
     "plan": PlanConfig,
     "run": ResolvedPipeline,
-    "compare": ComparedPipeline,
-    "downstream": DownstreamConfig,
+    **WINGS,
     **STAGES,
 }
 OTHERS = {
@@ -97,7 +99,7 @@ def main(stage: str | None = None) -> None:
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
         with printable_output(), naming(written_by(config)):
-            if command != "compare" and prints_errors():  # compare checks its trials
+            if prints_errors():
                 from longmlm.inputs import check_inputs  # not needed for --help
 
                 check_inputs(config)
@@ -168,14 +170,8 @@ def run(command: str, config: Any) -> None:
             from longmlm.stages.run import run_pipeline
 
             _start(run_pipeline, config)
-        case "compare", ComparedPipeline():
-            from longmlm.stages.compare import compare
-
-            _start(compare, config)
-        case "downstream", DownstreamConfig():
-            from longmlm.stages.downstream import downstream
-
-            _start(downstream, config)
+        case wing, _ if isinstance(config, WINGS.get(wing, ())):
+            _start(resolve_name(f"longmlm.{wing}.command:{wing}"), config)
         case _:
             _run_stage(command, config)
 
@@ -199,16 +195,10 @@ def _run_stage(command: str, config: Any) -> None:
 
             _start(evaluate, config)
         case "release", ReleaseConfig():
-            _release(config)
+            from longmlm.stages.release import release
+
+            _start(release, config)
         case "checkpoints", CheckpointsConfig():
             from longmlm.stages.checkpoints import checkpoints
 
             _start(checkpoints, config)
-
-
-def _release(config: ReleaseConfig) -> None:
-    if config.follow:
-        hide_gpus()  # before torch is imported
-    from longmlm.stages.release import release
-
-    _start(release, config)

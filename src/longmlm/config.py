@@ -15,7 +15,6 @@ from longmlm.options import given_options, sections
 from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
 from longmlm.settings.agreement import disagreements
 from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, absent_stages, stage_tables
@@ -25,7 +24,7 @@ from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, without_se
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
 from longmlm.settings.tables import Table, merged, table_at, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
-from longmlm.validation import json_of, problem, validated
+from longmlm.validation import adapter_of, json_of, problem, validated
 
 Config = TypeVar("Config")
 RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint; other stages choose it themselves
@@ -34,7 +33,6 @@ RUN_SETTINGS = {  # settings that may name a run folder, for its best checkpoint
     PretrainConfig: ("start.tokenizer",),
     ResolvedPipeline: ("model", "extend.base", "evaluate.base", "prepare.recipe.tokenizer", "pretrain.start.tokenizer"),
 }
-COMPARE_KEYS = ("compare", "budget")  # the keys of a comparison that a pipeline does not have
 BASE_KEYS = frozenset(item.name for item in fields(Pipeline))
 CHECKPOINTS = "checkpoints"
 STAGES = {section: item.name for item in fields(ResolvedPipeline) for section in sections(item)}
@@ -100,7 +98,7 @@ def _with_secret(config: Any) -> Any:
     Raises ConfigError if there is none for an address that was written without its own.
     """
     if isinstance(config, ResolvedPipeline):
-        stages = {} if isinstance(config, ComparedPipeline) else config.stages
+        stages = {} if config.HAS_TRIALS else config.stages
         given = {name: _with_secret(stage) for name, stage in stages.items()}
         return replace(config, **{name: stage for name, stage in given.items() if stage is not stages[name]})
     if not isinstance(config, Publishing) or HIDDEN not in (config.publish or ""):
@@ -190,10 +188,11 @@ def _resolved(kind: Any, content: Table, allows_unused: bool = False) -> Any:
     problems: list[Any] = []  # in pydantic's form
     checkpoints = content.pop(CHECKPOINTS, {}) if kind is CheckpointsConfig else {}
     derived = _derived(content, problems)
-    if kind is ComparedPipeline:
+    if is_pipeline_command and kind.HAS_TRIALS:
         if "tables" in content:
             problems.append(problem("tables", "remove it: longmlm fills it in"))
-        derived["tables"] = {key: value for key, value in content.items() if key not in COMPARE_KEYS}
+        own = {item.name for item in fields(kind)} - {item.name for item in fields(ResolvedPipeline)}
+        derived["tables"] = {key: value for key, value in content.items() if key not in own}
     pipeline = validated(kind if is_pipeline_command else ResolvedPipeline, derived, problems, allows_unused)
     if kind is CheckpointsConfig:
         return validated(kind, {"run": pipeline.pretrain.run, **checkpoints}, [])
@@ -233,7 +232,7 @@ def _derived(content: Table, problems: list[Any]) -> Table:
     base_table = {key: value for key, value in content.items() if key in BASE_KEYS}
     base = PLACEHOLDER
     try:
-        base = pydantic.TypeAdapter(Pipeline).validate_json(json_of(base_table), strict=True)
+        base = adapter_of(Pipeline).validate_json(json_of(base_table), strict=True)
     except pydantic.ValidationError as error:
         problems += error.errors(include_url=False)
         base_table = asdict(base)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from longmlm.artifacts.evaluation import check_output, evaluation_in
+from longmlm.artifacts.fine_tuned import fine_tuned_folder
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, check_rows_fit_positions, read_rows_manifest, shards_of
 from longmlm.data.corpus import check_splits, plan_slices
@@ -29,11 +30,9 @@ from longmlm.model.families import (
     check_num_positions,
     num_usable_positions,
 )
-from longmlm.model.planned_extension import check_length, planned_extension
-from longmlm.model.tfidf import check_sklearn_installed
+from longmlm.model.planned_extension import planned_extension
 from longmlm.processes import check_num_processes, num_started_processes
-from longmlm.runnable import check_has_rows, check_onnx_installed, check_runnable, machine_errors, trial_folder
-from longmlm.settings.downstream import DownstreamConfig, LabelledData
+from longmlm.runnable import check_has_rows, check_onnx_installed, check_runnable, machine_errors
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, StageConfig
@@ -72,9 +71,7 @@ def check_inputs(config: Any) -> None:
             _check_evaluate(config)
         case ReleaseConfig():
             _check_release(config)
-        case DownstreamConfig():
-            _check_downstream(config)
-        case ResolvedPipeline():
+        case ResolvedPipeline() if not config.HAS_TRIALS:  # each trial is checked before it starts
             _check_pipeline(config)
 
 
@@ -117,7 +114,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
             case EvaluateConfig():
                 _check_models([stage.base], made, needs_weights=needs_all)
     if num_positions is not None:
-        check_length(config.prepare.recipe.row_length, num_positions)
+        check_rows_fit_positions(config.prepare.recipe.row_length, num_positions, config.pretrain.start.name)
 
 
 def _check_new(stage: StageConfig) -> None:
@@ -131,33 +128,30 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
         tokenizer_folder(config.recipe.tokenizer)
     for source in config.recipe.sources:
         check_language(source.language)
-        _check_effects(source, files_of(source.files))
-        _check_outside(config.output, source.dataset)
+        check_source(source, config.output)
 
 
-def _check_effects(data: Source | LabelledData, files: Collection[Path]) -> None:
-    """Raises DataError for a setting that does not apply to these files, or to this dataset."""
-    kinds, folder = {kind_of(file) for file in files}, Path(data.dataset or "")
-    if data.delimiter is not None and ".csv" not in kinds:
-        raise DataError(f"delimiter has no effect, since files has no .csv file ({', '.join(data.files)}): remove it")
-    if isinstance(data, Source) and kinds == {".txt"} and data.text_field != TEXT_FIELD:
+def check_source(source: Source, output: str) -> None:
+    """Raises DataError for a setting that does not apply to these files, or to this dataset.
+
+    So does an output folder inside the folder of a dataset, which its files would become part of.
+    """
+    kinds, folder = {kind_of(file) for file in files_of(source.files)}, Path(source.dataset or "")
+    files = ", ".join(source.files)
+    if source.delimiter is not None and ".csv" not in kinds:
+        raise DataError(f"delimiter has no effect, since files has no .csv file ({files}): remove it")
+    if kinds == {".txt"} and source.text_field != TEXT_FIELD:
         raise DataError(
-            f"text_field = {data.text_field!r} has no effect, since files has only .txt files, whose whole text is a "
-            f"document ({', '.join(data.files)}): remove it"
+            f"text_field = {source.text_field!r} has no effect, since files has only .txt files, whose whole text is a "
+            f"document ({files}): remove it"
         )
-    if data.dataset and folder.is_dir():
+    if source.dataset and folder.is_dir():
         is_saved = any((folder / name).is_file() for name in SAVED)
-        unused = {"revision": data.revision, "subset": data.subset if is_saved else None}
+        unused = {"revision": source.revision, "subset": source.subset if is_saved else None}
         for name in (name for name, value in unused.items() if value):
             raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
-
-
-def _check_outside(output: str, dataset: str | None) -> None:
-    """Raises DataError for an output folder inside the folder of a dataset, which its files would become part of."""
-    if dataset is not None and Path(dataset).is_dir():
-        folder = Path(dataset).resolve()
-        if Path(output).resolve().is_relative_to(folder):
-            raise DataError(f"{output} is inside the dataset {dataset}, which would grow by it: name another output")
+        if Path(output).resolve().is_relative_to(folder.resolve()):
+            raise DataError(f"{output} is inside the dataset {folder}, which would grow by it: name another output")
 
 
 def _check_splits(config: PrepareConfig) -> None:
@@ -181,19 +175,6 @@ def _check_extend(config: ExtendConfig, needs_weights: bool = True) -> int | Non
     provenance = read_provenance(config.base) if Path(config.base).is_dir() else Provenance()
     planned_extension(config.recipe, ModelSource(name=config.base), provenance, model_config, num_positions)
     return config.recipe.num_positions or num_positions
-
-
-def _check_downstream(config: DownstreamConfig) -> None:
-    check_writable(Path(config.output))
-    check_installed(config.tracking.tracker)
-    data = config.task.data
-    _check_effects(data, files_of([*data.files, *data.dev_files, *data.test_files]))
-    _check_outside(config.output, data.dataset)
-    for arm in config.arms.values():
-        if arm.model is None:
-            check_sklearn_installed()
-        else:
-            _check_models([arm.model], revision=arm.revision)
 
 
 def _check_extended(name: str | None, result: str) -> None:
@@ -274,12 +255,12 @@ def _check_release(config: ReleaseConfig) -> None:
         check_can_publish(config.target())
     if config.recipe.onnx:
         check_onnx_installed()
-    is_trial = trial_folder(config.model) is not None
-    if not config.follow and not is_trial and not _is_run(config.model):
+    is_fine_tuned = fine_tuned_folder(config.model) is not None
+    if not is_fine_tuned and not _is_run(config.model):
         local_weights(config.model)
-    if not is_trial:
+    if not is_fine_tuned:
         _check_rows(check_has_rows(config), ["held_out"])
-    if config.evaluation and not config.follow:
+    if config.evaluation:
         evaluation_in(Path(config.evaluation))
 
 

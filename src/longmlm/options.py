@@ -37,6 +37,8 @@ def given_options(
     pipeline, the values of its file and the keys that are no options here; its other keys are, unless the kind has one
     of that name. Raises ConfigError with the name of the option.
     """
+    if not arguments:
+        return {}
     import tyro
 
     errors, options = io.StringIO(), _options(kind, shown, in_pipeline)

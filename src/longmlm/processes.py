@@ -120,11 +120,6 @@ def check_num_processes(started: int, required: int | None) -> None:
         )
 
 
-def hide_gpus() -> None:
-    """Hides all GPUs unless CUDA_VISIBLE_DEVICES is set; must run before torch is imported."""
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
-
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Creates `folder` and holds its lock in the block.

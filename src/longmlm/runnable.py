@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
-from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.errors import ConfigError, ModelError, ReleaseError, UserError
 from longmlm.hubs.licences import check_licence
@@ -14,7 +13,6 @@ from longmlm.hubs.publish import check_can_publish
 from longmlm.hubs.weight_names import weight_names
 from longmlm.model.families import has_head, num_usable_positions
 from longmlm.runtime.launch_command import launch_command
-from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
 from longmlm.settings.release import ReleaseConfig, ReleaseRecipe
 from longmlm.settings.results import result_of
@@ -128,7 +126,7 @@ def machine_notes(config: ResolvedPipeline) -> list[str]:
 
 def _stages(config: ResolvedPipeline) -> dict[str, StageConfig]:
     """Returns the settings of the stages; a comparison releases nothing."""
-    last = "evaluate" if isinstance(config, ComparedPipeline) else "release"
+    last = "evaluate" if config.HAS_TRIALS else "release"
     return {name: stage for name, stage in config.stages.items() if name in (*get_args(StageName)[:-1], last)}
 
 
@@ -151,12 +149,6 @@ def sentences_note(recipe: ReleaseRecipe) -> str:
         f"recipe.sentence_transformer = {recipe.sentence_transformer}: sentence-transformers is not installed, so the "
         "release is written without running the code for it on its card: pip install 'longmlm[sentence-transformers]'"
     )
-
-
-def trial_folder(name: str) -> Path | None:
-    """Returns the downstream trial that a name means, its folder or its model's; None for anything else."""
-    candidates = (Path(name), Path(name).parent)
-    return next((folder for folder in candidates if (folder / DownstreamTrial.FILE).is_file()), None)
 
 
 def check_has_rows(config: ReleaseConfig) -> str:

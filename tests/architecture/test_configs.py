@@ -8,15 +8,9 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 from longmlm.config import BASE_KEYS, parse
-from longmlm.settings.compare import ComparedPipeline
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.shipped import LAUNCHES, PACKAGE, SHIPPED
-from longmlm.trials.downstream_planned import num_trials
-from longmlm.trials.planned import planned_trial
 
-COMPARISONS = Path(__file__).parents[2] / "docs" / "experiments" / "compare"
-TASKS = COMPARISONS.parent / "downstream"
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
 YAMLS = sorted(path.name for path in LAUNCHES.glob("*.yaml"))
 TABLES = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("*.toml"))}
@@ -36,23 +30,6 @@ def test_shipped_pipeline_parses_with_every_overlay(name: str) -> None:
         combined = parse(ResolvedPipeline, [name, overlay])
         for key in BASE_KEYS & TABLES[overlay].keys():
             assert getattr(combined, key) == TABLES[overlay][key]
-
-
-@pytest.mark.parametrize("path", sorted(COMPARISONS.glob("*.toml")), ids=lambda path: path.stem)
-def test_comparisons_of_the_experiments_are_of_valid_pipelines(path: Path) -> None:
-    shared = COMPARISONS.parent / "mini.toml"
-    files = {"minilm": ["minilm-1536"], "mini": ["demo", str(shared)]}.get(path.stem.partition("-")[0], [])
-    config = parse(ComparedPipeline, [*files, str(path)])
-    seed = config.compare.seeds[0]
-    assert all(planned_trial(config, arm, {}, seed).arm == arm for arm in config.compare.arms)
-    assert len(config.compare.arms) >= 2
-
-
-@pytest.mark.parametrize("path", sorted(TASKS.glob("*.toml")), ids=lambda path: path.stem)
-def test_tasks_of_the_experiments_are_valid(path: Path) -> None:
-    config = parse(DownstreamConfig, [str(path)])
-    assert (config.task.kind == "classification") == any(arm.model is None for arm in config.arms.values())
-    assert num_trials(config) > len(config.arms) > 2
 
 
 def test_bundled_files_of_the_pipelines_exist() -> None:

@@ -1,7 +1,8 @@
 """Differences between accuracies: their standard errors, and when they may be chance."""
 
+import math
 import statistics
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,31 @@ def test_the_error_is_that_of_repeated_measurements_though_rows_are_shared() -> 
         found.append(row_difference(measured([60] * 50, whole.tolist()), measured([30] * 50, start.tolist())))
     spread = statistics.stdev(difference.points for difference in found)
     assert statistics.fmean(difference.standard_error for difference in found) == pytest.approx(spread, rel=0.1)
+
+
+def test_the_worked_example_of_a_paired_difference() -> None:
+    first, second = measured([10, 10], [4, 5]), measured([10, 10], [3, 2])
+    assert astuple(paired_difference([first], [second])) == pytest.approx((20.0, 10.0))
+    assert paired_difference([second], [first]).points == pytest.approx(-20.0)
+
+
+def test_a_paired_difference_over_seeds_adds_up_each_row() -> None:
+    selected, counts = [7, 5, 9], {"a": ([3, 1, 4], [2, 2, 5]), "b": ([2, 1, 3], [2, 0, 3])}
+    first, second = ([measured(selected, correct) for correct in rows] for rows in counts.values())
+    gains = [3 + 2 - 2 - 2, 1 + 2 - 1 - 0, 4 + 5 - 3 - 3]
+    share = sum(gains) / 42
+    residuals = [gain - share * 2 * count for gain, count in zip(gains, selected, strict=True)]
+    error = math.sqrt(sum(residual**2 for residual in residuals) * 3 / 2) / 42
+    assert astuple(paired_difference(first, second)) == pytest.approx((100 * share, 100 * error))
+
+
+def test_rows_that_differ_are_unknown_or_alone_are_not_paired() -> None:
+    first = measured([10, 10], [4, 5])
+    unknown = replace(first, selected=(), correct=())
+    assert paired_difference([first], [measured([10, 9], [4, 5])]) is None
+    assert paired_difference([unknown], [unknown]) is None
+    assert paired_difference([], []) is None
+    assert paired_difference([measured([10, 0], [6, 0])], [measured([10, 0], [5, 0])]) is None, "one row is not exact"
 
 
 def test_without_counts_of_each_row_the_errors_are_added() -> None:

@@ -1,47 +1,30 @@
-"""metrics.jsonl: appended to, cut back on resume, read in every format."""
-
-import json
+"""metrics.jsonl: appended to, cut back on resume, read line by line."""
 
 import pytest
 
 from longmlm.artifacts.accuracy import Accuracy, Measured
-from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TargetMetrics, TrainingMetrics
 from longmlm.errors import ArtifactError
 
-OLD_TRAINING = {
-    "step": 3,
-    "tokens": 90,
-    "loss": 2.5,
-    "accuracy": 40.0,
-    "learning_rate": 1e-3,
-    "gradient_norm": 1.0,
-    "tokens_per_second": 10.0,
-    "elapsed_seconds": 9.0,
-    "memory_bytes": 7,
-}
-OLD_ACCURACY = {"accuracy": 40.0, "standard_error": 1.0, "loss": 3.0, "num_selected": 9}
-OLD_EMPTY = {"accuracy": float("nan"), "standard_error": float("nan"), "loss": float("nan"), "num_selected": 0}
-OLD_EVALUATION = {
-    "step": 4,
-    "tokens": 120,
-    "held_out": {"whole": OLD_ACCURACY, "blocks": [OLD_ACCURACY, OLD_EMPTY]},
-    "base_cut": 41.0,
-    "recovered_at_step": None,
-    "recovered_at_tokens": None,
-    "examples": [
-        {"row_id": 5, "place": 30, "before": "a ", "after": " c", "truth": "b", "guesses": [["b", 0.9], ["d", 0.1]]}
-    ],
-}
+ACCURACY = Accuracy(40.0, 1.0, 3.0, 9)
 
 
 def at(step: int) -> TrainingMetrics:
-    return TrainingMetrics(**{**OLD_TRAINING, "step": step})
+    return TrainingMetrics(
+        step=step,
+        tokens=90,
+        targets={"mlm": TargetMetrics(loss=2.5, accuracy=40.0)},
+        learning_rate=1e-3,
+        gradient_norm=1.0,
+        tokens_per_second=10.0,
+        elapsed_seconds=9.0,
+    )
 
 
 def test_lines_are_read_back_in_order_and_one_cut_off_by_a_crash_is_left_out(tmp_path):
     file = MetricsFile(tmp_path)
     assert file.lines() == []
-    accuracy = Accuracy(**OLD_ACCURACY)
+    accuracy = ACCURACY
     lines = [at(1), EvaluationMetrics(step=1, tokens=30, held_out=Measured(accuracy, (accuracy,))), at(2)]
     for line in lines:
         file.append(line)
@@ -64,8 +47,7 @@ def test_a_whole_line_that_cannot_be_read_is_named_and_never_dropped(tmp_path, l
 
 def test_lines_after_the_resumed_step_are_dropped_and_the_rest_stays_byte_for_byte(tmp_path):
     file = MetricsFile(tmp_path)
-    file.path.write_text(json.dumps(OLD_TRAINING) + "\n", encoding="utf-8")
-    for step in (4, 4, 5, 6):
+    for step in (3, 4, 4, 5, 6):
         file.append(at(step))
     before = file.path.read_text(encoding="utf-8").splitlines()
     file.truncate(4)
@@ -74,19 +56,8 @@ def test_lines_after_the_resumed_step_are_dropped_and_the_rest_stays_byte_for_by
     assert [line.step for line in file.lines()] == [3, 4, 4, 5]
 
 
-def test_lines_from_before_format_1_are_read(tmp_path):
-    file = MetricsFile(tmp_path)
-    file.path.write_text("".join(json.dumps(line) + "\n" for line in (OLD_TRAINING, OLD_EVALUATION)), encoding="utf-8")
-    training, evaluation = file.lines()
-    assert isinstance(training, TrainingMetrics) and isinstance(evaluation, EvaluationMetrics)
-    assert (training.step, training.loss, training.mfu) == (3, 2.5, None)
-    assert (evaluation.base_cut, evaluation.held_out.whole.num_selected) == (41.0, 9)
-    assert evaluation.held_out.blocks[1] == Accuracy(None, None, None, 0)
-    assert (evaluation.examples[0].position, evaluation.examples[0].guesses[1]) == (30, ("d", 0.1))
-
-
 def test_the_evaluation_of_the_resumed_step_is_dropped_if_it_has_to_be_repeated(tmp_path):
-    file, accuracy = MetricsFile(tmp_path), Accuracy(**OLD_ACCURACY)
+    file, accuracy = MetricsFile(tmp_path), ACCURACY
     lines = [EvaluationMetrics(step=step, tokens=30, held_out=Measured(accuracy, ())) for step in (0, 4)]
     for line in (lines[0], at(4), lines[1]):
         file.append(line)

@@ -138,20 +138,6 @@ def test_padding_is_on_the_right(rows: Rows, recipe: Recipe) -> None:
     assert batch.input_ids[1, : min(lengths)].tolist() == masked[1].row.input_ids.tolist()
 
 
-def test_documents_reach_the_batch(rows: Rows, recipe: Recipe) -> None:
-    num_inside = 0
-    batches = StepBatches(rows, recipe, 0, 1, 4)
-    for batch in (batch for cursor in range(0, len(rows), ROWS_PER_STEP) for batch in batches[cursor]):
-        starts, sources = [], []
-        for number, row_id in enumerate(batch.row_ids):
-            starts += (number * batch.input_ids.shape[1] + rows[row_id].document_starts).tolist()
-            sources += rows[row_id].document_sources.tolist()
-        assert batch.document_starts.tolist() == starts
-        assert batch.document_sources.tolist() == sources
-        num_inside += len(starts) - len(batch.row_ids)
-    assert num_inside > 0
-
-
 def test_a_new_column_follows_rows_into_masks_and_views(rows: Rows, recipe: Recipe) -> None:
     @dataclasses.dataclass(frozen=True, slots=True)
     class LabelledRow(Row):
@@ -207,16 +193,6 @@ def test_rows_of_the_same_vocabulary_and_another_tokenizer_are_refused(rows: Row
     twin = vocabulary_of_pretrained(pretrained, "twin")
     with pytest.raises(DataError, match="another tokenizer, .*twin"):
         check_rows_fit_model(rows, twin)
-
-
-def test_rows_of_the_earlier_format_are_refused_by_their_vocabulary_alone(rows: Rows, vocabulary: Vocabulary) -> None:
-    known = {"tokenizer_fingerprint": None, "vocabulary_sha256": vocabulary.vocabulary_sha256}
-    plan = dataclasses.replace(rows.manifest.plan, **known)
-    earlier = dataclasses.replace(rows, manifest=dataclasses.replace(rows.manifest, plan=plan))
-    check_rows_fit_model(earlier, vocabulary)
-    check_rows_fit_model(earlier, dataclasses.replace(vocabulary, fingerprint="another"))
-    with pytest.raises(DataError, match="another tokenizer"):
-        check_rows_fit_model(earlier, dataclasses.replace(vocabulary, vocabulary_sha256="another"))
 
 
 def test_rows_longer_than_the_model_reads_are_refused(rows: Rows, vocabulary: Vocabulary, world: World) -> None:

@@ -9,10 +9,9 @@ import pytest
 from datasets import Dataset
 
 from longmlm.data.corpus import Document, plan_slices, read_slice
-from longmlm.data.labelled_records import LabelledRecord, labelled_records
 from longmlm.errors import DataError
-from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import Source
+from tests.support.fields import all_fields
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。"]
 TEXT_TYPES = [
@@ -57,14 +56,17 @@ def texts_of(settings: dict, text_field: str = "text") -> list[str]:
     return [record.text for record in records if isinstance(record, Document)]
 
 
+def fields_with(settings: dict) -> list:
+    return all_fields(Source(**settings, split="train" if "dataset" in settings else None))
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 @pytest.mark.parametrize("type_", TEXT_TYPES, ids=str)
 def test_every_type_of_text_is_read(tmp_path: Path, kind: str, type_: pa.DataType) -> None:
     table = pa.table({"text": pa.array(TEXTS).cast(type_), "label": ["a", "b"]})
     settings = written(tmp_path, kind, table)
     assert texts_of(settings) == TEXTS
-    task = LabelledTask(kind="classification", data=LabelledData(**settings))
-    assert [item.document.text for item in labelled_records(task) if isinstance(item, LabelledRecord)] == TEXTS
+    assert [fields["text"] for fields in fields_with(settings)] == TEXTS
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
@@ -75,13 +77,12 @@ def test_every_other_type_is_refused_by_name(tmp_path: Path, kind: str, name: st
     settings = written(tmp_path, kind, pa.table({"text": OTHER_COLUMNS[name], "label": ["a"]}))
     with pytest.raises(DataError, match=f"column 'text' holds .*{name}.*: set text_field"):
         texts_of(settings)
-    task = LabelledTask(kind="classification", data=LabelledData(**settings))
-    if name == "list":  # of words, which the task may need
-        [item] = labelled_records(task)
-        assert not isinstance(item, LabelledRecord)
+    if name == "list":  # of words, which a task may need
+        [fields] = fields_with(settings)
+        assert isinstance(fields["text"], list)
     else:
         with pytest.raises(DataError, match=f"column 'text' holds .*{name}"):
-            list(labelled_records(task))
+            fields_with(settings)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
@@ -90,14 +91,13 @@ def test_a_name_that_two_columns_have_is_refused_for_texts_and_set_aside_for_oth
 ) -> None:
     columns, names = [pa.array(TEXTS), pa.array(["a", "b"]), pa.array(["c", "d"])], ["text", "label", "text"]
     settings = written(tmp_path, kind, pa.Table.from_arrays(columns, names))
-    task = LabelledTask(kind="classification", data=LabelledData(**settings))
-    for read in (lambda: texts_of(settings), lambda: list(labelled_records(task))):
+    for read in (texts_of, fields_with):
         with pytest.raises(DataError, match=r"table\.\w+ has 2 columns named 'text': rename"):
-            read()
+            read(settings)
     assert texts_of(settings, "label") == ["a", "b"]
     written(tmp_path, kind, pa.Table.from_arrays(columns, ["text", "label", "label"]))
     assert texts_of(settings) == TEXTS
-    assert [item.reason for item in labelled_records(task)] == ["several columns are named 'label'"] * 2
+    assert [fields["label"].reason for fields in fields_with(settings)] == ["several columns are named 'label'"] * 2
 
 
 def test_a_name_with_a_dot_is_that_of_a_column_and_not_of_a_field_inside_one(tmp_path: Path) -> None:

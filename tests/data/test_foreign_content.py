@@ -16,12 +16,11 @@ import pytest
 from backports import zstd
 
 from longmlm.data.corpus import check_splits, plan_slices
-from longmlm.data.labelled_records import labelled_records
 from longmlm.data.notes import markup_note
 from longmlm.errors import DataError
-from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.corpora import json_lines, records_of, texts_of
+from tests.support.fields import all_fields
 
 TEXTS = ["The lake was calm.", "湖水像一面镜子。", "PAR1 is a receptor.", "<p> opens a paragraph.", "%PDF", "BZh"]
 LINES = json_lines(TEXTS)
@@ -89,12 +88,12 @@ NO_LINES = {
 
 
 def refusal(path: Path) -> str:
-    """Returns why a file is refused, which is the same for text and for labelled documents."""
+    """Returns why a file is refused, which is the same for its text and for all of its fields."""
     with pytest.raises(DataError) as raised:
         records_of(path)
-    with pytest.raises(DataError) as labelled:
-        list(labelled_records(LabelledTask(kind="classification", data=LabelledData(files=(str(path),)))))
-    assert str(labelled.value) == str(raised.value)
+    with pytest.raises(DataError) as of_fields:
+        all_fields(Source(files=(str(path),)))
+    assert str(of_fields.value) == str(raised.value)
     assert "\n" not in str(raised.value) and str(raised.value).encode()
     return str(raised.value)
 

@@ -15,9 +15,8 @@ from backports import zstd
 
 from longmlm.data import delimited
 from longmlm.data.corpus import Document, plan_slices, read_slice
-from longmlm.data.labelled_records import LabelledRecord, labelled_records
-from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import Source
+from tests.support.fields import all_fields
 
 MARK = "\ufeff"
 TEXTS = {
@@ -128,11 +127,10 @@ def test_a_text_is_the_same_in_every_format(source: dict) -> None:
     assert dict(zip(TEXTS, found, strict=True)) == {name: text.lstrip(MARK) for name, text in TEXTS.items()}
 
 
-def test_a_labelled_text_is_the_same_in_every_format(source: dict) -> None:
+def test_the_text_among_all_fields_is_the_same_in_every_format(source: dict) -> None:
     if str(source.get("files")).endswith("/*',)") and list(Path(source["files"][0]).parent.glob("*.txt")):
         pytest.skip("a .txt file has no labels")
-    task = LabelledTask(kind="classification", data=LabelledData(**source))
-    found = [item.document.text if isinstance(item, LabelledRecord) else item for item in labelled_records(task)]
+    found = [fields["text"] for fields in all_fields(Source(**source))]
     assert dict(zip(TEXTS, found, strict=True)) == TEXTS
 
 
@@ -178,9 +176,8 @@ def test_what_is_in_another_field_does_not_cost_a_text(tmp_path: Path) -> None:
     lines = [b"{%b}\n" % b", ".join(parts) for member in members for parts in ([text, member], [member, text])]
     (tmp_path / "other.jsonl").write_bytes(b"".join(lines))
     assert records_of(Source(files=(f"{tmp_path}/*",))) == [SOUND] * 2 * len(OTHER_VALUES) * len(NAMES)
-    task = LabelledTask(kind="classification", data=LabelledData(files=(f"{tmp_path}/*",)))
-    found = [item.document if isinstance(item, LabelledRecord) else item for item in labelled_records(task)]
-    assert [(document.text, document.labels) for document in found] == [(SOUND, ("a",))] * len(lines)
+    found = all_fields(Source(files=(f"{tmp_path}/*",)))
+    assert [(fields["text"], fields["label"]) for fields in found] == [(SOUND, "a")] * len(lines)
 
 
 TEXT_VALUES = {

@@ -10,13 +10,11 @@ import pytest
 from longmlm import inputs
 from longmlm.artifacts import artifact
 from longmlm.artifacts.run import RunSummary, TrainState
-from longmlm.config import parse
 from longmlm.data.engine import prepare_rows
 from longmlm.data.files import files_of, left_out
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
 from longmlm.processes import exclusive_lock
-from longmlm.settings.downstream import DownstreamConfig
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.shipped import PACKAGE
 from longmlm.temporary import claim
@@ -114,6 +112,3 @@ def test_an_output_inside_the_folder_of_a_dataset_is_refused(tmp_path: Path, mon
     recipe = PrepareRecipe(tokenizer=MINI, row_length=16, sources=sources)
     with pytest.raises(DataError, match="texts/out/rows is inside the dataset texts"):
         inputs.check_inputs(PrepareConfig(output="texts/out/rows", recipe=recipe))
-    Path("task.toml").write_text('[task]\nkind = "classification"\ndata.dataset = "texts"\n[arms.tfidf]\n')
-    with pytest.raises(DataError, match="./texts is inside the dataset texts"):
-        inputs.check_inputs(parse(DownstreamConfig, ["task.toml", "--output", "./texts"]))

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from tokenizers.decoders import ByteLevel
 
 from longmlm.data.packing import Row, TokenizedDocument, pack
-from longmlm.data.row import SpecialTokens
+from longmlm.data.row import SpecialTokens, TokenizedSentence
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of
 from longmlm.settings.prepare import PackingMode
 
@@ -27,7 +27,7 @@ def corpus_of(sizes: list[list[int]]) -> list[TokenizedDocument]:
     for number, of_document in enumerate(sizes):
         ends = [*accumulate(of_document, initial=first)]
         sentences = [np.arange(begin, end, dtype=np.uint32) for begin, end in pairwise(ends) if end > begin]
-        documents.append(TokenizedDocument(sentences, source=number))
+        documents.append(TokenizedDocument([*map(TokenizedSentence, sentences)], source=number))
         first = ends[-1]
     return documents
 
@@ -55,7 +55,7 @@ def reference_rows(sizes: list[list[int]], capacity: int) -> list[list[int]]:
     units = [
         (number, sentence[begin : begin + capacity])
         for number, document in enumerate(corpus_of(sizes))
-        for sentence in [ids.tolist() for ids in document.sentences]
+        for sentence in [sentence.input_ids.tolist() for sentence in document.sentences]
         for begin in range(0, len(sentence), capacity)
     ]
     rows = []
@@ -104,7 +104,7 @@ def test_no_row_of_byte_level_tokens_holds_half_a_character(vocabulary: Vocabula
     ids = np.array(vocabulary.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
     assert len(ids) > len(text)
     for row_length in range(7, 40):
-        document = TokenizedDocument([ids], source=0)
+        document = TokenizedDocument([TokenizedSentence(ids)], source=0)
         rows = pack([document], row_length, vocabulary.special, "full-sentences", vocabulary.is_within_character)
         texts = [
             ByteLevel().decode([*map(vocabulary.tokenizer.id_to_token, row.input_ids[1:-1].tolist())]) for row in rows
@@ -159,7 +159,7 @@ def test_a_sentence_that_fits_a_row_is_never_cut(sizes: list[list[int]], row_len
     row_of = {token: number for number, content in enumerate(contents(rows)) for token in content}
     for document in corpus_of(sizes):
         for sentence in document.sentences:
-            num_rows = len({row_of[token] for token in sentence.tolist()})
+            num_rows = len({row_of[token] for token in sentence.input_ids.tolist()})
             assert num_rows == -(-len(sentence) // (row_length - 2))
 
 
@@ -167,7 +167,7 @@ def test_a_sentence_that_fits_a_row_is_never_cut(sizes: list[list[int]], row_len
 @given(CORPORA, ROW_LENGTHS)
 def test_a_row_ends_only_where_the_next_sentence_would_not_have_fitted(sizes: list[list[int]], row_length: int) -> None:
     rows = packed(sizes, row_length)
-    sentences = [(document.source, ids) for document in corpus_of(sizes) for ids in document.sentences]
+    sentences = [(document.source, one.input_ids) for document in corpus_of(sizes) for one in document.sentences]
     opened_by = {int(ids[0]): (source, len(ids)) for source, ids in sentences}
     for row, following in pairwise(rows):
         first = int(following.input_ids[1])
@@ -205,7 +205,7 @@ def test_document_starts_and_sources_tell_every_token_its_document(
         token: document.source
         for document in corpus_of(sizes)
         for sentence in document.sentences
-        for token in sentence.tolist()
+        for token in sentence.input_ids.tolist()
     }
     found = {
         token: source

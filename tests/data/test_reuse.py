@@ -63,16 +63,6 @@ def test_rows_made_before_the_tokenizer_was_changed_are_refused(
         prepare_rows(recipe, vocabulary_of(cased, "tiny"), output)
 
 
-def test_rows_of_format_1_are_refused_with_the_remedy(
-    prepared: tuple[Path, RowsManifest], recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary
-) -> None:
-    shutil.copytree(prepared[0], output)
-    plan = replace(prepared[1].plan, tokenizer_fingerprint=None, vocabulary_sha256=vocabulary.vocabulary_sha256)
-    artifact.write(output / RowsManifest.FILE, replace(prepared[1], plan=plan))
-    with pytest.raises(DataError, match=f"{output} .* earlier version.*: remove it or name another"):
-        prepare_rows(recipe, vocabulary, output)
-
-
 def test_rows_made_by_other_rules_are_refused_with_the_remedy(
     prepared: tuple[Path, RowsManifest], recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary
 ) -> None:

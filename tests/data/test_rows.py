@@ -13,7 +13,7 @@ from longmlm.data.row import Row
 from longmlm.data.rows import ROWS_PER_RECORD_BATCH, open_rows
 from longmlm.errors import ArtifactError, DataError, FolderError, UserError
 from longmlm.folders import MANIFEST, new_folder
-from tests.support.rows import FORMAT_1, FORMAT_2, manifest_of, write_shard
+from tests.support.rows import manifest_of, write_shard
 
 ABOUT = manifest_of(row_length=9)
 
@@ -142,25 +142,6 @@ def test_a_manifest_that_is_damaged_or_newer_is_refused(tmp_path: Path, change: 
     write_rows(tmp_path / "rows", [[row_of(10)]], {**ABOUT, **change})
     with pytest.raises(ArtifactError, match=f"{MANIFEST} .*{message}"):
         open_rows(tmp_path / "rows", "train")
-
-
-@pytest.mark.parametrize("about", [FORMAT_1, FORMAT_2])
-def test_an_unknown_key_of_an_earlier_format_is_refused(tmp_path: Path, about: dict) -> None:
-    for name, change in {"top": {"mood": 1}, "plan": {"plan": {**about["plan"], "mood": 1}}}.items():
-        write_rows(tmp_path / name, [[row_of(10)]], {**about, **change})
-        with pytest.raises(ArtifactError, match="mood"):
-            open_rows(tmp_path / name, "train")
-
-
-@pytest.mark.parametrize(("about", "known"), [(FORMAT_1, (None, "f")), (FORMAT_2, ("f", None))])
-def test_rows_of_earlier_formats_are_opened(tmp_path: Path, about: dict, known: tuple) -> None:
-    write_rows(tmp_path / "rows", [[row_of(10)]], about)
-    rows = open_rows(tmp_path / "rows", "train")
-    plan = rows.manifest.plan
-    assert (len(rows), rows.row_length, rows.mean_fill) == (1, 9, 0.75)
-    assert (plan.tokenizer_fingerprint, plan.vocabulary_sha256) == known
-    assert [file.path for file in plan.sources[0].files] == ["a.jsonl"]
-    assert (plan.sources[1].dataset, plan.sources[1].commit) == ("owner/novels", "c" * 40)
 
 
 def test_a_split_without_rows_is_refused(folder: Path) -> None:

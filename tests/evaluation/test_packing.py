@@ -2,15 +2,12 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
-from transformers import AttentionInterface, RobertaForTokenClassification
+from transformers import AttentionInterface
 
-from longmlm.batches.examples import Example
 from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.packing import check_packed_attention, compare_packed_examples
-from longmlm.model.labelling import LabellingObjective
+from longmlm.evaluation.packing import check_packed_attention
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import ATTENTION_NAME, packed_attention, use_packed_attention
@@ -53,29 +50,3 @@ def test_a_model_whose_packed_attention_is_wrong_reads_padded_batches(
     assert "\n" not in note
     assert re.search(reason, note) and note.endswith("rows are padded instead")
     assert not objective.reads_packed_batches
-
-
-@pytest.mark.parametrize(
-    ("broken", "reason"),
-    [
-        (packed_attention, ""),
-        (fails, "fails: no kernel image \\("),
-        (differs, r"gives hidden states that differ by \d+% \("),
-    ],
-)
-def test_the_inputs_of_labelled_documents_are_compared_by_hidden_states(
-    world: World, broken, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    model = RobertaForTokenClassification.from_pretrained(world.long)
-    use_packed_attention(model)
-    objective = LabellingObjective(model, "bf16").eval()
-    tokens = [np.arange(10, 10 + length) for length in (9, 5, 12)]
-    examples = [
-        Example(number, (ids,), np.zeros(len(ids), np.int64), len(ids), None, np.arange(len(ids)))
-        for number, ids in enumerate(tokens)
-    ]
-    monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION_NAME, broken)
-    notes = compare_packed_examples(objective, examples, 1)
-    assert len(notes) == bool(reason) and all(re.search(reason, note) for note in notes)
-    assert objective.reads_packed_batches == (not reason)

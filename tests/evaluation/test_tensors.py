@@ -62,8 +62,8 @@ def test_no_tensor_holds_logits_of_tokens_that_are_not_selected(
 
     def counted(batch: MlmBatch) -> MlmOutput:
         nonlocal most_selected
-        most_selected = max(most_selected, batch.num_targets)
-        assert batch.num_targets < batch.num_tokens / 2
+        most_selected = max(most_selected, len(batch.labels))
+        assert len(batch.labels) < batch.num_tokens / 2
         return predict(batch)
 
     monkeypatch.setattr(objective, "predict", counted)

@@ -14,10 +14,8 @@ from datasets import Dataset, DatasetDict
 from longmlm.artifacts.rows import SourceRecord
 from longmlm.data.corpus import Document, SetAside, plan_slices, read_slice
 from longmlm.data.engine import pin_sources, prepare_rows
-from longmlm.data.labelled import pinned, read_labelled
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
-from longmlm.settings.downstream import LabelledData, LabelledTask
 from longmlm.settings.prepare import PrepareRecipe, Source
 from tests.support.hub import Hub
 from tests.support.loopback import CUT, Fault
@@ -200,19 +198,3 @@ def test_folder_without_a_data_set_is_named_in_one_line(tmp_path: Path) -> None:
 def test_source_is_files_or_a_split_of_a_data_set(settings: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Source(**settings)
-
-
-def test_labelled_documents_are_read_at_the_commit_of_a_pinned_task(hub: Hub) -> None:
-    def files(label: str) -> dict[str, bytes]:
-        records = [{"text": text, "label": [label, "b"][number % 2]} for number, text in enumerate(TEXTS)]
-        return {"train.jsonl": "".join(f"{json.dumps(record)}\n" for record in records).encode()}
-
-    repository = hub.repository("datasets/owner/labelled")
-    commit = repository.commit(files("a"))
-    task = pinned(LabelledTask(kind="classification", data=LabelledData(dataset="owner/labelled")))
-    assert task.data.revision == commit
-    repository.commit(files("c"))
-    assert read_labelled(task).labels == ("a", "b")
-    assert pinned(task) == task
-    newest = dataclasses.replace(task, data=LabelledData(dataset="owner/labelled"))
-    assert read_labelled(pinned(newest)).labels == ("b", "c")

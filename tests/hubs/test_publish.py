@@ -1,6 +1,5 @@
-"""Publishing a folder to both hubs and to storage: private, only what changed, under a branch, tag or pull request."""
+"""Publishing a folder to both hubs and to storage: private, only what changed, under a branch or tag."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -16,7 +15,6 @@ from tests.support.served import CARD, NAME, Served, content, make
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # the client's use of httpx2
 both_hubs = pytest.mark.parametrize("served", ["hf", "ms"], indirect=True)
 huggingface_alone = pytest.mark.parametrize("served", ["hf"], indirect=True)
-modelscope_alone = pytest.mark.parametrize("served", ["ms"], indirect=True)
 
 
 @both_hubs
@@ -130,19 +128,8 @@ def test_tag_is_set_once_and_does_not_move(served: Served, folder: Path) -> None
 
 
 @both_hubs
-def test_mirror_removes_all_other_files_of_its_revision(served: Served, folder: Path, tmp_path: Path) -> None:
-    served.create(private=True, files={"old.txt": b"old"})
-    checkpoint = make(tmp_path / "checkpoint", '{"a": 7}', b"other" * 1000)
-    for _ in range(2):
-        served.publish(checkpoint, revision="step-7", mirrors=True)
-        served.publish(folder)
-    assert served.files("step-7") == content(checkpoint)
-    assert served.files().items() >= content(folder).items()
-
-
-@both_hubs
 def test_public_repository_is_refused_unless_asked_for(served: Served, folder: Path) -> None:
-    served.create(private=False)
+    served.create_public()
     with pytest.raises(ReleaseError, match=f"{NAME}.*public = true"):
         served.publish(folder)
     assert served.files() == {}
@@ -171,32 +158,12 @@ def test_branch_holds_what_was_published_to_it(served: Served, folder: Path) -> 
 
 
 @huggingface_alone
-def test_pull_request_is_opened_once_and_updated(served: Served, folder: Path) -> None:
-    served.publish(folder, pull_request=True)
-    make(folder, '{"a": 5}')
-    assert served.publish(folder, pull_request=True).endswith("/refs/pr/1")
-    assert served.server.repository(f"models/{NAME}").pulls == ["Release of tiny"]
-    assert served.files() == {}
-    assert served.files("refs/pr/1") == content(folder)
-
-
-@huggingface_alone
 def test_card_that_the_hub_rejects_is_named(served: Served, tmp_path: Path) -> None:
     with new_folder(tmp_path / "wrong") as partial:
         (partial / "README.md").write_text("---\nlicense: mit\n---\n")
     with pytest.raises(ReleaseError, match="library_name"):
         served.publish(tmp_path / "wrong")
     assert served.files() == {}
-
-
-@modelscope_alone
-def test_tag_of_a_checkpoint_is_not_written_again(served: Served, folder: Path, tmp_path: Path) -> None:
-    checkpoint = make(tmp_path / "checkpoint", '{"a": 7}')
-    for _ in range(2):
-        served.publish(checkpoint, revision="step-7", mirrors=True)
-        served.publish(folder)
-    assert served.count("tag") == 1
-    assert len(served.server.repositories[NAME].commits) == 2
 
 
 @pytest.mark.parametrize(
@@ -208,8 +175,8 @@ def test_copy_on_any_storage_is_verified_and_holds_what_changed(
     storage = parse_target(target.format(ground=tmp_path))
     system, root = fsspec.core.url_to_fs(publish(folder, storage, "Release"))
 
-    def files(subfolder: str = "") -> dict[str, bytes]:
-        return {path.rsplit("/", 1)[1]: system.cat(path) for path in system.find(f"{root}{subfolder}")}
+    def files() -> dict[str, bytes]:
+        return {path.rsplit("/", 1)[1]: system.cat(path) for path in system.find(root)}
 
     assert files() == content(folder)
     make(folder, '{"a": 6}')
@@ -223,8 +190,6 @@ def test_copy_on_any_storage_is_verified_and_holds_what_changed(
     publish(folder, storage, "Release")
     assert copied == ["config.json", MANIFEST]
     assert files() == content(folder)
-    publish(folder, replace(storage, revision="step-7"), "Release")
-    assert files("/step-7") == content(folder)
     system.rm(root, recursive=True)
 
 

@@ -64,7 +64,7 @@ def saved_bytes(objective: MlmObjective, batch: MlmBatch) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        kept_alive = objective(batch).loss_sum
+        kept_alive = objective(batch)["mlm"].loss_sum
     assert kept_alive.isfinite()
     return sum(kept.values())
 
@@ -77,7 +77,7 @@ def test_flop_are_those_that_torch_counts(any_kind: tuple[str, int], length: int
     model.set_attn_implementation("eager")
     batch = batch_of(length, num_rows=50)  # DeBERTa computes its relative positions once for all rows
     with FlopCounterMode(display=False) as counter:
-        MlmObjective(model)(batch).loss_sum.backward()
+        MlmObjective(model)(batch)["mlm"].loss_sum.backward()
     work = Work(length, len(batch.selected) / batch.input_ids.numel(), is_half=False)
     expected = cost_of(model, work).flop_per_token * batch.input_ids.numel()
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
@@ -140,7 +140,7 @@ def test_recomputed_activations_take_a_fraction_and_give_the_same_gradients(any_
     for objective in (kept, recomputed):
         sizes.append(saved_bytes(objective, batch))
         torch.manual_seed(3)
-        objective(batch).loss_sum.backward()
+        objective(batch)["mlm"].loss_sum.backward()
         gradients.append({name: one.grad for name, one in objective.named_parameters() if one.grad is not None})
     assert sizes[1] < sizes[0] / 2
     assert gradients[0].keys() == gradients[1].keys()

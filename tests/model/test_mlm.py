@@ -118,7 +118,7 @@ def test_loss_and_gradients_are_those_of_the_stock_model_with_labels(model: PreT
     twin = copy.deepcopy(model)
     expected = twin(input_ids=batch.input_ids, attention_mask=mask, labels=labels).loss
     expected.backward()
-    loss = MlmObjective(model)(batch).loss_sum / len(batch.labels)
+    loss = MlmObjective(model)(batch)["mlm"].loss_sum / len(batch.labels)
     loss.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     compared = 0
@@ -199,7 +199,7 @@ def test_the_loss_is_not_a_mean_of_means(any_kind: tuple[str, int]) -> None:
     assert len({len(row.labels) for row in rows}) > 2
     objective = MlmObjective(tiny_model(*any_kind))
     with torch.no_grad():
-        sums = [float(objective(collate([row], objective.model.config.pad_token_id)).loss_sum) for row in rows]
+        sums = [float(objective(collate([row], objective.model.config.pad_token_id))["mlm"].loss_sum) for row in rows]
     counts = [len(row.labels) for row in rows]
     means = [total / count for total, count in zip(sums, counts, strict=True)]
     assert abs(sum(sums) / sum(counts) - sum(means) / len(means)) > 1e-3

@@ -241,7 +241,7 @@ def test_packed_batches_give_the_losses_and_gradients_of_padded_ones_with_stock_
         set_dropout(objective, dropout if is_ours else 0.0)
         batch = batch_of(lengths, is_ours)
         assert batch.num_with_padding == (sum(lengths) if is_ours else max(lengths) * len(lengths))
-        objective(batch).loss_sum.backward()
+        objective(batch)["mlm"].loss_sum.backward()
         losses.append(objective.predict(batch).losses.detach())
         gradients.append(torch.cat([one.grad.flatten() for one in objective.parameters() if one.grad is not None]))
     close = {"rtol": 1e-4, "atol": 1e-4} if precision == "no" else {"rtol": 0.05, "atol": 0.1}
@@ -269,7 +269,7 @@ def test_recomputed_layers_draw_the_same_dropout(kind: tuple[str, int]) -> None:
         if is_recomputed:
             checkpoint_activations(objective.model)
         torch.manual_seed(8)
-        objective(batch_of([16, 9], is_packed=True)).loss_sum.backward()
+        objective(batch_of([16, 9], is_packed=True))["mlm"].loss_sum.backward()
         gradients.append([one.grad for one in objective.parameters() if one.grad is not None])
     assert all(
         torch.equal(one, other) for one, other in pairwise(gradients) for one, other in zip(one, other, strict=True)

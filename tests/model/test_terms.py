@@ -110,7 +110,7 @@ def test_pieces_and_sentences_of_a_text_have_the_tokens_of_the_whole(
     starts = np.array([0, *spaces[7::9]])
     parts = list(encode(tokenizer, text, starts))
     assert len(parts) > 50
-    assert np.concatenate(parts).tolist() == whole.ids
+    assert np.concatenate([part.input_ids for part in parts]).tolist() == whole.ids
 
 
 def test_extension_with_terms_is_written_with_its_history(kind: tuple[str, int], tmp_path: Path) -> None:

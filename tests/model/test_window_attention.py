@@ -212,7 +212,7 @@ def batch_of(lengths: list[int]) -> MlmBatch:
 
 def loss_and_gradients(objective: MlmObjective, batch: MlmBatch) -> list[Tensor]:
     torch.manual_seed(8)
-    loss = objective(batch).loss_sum
+    loss = objective(batch)["mlm"].loss_sum
     loss.backward()
     return [loss.detach(), *(one.grad for one in objective.parameters() if one.grad is not None)]
 

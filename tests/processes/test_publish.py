@@ -2,25 +2,18 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import tomli_w
-from huggingface_hub import ModelCard
 
-from longmlm.folders import verify, write_json
+from longmlm.folders import verify
 from tests.support import hub as hf
 from tests.support import modelscope_hub as ms
-from tests.support.checkpoints import actual_accuracy, checkpoint
-from tests.support.loopback import Fault
-from tests.support.rows import FILES, manifest_of
 from tests.support.tiny import LONG_POSITIONS, World, tiny_evaluation, tiny_world
 
 ROOT = Path(__file__).parents[2]
@@ -36,22 +29,6 @@ if revision.startswith("ms:"):
 model = AutoModelForMaskedLM.from_pretrained(name, revision=revision)
 tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
 print(model.config.model_type, tokenizer.model_max_length, "longmlm" in sys.modules)
-"""
-FOLLOW = """
-import longmlm.cli, longmlm.hubs.transfers, longmlm.release.follow
-longmlm.release.follow.POLL_SECONDS, longmlm.hubs.transfers.WAITS_SECONDS = 0.1, ()
-longmlm.cli.main()
-"""
-WATCH_TORCH = """
-import os, sys
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torch":
-            sys.stderr.write(repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
-            os._exit(0)
-sys.meta_path.insert(0, Watch())
-from longmlm.cli import main
-main()
 """
 
 
@@ -146,108 +123,30 @@ def test_release_on_hugging_face_loads_by_its_card(hub: hf.Hub, on_hf: User) -> 
     assert repository.branches == branches
     assert on_hf.loads("v1") == ["roberta", str(LONG_POSITIONS), "False"]
     on_hf.runs(repository.files()["README.md"])
-    changed = on_hf.release("--publish", f"hf:{NAME}", "--card.title", "Another")
-    assert (changed.returncode, changed.stderr.count("\n")) == (2, 1)
-    assert str(output) in changed.stderr
-    assert_without_token(on_hf, first.stdout, first.stderr, again.stderr, changed.stderr, *hub.requests)
+    assert_without_token(on_hf, first.stdout, first.stderr, again.stderr, *hub.requests)
 
 
 @pytest.mark.slow
-def test_checkpoints_are_published_as_branches(hub: hf.Hub, on_hf: User, world: World) -> None:
-    run = on_hf.folder / "run"
-    for step, accuracy in {10: 0.5, 20: 12.0, 30: None, 50: 14.0}.items():
-        checkpoint(run, step, world, accuracy)
-    (run / "checkpoints" / "step-00000050" / "config.json").write_text("{}")
-    done = on_hf.release("--publish", f"hf:{NAME}", "--model", str(run), "--checkpoints")
-    assert done.returncode == 0, done.stderr
-    for step in (10, 30, 50):
-        assert f"step {step} is not published" in done.stdout
-    repository = hub.repository(f"models/{NAME}")
-    assert repository.branches.keys() == {"main", "step-20"}
-    card = ModelCard(repository.files("step-20")["README.md"].decode())
-    assert card.data.eval_results[0].metric_value == round(actual_accuracy(world), 2)
-    assert f'model="{NAME}", revision="step-20")' in card.text
-    assert {path.name for path in on_hf.folder.iterdir()} - {"hf"} == {"run", "tiny-40", "release.toml"}
-
-
-@pytest.mark.slow
-def test_release_and_checkpoints_on_modelscope_load_by_their_cards(
-    settings: Path, tmp_path: Path, world: World
-) -> None:
-    run = tmp_path / "run"
-    for step, accuracy in {10: 0.5, 20: 12.0}.items():
-        checkpoint(run, step, world, accuracy)
-    overrides = ["--publish", f"ms:{NAME}", "--tag", "v1", "--model", str(run), "--checkpoints"]
+def test_release_on_modelscope_loads_by_its_card(settings: Path, tmp_path: Path) -> None:
+    overrides = ["--publish", f"ms:{NAME}", "--tag", "v1"]
     with ms.serve() as hub:
         hub.token, home = TOKEN, tmp_path / "home"
         variables = {"MODELSCOPE_ENDPOINT": hub.endpoint, "MODELSCOPE_API_TOKEN": TOKEN, "HOME": str(home)}
         on_ms = user(settings, tmp_path, HF_HUB_OFFLINE="1", **variables)
         first = on_ms.release(*overrides)
         assert first.returncode == 0, first.stderr
-        assert hub.repositories[NAME].revisions.keys() == {"master", "step-20", "v1"}
+        assert hub.repositories[NAME].revisions.keys() == {"master", "v1"}
         assert hub.files(NAME) == hub.files(NAME, "v1")
         assert hub.files(NAME).keys() >= {path.name for path in (tmp_path / "tiny-40").iterdir()}
         hub.requests.clear()
         again = on_ms.release(*overrides)
         assert again.returncode == 0, again.stderr
-        assert again.stdout.splitlines()[-1] == first.stdout.splitlines()[-1]
+        assert again.stdout.splitlines() == first.stdout.splitlines()[-1:]
         assert not [request for request in hub.requests if not request.startswith("GET ")]
         assert not (home / ".modelscope").exists()
         assert on_ms.loads("ms:v1") == ["roberta", str(LONG_POSITIONS), "False"]
-        on_ms.runs(hub.files(NAME, "step-20")["README.md"])
+        on_ms.runs(hub.files(NAME, "v1")["README.md"])
         assert_without_token(on_ms, first.stdout, first.stderr, again.stdout, again.stderr, *hub.requests)
-
-
-@pytest.mark.slow
-def test_run_is_followed_to_its_end_and_a_failing_hub_is_waited_for(hub: hf.Hub, on_hf: User, world: World) -> None:
-    run, repository = on_hf.folder / "run", hub.repository(f"models/{NAME}")
-    repository.private = True
-    repository.commit({})
-    checkpoint(run, 10, world, 11.0)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    hub.faults = [Fault("commit", 503)]
-    command = [sys.executable, "-c", FOLLOW, "release", str(on_hf.settings), "--publish", f"hf:{NAME}"]
-    with subprocess.Popen(
-        [*command, "--follow", str(run)],
-        cwd=ROOT,
-        env={**on_hf.environment, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as follower:
-        killer = threading.Timer(LONGEST_SECONDS, follower.kill)
-        killer.start()
-        wait_for(lambda: b"step 10" in repository.files().get("README.md", b""), follower)
-        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-        checkpoint(run, 20, world, 9.5)
-        checkpoint(run, 30, world, 15.0)
-        wait_for(lambda: b"step 30" in repository.files().get("README.md", b""), follower)
-        shutil.copy(on_hf.settings, run / "metrics.jsonl")
-        shutil.copy(on_hf.settings, run / "summary.json")
-        output, errors = follower.communicate()
-        killer.cancel()
-    assert follower.returncode == 0, errors
-    assert output.count("published: ") == 2
-    assert "503" in errors
-    assert "Traceback" not in errors
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Returns when the condition is met; fails if the process exits before."""
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
-
-
-def test_follower_hides_gpus_before_torch_can_find_them(tmp_path: Path) -> None:
-    paths = {"model": "run", "rows": str(tmp_path), "output": "out", "publish": "folder:x", "follow": "run"}
-    write_json(tmp_path / "manifest.json", {**manifest_of(128), "files": FILES})
-    settings = tmp_path / "release.toml"
-    settings.write_text(tomli_w.dumps({**paths, "card": {"title": "t"}}))
-    environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
-    command = [sys.executable, "-c", WATCH_TORCH, "release", str(settings)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stderr == "''"
 
 
 @pytest.mark.parametrize(

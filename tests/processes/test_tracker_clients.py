@@ -88,9 +88,9 @@ def test_wandb_shows_every_number_of_the_metrics_the_settings_and_predictions(se
     shown = history(start)
     tables = [line["predictions/path"] for line in whole_history(start) if "predictions/path" in line]
     assert shown == expected(run)
-    assert {"train/loss", "train/learning_rate", "train/tokens_per_second", "train/accuracy"} <= shown[1].keys()
+    assert {"train/mlm_loss", "train/learning_rate", "train/tokens_per_second", "train/mlm_accuracy"} <= shown[1].keys()
     assert {"held_out/accuracy", "held_out/block_0"} <= shown[0].keys()
-    assert [line["step"] for line in shown if "train/loss" in line] == list(range(1, 13))
+    assert [line["step"] for line in shown if "train/mlm_loss" in line] == list(range(1, 13))
 
     assert len(tables) == 4
     table = json.loads((run / f"wandb/latest-run/files/{tables[-1]}").read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ def test_a_run_keeps_its_id_and_its_step_axis_after_a_crash(settings, train, mon
             train(settings)
     run = train(settings)
     first, second = offline_runs(run)
-    assert [line["step"] for line in history(first) if "train/loss" in line] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in history(first) if "train/mlm_loss" in line] == [1, 2, 3, 4, 5, 6]
     assert history(second) == expected(run, after=4)
     ids = {one.run.run_id for start in (first, second) for one in start if one.HasField("run")}
     assert ids == {json.loads((run / tracker.IDENTITY).read_text())["id"]}
@@ -133,11 +133,11 @@ def test_tensorboard_shows_the_metrics_after_a_crash_and_training_is_as_without_
         stop_after(patched, 6)
         with pytest.raises(SystemExit):
             train(tracked_by("tensorboard", settings))
-    assert len(curves(Path(settings.run))["train/loss"]) == 6
+    assert len(curves(Path(settings.run))["train/mlm_loss"]) == 6
     run = train(tracked_by("tensorboard", settings))
     shown = curves(run)
     assert shown == curves_of_metrics(run)
-    assert len(shown["train/loss"]) == 12 and len(shown["held_out/block_0"]) == 4
+    assert len(shown["train/mlm_loss"]) == 12 and len(shown["held_out/block_0"]) == 4
 
     texts = EventAccumulator(str(run / "tensorboard"), size_guidance={"tensors": 0}).Reload()
     *_, last = texts.Tensors("predictions/text_summary")

@@ -26,10 +26,10 @@ from longmlm.release.gate import (
 )
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.release import ReleaseRecipe
-from tests.support.evaluations import forge
+from tests.support.evaluations import forge, worse_on_short_texts
 from tests.support.tiny import LONG_POSITIONS, World, accuracy_of, favour, held_out
 
-FP32 = ReleaseRecipe()
+FP32, ALLOWED = ReleaseRecipe(), ReleaseRecipe(allow_unrecovered=True)
 
 
 @pytest.fixture
@@ -66,14 +66,14 @@ def read(folder: Path) -> Evaluation:
     return read_evaluation(folder / "evaluation.json")
 
 
-@pytest.mark.parametrize("allow_unrecovered", [False, True])
-def test_long_model_without_an_evaluation_is_refused(identity: Identity, allow_unrecovered: bool) -> None:
+@pytest.mark.parametrize("recipe", [FP32, ALLOWED])
+def test_long_model_without_an_evaluation_is_refused(identity: Identity, recipe: ReleaseRecipe) -> None:
     with pytest.raises(ReleaseError, match="evaluation"):
-        evaluation_of(None, identity, is_extended=True, allow_unrecovered=allow_unrecovered)
-    assert evaluation_of(None, identity, is_extended=False, allow_unrecovered=allow_unrecovered) is None
+        evaluation_of(None, identity, is_extended=True, recipe=recipe)
+    assert evaluation_of(None, identity, is_extended=False, recipe=recipe) is None
 
 
-@pytest.mark.parametrize("allow_unrecovered", [False, True])
+@pytest.mark.parametrize("recipe", [FP32, ALLOWED])
 @pytest.mark.parametrize(
     ("part", "mismatch"),
     [
@@ -84,11 +84,11 @@ def test_long_model_without_an_evaluation_is_refused(identity: Identity, allow_u
     ],
 )
 def test_evaluation_of_something_else_is_refused_whatever_is_allowed(
-    evaluation: Path, identity: Identity, part: str, mismatch: str, allow_unrecovered: bool
+    evaluation: Path, identity: Identity, part: str, mismatch: str, recipe: ReleaseRecipe
 ) -> None:
-    assert evaluation_of(str(evaluation), identity, True, allow_unrecovered) == read(evaluation)
+    assert evaluation_of(str(evaluation), identity, True, recipe) == read(evaluation)
     with pytest.raises(ReleaseError, match=rf"evaluation\.json was measured on {mismatch}"):
-        evaluation_of(str(evaluation), replace(identity, **{part: "other"}), True, allow_unrecovered)
+        evaluation_of(str(evaluation), replace(identity, **{part: "other"}), True, recipe)
 
 
 def test_the_base_model_of_an_evaluation_is_known_by_its_content(
@@ -96,38 +96,48 @@ def test_the_base_model_of_an_evaluation_is_known_by_its_content(
 ) -> None:
     sha256 = local_model_sha256(str(world.base))
     moved = replace(identity, base="where it was once", base_sha256=sha256)
-    assert evaluation_of(str(evaluation), moved, True, True) == read(evaluation)
+    assert evaluation_of(str(evaluation), moved, True, ALLOWED) == read(evaluation)
     for sha256 in (None, "0" * 64):
         with pytest.raises(ReleaseError, match="a different base model"):
-            evaluation_of(str(evaluation), replace(moved, base_sha256=sha256), True, True)
+            evaluation_of(str(evaluation), replace(moved, base_sha256=sha256), True, ALLOWED)
 
 
 def test_model_that_did_not_recover_is_refused_unless_that_is_allowed(copy: Path, identity: Identity) -> None:
     accuracy = read(copy).accuracy("long_after")
     forge(copy, "base_cut", accuracy=accuracy + 0.01)
     with pytest.raises(ReleaseError, match=f"{accuracy:.2f} .*base_cut .*allow_unrecovered"):
-        evaluation_of(str(copy), identity, True, allow_unrecovered=False)
-    assert evaluation_of(str(copy), identity, True, allow_unrecovered=True).is_recovered is False
+        evaluation_of(str(copy), identity, True, FP32)
+    assert evaluation_of(str(copy), identity, True, ALLOWED).is_recovered is False
+
+
+def test_model_that_got_worse_on_short_texts_is_refused_unless_that_is_allowed(copy: Path, identity: Identity) -> None:
+    worse_on_short_texts(copy, lost_per_row=0)
+    assert not evaluation_of(str(copy), identity, True, FP32).is_worse_on_short_texts
+    worse_on_short_texts(copy, lost_per_row=1)
+    with pytest.raises(ReleaseError, match=r"points below base_cut.*\ballow_worse_short_texts = true in \[release"):
+        evaluation_of(str(copy), identity, True, ALLOWED)
+    allowed = ReleaseRecipe(allow_worse_short_texts=True)
+    assert evaluation_of(str(copy), identity, True, allowed).is_worse_on_short_texts
 
 
 def test_evaluation_that_cannot_be_used_is_refused_with_the_remedy(copy: Path, identity: Identity) -> None:
     path = copy / "evaluation.json"
     with pytest.raises(ReleaseError, match="nowhere.* evaluate stage"):
-        evaluation_of(str(copy / "nowhere"), identity, True, allow_unrecovered=True)
+        evaluation_of(str(copy / "nowhere"), identity, True, ALLOWED)
     evaluation = read(copy)
     forge(copy, "long_after", accuracy=None, standard_error=None, loss=None, num_selected=0)
     with pytest.raises(ReleaseError, match="hold out more documents"):
-        evaluation_of(str(copy), identity, True, allow_unrecovered=True)
+        evaluation_of(str(copy), identity, True, ALLOWED)
     untrained = {name: measured for name, measured in evaluation.measured.items() if name != "long_after"}
     artifact.write(path, replace(evaluation, measured=untrained).signed())
     with pytest.raises(ReleaseError, match="long_after"):
-        evaluation_of(str(copy), identity, True, allow_unrecovered=True)
+        evaluation_of(str(copy), identity, True, ALLOWED)
     artifact.write(path, replace(evaluation, num_rows=1))
     with pytest.raises(ArtifactError, match=r"evaluation\.json was changed"):
-        evaluation_of(str(copy), identity, True, allow_unrecovered=True)
+        evaluation_of(str(copy), identity, True, ALLOWED)
     path.write_text('{"measured"')
     with pytest.raises(ArtifactError, match=r"evaluation\.json is damaged"):
-        evaluation_of(str(copy), identity, True, allow_unrecovered=True)
+        evaluation_of(str(copy), identity, True, ALLOWED)
 
 
 def test_accuracy_of_the_folder_is_the_reported_one(world: World, evaluation: Path, rows: Rows, exported: Path) -> None:
@@ -192,8 +202,7 @@ def test_folder_that_rounding_brought_below_its_base_is_refused_unless_allowed(
     forged = forge(copy, "base_cut", accuracy=accuracy + 0.1)
     with pytest.raises(ReleaseError, match=f"{accuracy:.2f} % is below base_cut {accuracy + 0.1:.2f} %"):
         exported_accuracy(exported, rows, forged, provenance, FP32)
-    allowed = ReleaseRecipe(allow_unrecovered=True)
-    assert exported_accuracy(exported, rows, forged, provenance, allowed) == accuracy
+    assert exported_accuracy(exported, rows, forged, provenance, ALLOWED) == accuracy
 
 
 def test_report_that_cannot_be_repeated_is_refused(rows: Rows) -> None:
@@ -221,6 +230,6 @@ def test_two_paths_of_one_base_model_are_the_same(
 ) -> None:
     monkeypatch.chdir(world.base.parent)
     relative = replace(identity, base=f"./{world.base.name}")
-    assert evaluation_of(str(copy), relative, is_extended=True, allow_unrecovered=True)
+    assert evaluation_of(str(copy), relative, True, ALLOWED)
     with pytest.raises(ReleaseError, match="a different base model"):
-        evaluation_of(str(copy), replace(identity, base="."), is_extended=True, allow_unrecovered=True)
+        evaluation_of(str(copy), replace(identity, base="."), True, ALLOWED)

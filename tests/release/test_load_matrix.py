@@ -96,11 +96,3 @@ def test_folder_that_is_spoilt_does_not_pass(matrix: dict, loader: str) -> None:
     assert matrix["roberta", "no length"][loader] != "ok"
     if loader != "fill_mask":
         assert "output.dense.bias" in matrix["roberta", "weight lost"][loader]
-
-
-@pytest.mark.slow
-def test_table_of_the_documentation_is_the_one_tested(matrix: dict) -> None:
-    text = (ROOT / "docs" / "loading.md").read_text(encoding="utf-8")
-    for family in LEARNED_FAMILIES:
-        cells = [", ".join(form for form in FORMS if matrix[family, form][loader] == "ok") for loader in LOADERS]
-        assert f"| `{family}` | {' | '.join(cells)} |" in text

@@ -12,7 +12,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
-    LongformerConfig,
 )
 
 import longmlm
@@ -22,7 +21,6 @@ from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ModelError, ReleaseError
 from longmlm.model.architecture import architecture_of, dropout_of, parts_of, set_dropout
 from longmlm.model.carried import Carried
-from longmlm.model.cost import Work, computed_tokens, finetuning_cost
 from longmlm.model.loading import LoadedModel, load_model, meta_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.task_loading import load_for_task
@@ -169,19 +167,6 @@ def test_an_exported_folder_is_loaded_for_a_task_with_the_global_tokens_of_its_c
         tokens, mask = inputs_of(("bert", 0))
         first, second = (loaded.model.train()(tokens, attention_mask=mask).logits for _ in range(2))
         assert torch.equal(first, second), "without dropout, passes in training mode are equal"
-
-
-def test_the_planned_memory_of_a_longformer_is_that_of_its_window() -> None:
-    sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = LongformerConfig(**sizes, attention_window=64, max_position_embeddings=1100)
-    model = AutoModelForSequenceClassification.from_config(config)
-    works = [Work(row_length=num, selected_fraction=0.0, is_half=False, has_gpu=False) for num in (1024, 512, 64, 8)]
-    numbers = [computed_tokens(model, work.row_length) for work in works]
-    assert numbers == [1024, 512, 64, 64]
-    long, short, window, shortest = (finetuning_cost(model, *pair) for pair in zip(works, numbers, strict=True))
-    assert long.row_bytes == 2 * short.row_bytes, "linear in the length"
-    assert shortest.row_bytes == window.row_bytes == short.row_bytes // 8, "a short input is padded to the window"
-    assert long.attention_flop_per_token == 12 * 2 * 65 * config.hidden_size
 
 
 def test_an_exported_longformer_is_not_extended_trained_or_measured_further(tmp_path: Path) -> None:

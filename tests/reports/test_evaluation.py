@@ -10,67 +10,22 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from longmlm.artifacts.accuracy import Accuracy, Difference, FilledMask, Measured
+from longmlm.artifacts.accuracy import Accuracy, Difference
 from longmlm.artifacts.evaluation import (
     VIEW_NAMES,
     Evaluation,
-    EvaluationSources,
     OffsetGain,
     check_output,
     evaluation_folder,
     read_evaluation,
 )
-from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import FolderError
 from longmlm.reports.evaluation import accuracy_table, explanation, finding, gains_table, write_evaluation
-from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.temporary import mark
+from tests.support.evaluations import FULL, measured
 
 MADE_BY = "# the command\nbase = 'b'\n"
 PICTURES = {"blocks.png", "recovery.png"}
-NOTHING = Accuracy(None, None, None, 0)
-SOURCES = EvaluationSources(
-    rows="some/rows", rows_sha256="1" * 64, base="b", before="l", after="a & <b>", after_sha256="0" * 64
-)
-EXAMPLES = (
-    FilledMask(
-        7, 38, "He came to the", " of the king.", " house", ((" house", 0.75), (" <hut>", 0.125), (" inn", 0.0625))
-    ),
-    FilledMask(9, 37, "天下", "。", "人", (("事", 0.5), ("人", 0.25), ("家", 0.125))),
-)
-
-
-def measured(accuracy: float, num_blocks: int = 3, error: float = 0.5) -> Measured:
-    """Returns the accuracy of 3 blocks, those beyond `num_blocks` without selected tokens."""
-    parts = [Accuracy(accuracy - 0.5 * number, 0.25, 3.0, 100) for number in range(num_blocks)]
-    parts += [NOTHING] * (3 - num_blocks)
-    return Measured(Accuracy(accuracy, error, 3.0, 100 * num_blocks), tuple(parts), tuple(parts))
-
-
-def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
-    recovery = {"recovered_at_step": 20, "recovered_at_tokens": 12_345} if step == 20 else {}
-    whole = Accuracy(accuracy, 0.5, 3.0, 100)
-    return EvaluationMetrics(step=step, tokens=10 * step, held_out=Measured(whole, (whole,)), base_cut=9.0, **recovery)
-
-
-FULL = Evaluation(
-    row_length=40,
-    base_positions=16,
-    position_starts=(0, 16, 32),
-    num_rows=25,
-    recipe=EvaluateRecipe(),
-    precision="no",
-    sources=SOURCES,
-    measured={
-        "base_cut": measured(30.0, 1),
-        "base_windows": measured(29.0),
-        "long_before": measured(12.0),
-        "long_after": measured(31.5),
-        "long_after_cut": measured(32.0, 1),
-    },
-    curve=(curve_line(0, 3.0), curve_line(10, 8.0), curve_line(20, 9.5)),
-    examples=EXAMPLES,
-).signed()
 UNTRAINED = {name: FULL.measured[name] for name in VIEW_NAMES[:3]}
 
 

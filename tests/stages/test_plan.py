@@ -152,7 +152,8 @@ def test_what_a_stage_would_refuse_is_refused(planned, world, tmp_path):
     with pytest.raises(PositionsError, match="already has"):
         planned("--length", str(NUM_POSITIONS))
     with pytest.raises(
-        PositionsError, match=f"the rows have {LONG_POSITIONS} tokens and the model reads {NUM_POSITIONS}"
+        DataError,
+        match=f"the rows have {LONG_POSITIONS} tokens and .* reads {NUM_POSITIONS}: .* set length to {NUM_POSITIONS}",
     ):
         planned("--no-extension")
     with pytest.raises(ModelError):

@@ -1,10 +1,13 @@
 """The release stage as a user runs it: what it writes, prints and refuses."""
 
+import errno
 import json
+import pydoc
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +23,12 @@ from longmlm.model.loading import LoadedModel
 from longmlm.release import build, reload
 from longmlm.reports import model_card
 from longmlm.reports.card_code import Address, LoadingCode
-from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.release import ReleaseCard, ReleaseConfig
+from longmlm.stages import release as release_stage
 from longmlm.stages.release import release
 from tests.support.evaluations import forge
 from tests.support.foreign import without_literals
+from tests.support.served import content
 from tests.support.tiny import (
     LONG_POSITIONS,
     NUM_POSITIONS,
@@ -52,6 +57,16 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     disable_progress_bar()
     yield
     enable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def released_once(world: World, evaluation: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release, in a folder of its own, that no test changes."""
+    output = tmp_path_factory.mktemp("released") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        prove_in_this_process(patch)
+        release(ReleaseConfig(**settings(world, evaluation, output) | {"card": ReleaseCard(title="t", license="mit")}))
+    return output
 
 
 @pytest.fixture
@@ -128,6 +143,76 @@ def test_a_release_of_the_same_model_is_replaced_and_nothing_else_is(
     assert (released()[0], titles()) == (2, ["Mine"])
 
 
+def test_a_card_is_for_one_address_and_a_release_for_another_is_written_anew(
+    world: World, evaluation: Path, tmp_path: Path, run_here: Run, here: None
+) -> None:
+    given = settings(world, evaluation, tmp_path / "out")
+    output, said = tmp_path / "out", []
+
+    def released(**publishing: str) -> str:
+        code, lines, warned = run_here(ReleaseConfig, release, {**given, **publishing})
+        assert (code, warned) == (0, "")
+        said.append(lines)
+        verify(output)
+        return (output / "README.md").read_text(encoding="utf-8")
+
+    here_alone = released()
+    assert 'model="out")' in here_alone
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_stage, "check_can_publish", lambda _: None)
+        patch.setattr(release_stage, "publish", lambda folder, *_: f"the hub, with {len(content(folder))} files")
+        on_hub = released(publish="hf:owner/tiny", revision="v1")
+        assert on_hub == here_alone.replace('model="out")', 'model="owner/tiny", revision="v1")')
+        assert "replaced the earlier release" in said[-1]
+        assert released(publish="hf:owner/tiny", revision="v1") == on_hub
+        assert said[-1] == f"published: the hub, with {len(content(output))} files\n"
+    (output / ".env").write_text("mine")
+    assert released() == on_hub, "without a target, any address is right"
+    assert "already holds this release" in said[-1] and "manifest.json does not list .env" in said[-1]
+    (output / ".env").unlink()
+    before = content(output)
+    assert released(publish=f"folder:{tmp_path}/copy") == here_alone
+    assert content(tmp_path / "copy") == content(output)
+    assert [name for name in before if content(output)[name] != before[name]] == ["README.md", "manifest.json"]
+
+
+WRITES = {
+    "longmlm.release.build.export": 1,
+    "longmlm.release.build.prove": 1,
+    "longmlm.artifacts.artifact.write": 1,
+    "shutil.copy": 1,
+    "longmlm.folders.write_json": 1,
+    "pathlib.Path.rename": 1,
+    "pathlib.Path.rename, the second": 2,
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_release_that_breaks_off_at_any_write_leaves_the_earlier_one_intact(
+    write: str, error: BaseException, released_once: Path, world: World, evaluation: Path, here: None
+) -> None:
+    before, calls = content(released_once), []
+    asked = settings(world, evaluation, released_once)
+    config = ReleaseConfig(**{**asked, "card": ReleaseCard(title="Another", license="mit")})
+    with pytest.MonkeyPatch.context() as patch:
+        name = write.partition(",")[0]
+        original = pydoc.locate(name)
+
+        def fail(*arguments: Any, **options: Any) -> Any:
+            calls.append(arguments)
+            if len(calls) == WRITES[write]:
+                raise error
+            return original(*arguments, **options)
+
+        patch.setattr(name, fail)
+        with pytest.raises((OSError, KeyboardInterrupt)):
+            release(config)
+    assert content(released_once) == before
+    verify(released_once)
+    assert [path.name for path in released_once.parent.iterdir()] == [released_once.name]
+
+
 def happen() -> None:
     raise ReleaseError("the files differ")
 
@@ -200,7 +285,6 @@ ERRORS = {
     "output there": ({"output": "{empty}"}, "has no manifest.json"),
     "weights": ({"recipe": {"weights": "int8"}}, "weights"),
     "unknown key": ({"card": {"titel": "x"}}, "did you mean title?"),
-    "checkpoints of no run": ({"checkpoints": True, "publish": "folder:{empty}"}, "is none: remove it"),
 }
 
 

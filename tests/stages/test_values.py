@@ -12,24 +12,16 @@ import torch
 from safetensors.torch import load_file
 
 from longmlm import cli, staleness
-from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import DownstreamTrial
 from longmlm.artifacts.evaluation import read_evaluation
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
 from longmlm.config import STAGES, parse
 from longmlm.options import sections
-from longmlm.settings.compare import ComparedPipeline
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageName
-from longmlm.settings.tables import merged
 from longmlm.stages import run
-from longmlm.stages.finetune import finetune
 from longmlm.training import loop
 from longmlm.training.run_folder import newest_verified, read_state
-from longmlm.trials import downstream_running
-from tests.support.comparing import FakeRuns, compared
-from tests.support.documents import labelled_file, pairs_file, separable_file
-from tests.support.tiny import LONG_POSITIONS, World, prove_in_this_process, tiny_folder, with_fresh_process_state
+from tests.support.tiny import LONG_POSITIONS, World, prove_in_this_process, with_fresh_process_state
 
 Command = Callable[..., None]
 STAGE_NAMES = get_args(StageName)
@@ -46,7 +38,7 @@ def listed_values(kind: Any) -> tuple[str, ...]:
 
 def settings_with_values(kind: type, prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields each setting that lists its values, with them: those of a stage or pipeline only under their command."""
-    inherited = {item.name for item in fields(ResolvedPipeline)} if kind in (PlanConfig, ComparedPipeline) else set()
+    inherited = {item.name for item in fields(ResolvedPipeline)} if kind is PlanConfig else set()
     for item in (item for item in fields(kind) if item.name not in inherited):
         if values := listed_values(item.type):
             yield prefix + item.name, values
@@ -55,7 +47,8 @@ def settings_with_values(kind: type, prefix: str) -> Iterator[tuple[str, tuple[s
                 yield from settings_with_values(part, f"{prefix}{item.name}.")
 
 
-VALUES = dict(pair for command, kind in cli.COMMANDS.items() for pair in settings_with_values(kind, f"{command}: "))
+COMMANDS = {name: kind for name, kind in cli.COMMANDS.items() if name not in cli.WINGS}
+VALUES = dict(pair for command, kind in COMMANDS.items() for pair in settings_with_values(kind, f"{command}: "))
 
 
 def every_value_of(setting: str) -> pytest.MarkDecorator:
@@ -127,14 +120,6 @@ def test_a_pipeline_runs_until_each_stage_and_again(command: Command, mine: Path
         lines = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
         assert list(dict.fromkeys(lines)) == [f"{name}:" for name in STAGE_NAMES[: STAGE_NAMES.index(last) + 1]]
         assert staleness.is_current(parse(ResolvedPipeline, [str(mine)]), last)
-
-
-@every_value_of("compare: compare.until")
-def test_trials_run_until(command: Command, mine: Path, value: str, monkeypatch) -> None:
-    runs = FakeRuns(monkeypatch)
-    arms = written(Path("arms.toml"), {"compare": {"until": value, "arms": {"a": {}}}})
-    compared(str(mine), str(arms))
-    assert {pipeline.until for pipeline in runs.started} == {value}
 
 
 @every_value_of("prepare: recipe.packing")
@@ -230,69 +215,3 @@ def test_sentences_are_pooled(command: Command, world: World, evaluation: Path, 
 def test_checkpoints_are(command: Command, run_folder: Path, value: str, capsys) -> None:
     command("checkpoints", "--run", run_folder, "--action", value, *(["--output", "e"] if value == "export" else []))
     assert "step-00000001" in capsys.readouterr().out
-
-
-@pytest.fixture
-def task(command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DownstreamTrial]:
-    """Runs a trial of a task in this process, with the documents of its kind, and returns its result."""
-
-    def run_module(_module: str, arguments: list[str], _log: Path, _label: str) -> str:
-        with_fresh_process_state()
-        finetune(Path(arguments[0]))
-        return ""
-
-    def trial(kind: str, settings: dict[str, Any] | None = None) -> DownstreamTrial:
-        files = {"classification": separable_file, "labelling": labelled_file, "similarity": pairs_file}
-        model = tiny_folder(Path("model"), "bert", 0, num_positions=160)
-        tables = {
-            "output": "out",
-            "task": {"kind": kind, "data": {"files": [str(files[kind](Path("documents.jsonl"), 40))]}},
-            "arms": {"arm": {"model": str(model), "length": 140}},
-            "recipe": {"learning_rate": [1e-3], "num_epochs": [1], "precision": "no"},
-            "runtime": {"num_threads": 1, "rows_per_micro_batch": 4},
-            "num_explained": 0,
-        }
-        command("downstream", written(Path("task.toml"), merged(tables, settings or {})))
-        [file] = Path("out/downstream/trials").rglob(DownstreamTrial.FILE)
-        return artifact.read(DownstreamTrial, file)
-
-    monkeypatch.setattr(downstream_running, "run_module", run_module)
-    return trial
-
-
-@every_value_of("downstream: task.kind")
-@pytest.mark.slow
-def test_a_task_is_of_a_kind(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task(value).predictions
-
-
-@every_value_of("downstream: task.data.span_unit")
-@pytest.mark.slow
-def test_spans_count(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task("labelling", {"task": {"data": {"span_unit": value}}}).predictions
-
-
-@every_value_of("downstream: arms.reads")
-@pytest.mark.slow
-def test_documents_are_read(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task("classification", {"arms": {"arm": {"reads": value}}}).predictions
-
-
-@every_value_of("downstream: arms.pooling")
-@pytest.mark.slow
-def test_chunks_are_pooled(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task("classification", {"arms": {"arm": {"reads": "chunks", "length": 8, "pooling": value}}}).predictions
-
-
-@every_value_of("downstream: recipe.precision")
-@pytest.mark.slow
-def test_fine_tuning_computes_in(task: Callable[..., DownstreamTrial], value: str) -> None:
-    assert task("classification", {"recipe": {"precision": value}}).predictions
-
-
-@every_value_of("downstream: tracking.tracker")
-@pytest.mark.slow
-def test_trials_are_tracked(task: Callable[..., DownstreamTrial], value: str, monkeypatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    task("classification", {"tracking": {"tracker": value}})
-    assert any(Path("out").rglob(value))

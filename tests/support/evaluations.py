@@ -1,10 +1,57 @@
-"""Evaluations that were changed and signed again."""
+"""A made-up evaluation, and evaluations that were changed and signed again."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.evaluation import Evaluation
+from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
+from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.settings.evaluate import EvaluateRecipe
+
+NOTHING = Accuracy(None, None, None, 0)
+SOURCES = EvaluationSources(
+    rows="some/rows", rows_sha256="1" * 64, base="b", before="l", after="a & <b>", after_sha256="0" * 64
+)
+EXAMPLES = (
+    FilledMask(
+        7, 38, "He came to the", " of the king.", " house", ((" house", 0.75), (" <hut>", 0.125), (" inn", 0.0625))
+    ),
+    FilledMask(9, 37, "天下", "。", "人", (("事", 0.5), ("人", 0.25), ("家", 0.125))),
+)
+
+
+def measured(accuracy: float, num_blocks: int = 3, error: float = 0.5) -> Measured:
+    """Returns the accuracy of 3 blocks, those beyond `num_blocks` without selected tokens."""
+    parts = [Accuracy(accuracy - 0.5 * number, 0.25, 3.0, 100) for number in range(num_blocks)]
+    parts += [NOTHING] * (3 - num_blocks)
+    return Measured(Accuracy(accuracy, error, 3.0, 100 * num_blocks), tuple(parts), tuple(parts))
+
+
+def curve_line(step: int, accuracy: float) -> EvaluationMetrics:
+    recovery = {"recovered_at_step": 20, "recovered_at_tokens": 12_345} if step == 20 else {}
+    whole = Accuracy(accuracy, 0.5, 3.0, 100)
+    return EvaluationMetrics(step=step, tokens=10 * step, held_out=Measured(whole, (whole,)), base_cut=9.0, **recovery)
+
+
+FULL = Evaluation(
+    row_length=40,
+    base_positions=16,
+    position_starts=(0, 16, 32),
+    num_rows=25,
+    recipe=EvaluateRecipe(),
+    precision="no",
+    sources=SOURCES,
+    measured={
+        "base_cut": measured(30.0, 1),
+        "base_windows": measured(29.0),
+        "long_before": measured(12.0),
+        "long_after": measured(31.5),
+        "long_after_cut": measured(32.0, 1),
+    },
+    curve=(curve_line(0, 3.0), curve_line(10, 8.0), curve_line(20, 9.5)),
+    examples=EXAMPLES,
+).signed()
 
 
 def forge(folder: Path, view: str, **values: object) -> Evaluation:
@@ -13,5 +60,16 @@ def forge(folder: Path, view: str, **values: object) -> Evaluation:
     evaluation = artifact.read(Evaluation, path)
     measured = replace(evaluation.measured[view], whole=replace(evaluation.measured[view].whole, **values))
     forged = replace(evaluation, measured=evaluation.measured | {view: measured}).signed()
+    artifact.write(path, forged)
+    return forged
+
+
+def worse_on_short_texts(folder: Path, lost_per_row: int) -> Evaluation:
+    """Changes long_after_cut to what base_cut is, less so many predictions per row; returns the evaluation."""
+    path = folder / Evaluation.FILE
+    evaluation = artifact.read(Evaluation, path)
+    base = evaluation.measured["base_cut"]
+    short = replace(base, correct=tuple(correct - lost_per_row for correct in base.correct))
+    forged = replace(evaluation, measured={**evaluation.measured, "long_after_cut": short}).signed()
     artifact.write(path, forged)
     return forged

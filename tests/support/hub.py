@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import pytest
 from huggingface_hub import RepoCard, constants
@@ -30,12 +30,11 @@ METADATA = {
 
 @dataclass
 class Repository:
-    """Files by commit, commits by branch and by tag, and the titles of pull requests."""
+    """Files by commit, and commits by branch and by tag."""
 
     commits: dict[str, Files] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
-    pulls: list[str] = field(default_factory=list)
     private: bool = False
 
     def commit(self, files: Files, branch: str = LATEST) -> str:
@@ -116,40 +115,29 @@ def answer(hub: Hub, request: Request, is_known: bool) -> Response:
     repository = hub.repositories.get(name)
     if repository is None or (repository.private and not is_known):
         return missing("Repo")
-    if command != "POST" or parts[0] == "paths-info":
-        return read(repository, name.split("/", 1)[1], parts or ["revision"], body)
+    if command != "POST":
+        return read(repository, name.split("/", 1)[1], parts or ["revision"])
     return written(hub, repository, parts, body) if is_known else Response({"error": "you may only read"}, 403)
 
 
-def read(repository: Repository, name: str, parts: list[str], body: bytes) -> Response:
-    """Returns the response to a request that reads refs, pull requests, a commit or its files."""
-    revision, inside = (parts[1:] or [LATEST])[0], "/".join(parts[2:]) or parse_qs(body.decode()).get("paths", "")
+def read(repository: Repository, name: str, parts: list[str]) -> Response:
+    """Returns the response to a request that reads refs, a commit or its files."""
+    revision, inside = (parts[1:] or [LATEST])[0], "/".join(parts[2:])
     commit, files, content, headers = repository.resolve(revision), repository.files(revision), None, {}
     match parts[0], inside:
         case "refs", _:
             refs = {"branches": repository.branches, "tags": repository.tags, "converts": {}}
             content = {kind: [{"name": n, "ref": n, "targetCommit": to[n]} for n in to] for kind, to in refs.items()}
-        case "discussions", _:
-            pulls = [pull(name, number, title) for number, title in enumerate(repository.pulls, start=1)]
-            content = pulls[int(revision) - 1] if parts[1:] else {"count": 0, "start": 0, "discussions": pulls}
         case _ if commit is None:
             return missing("Revision")
         case "revision", _:
             siblings = [{"rfilename": path} for path in files]
             content = {"id": name, "sha": commit, "private": repository.private, "tags": [], "siblings": siblings}
-        case "paths-info", list(paths):
-            content = [each for each in entries(files, "") if each["path"] in paths]
         case "tree", str(folder) if not folder or entries(files, folder):
             content = entries(files, folder)
         case "resolve", str(path) if path in files:
             content, headers = files[path], {"ETag": f'"{oid_of(path, files[path])}"', "X-Repo-Commit": commit}
     return missing("Entry") if content is None else Response(content, headers=headers)
-
-
-def pull(name: str, number: int, title: str) -> dict[str, object]:
-    about = {"num": number, "title": title, "status": "draft", "isPullRequest": True, "events": []}
-    more = {"repo": {"name": name, "type": "model"}, "changes": {"base": LATEST}, "filesWithConflicts": False}
-    return {**about, **more, "createdAt": "2026-01-01T00:00:00.000Z"}
 
 
 def validated(content: str, repoType: str) -> Response:  # noqa: N803 - the client's name
@@ -191,12 +179,9 @@ def written(hub: Hub, repository: Repository, parts: list[str], body: bytes) -> 
             repository.branches[name] = repository.branches[LATEST]
         case ["tag", revision]:
             repository.tags[lines[0]["tag"]] = str(repository.resolve(revision))
-        case ["discussions"]:
-            repository.pulls.append(lines[0]["title"])
-            repository.branches[f"refs/pr/{len(repository.pulls)}"] = repository.branches[LATEST]
         case _:
             return Response({"error": "exists"}, 409)
-    return Response({"num": len(repository.pulls)})
+    return Response()
 
 
 def mode_of(path: str, files: Files) -> dict[str, object]:

@@ -142,8 +142,6 @@ def changed(hub: ModelScope, files: Files, actions: list[dict]) -> Files:
     files = dict(files)
     for action in actions:
         match action:
-            case {"action": "delete", "path": path}:
-                del files[path]
             case {"type": "lfs", "path": path, "sha256": oid}:
                 files[path] = hub.objects[oid]
             case {"type": "normal", "path": path, "content": content, "encoding": "base64"}:

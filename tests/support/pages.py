@@ -53,12 +53,6 @@ class Page:
         """Lines of all tables."""
         return [line for line in self.prose.splitlines() if line.startswith("|")]
 
-    @cached_property
-    def num_words(self) -> int:
-        """Words of prose and tables: no code blocks, targets of links, HTML or dashes of tables."""
-        text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"<[^>]+>", "", self.prose))
-        return sum(any(char.isalnum() for char in word) for word in text.split())
-
 
 def pages_of(root: Path) -> list[Page]:
     """Returns the pages in the repository's root and under docs/."""

@@ -1,4 +1,4 @@
-"""Manifests of packed rows, of the current format and of the earlier ones."""
+"""Manifests of packed rows."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,26 +18,6 @@ SPLIT = {
     "cut_sentences": 3,
     "fill_rate": 0.75,
 }
-REPORT = {"train": SPLIT, "held_out": SPLIT, "set_aside": {}, "elapsed_seconds": 2, "tokens_per_second": 1000.0}
-SETTINGS = {
-    "tokenizer": "tiny",
-    "row_length": 9,
-    "packing": "full-sentences",
-    "held_out_fraction": 0.3,
-    "slice_bytes": 1_000_000,
-}
-SOURCES = [
-    {"text_field": "text", "language": "en", "files": [{"path": "a.jsonl", "sha256": "a"}]},
-    {"dataset": "owner/novels", "split": "train", "text_field": "text", "language": "en", "commit": "c" * 40},
-]
-FORMAT_1 = {
-    "format": 1,
-    "kind": "rows",
-    "row_length": 9,
-    "plan": {"settings": SETTINGS, "sources": SOURCES, "tokenizer_fingerprint": "f"},
-    "report": REPORT,
-}
-FORMAT_2 = {**FORMAT_1, "format": 2}
 FILES = {f"{split}/00000.arrow": {"bytes": 1, "sha256": "0"} for split in SPLITS}  # what a manifest lists
 
 

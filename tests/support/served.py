@@ -36,7 +36,7 @@ REQUESTS = {
         "batch": "POST .*/info/lfs/objects/batch",
         "object": "PUT /objects/",
         "commit": "POST .*/commit/main",
-        "verify": "POST .*/paths-info/",
+        "verify": "GET .*/tree/",
         "tag": "POST .*/tag/",
     },
     "ms": {
@@ -65,15 +65,12 @@ class Served:
         """Publishes the folder and returns its address."""
         return publish(folder, replace(Target(self.name, name), **changes), "Release of tiny")
 
-    def create(self, *, private: bool, files: Mapping[str, bytes] | None = None) -> None:
+    def create_public(self) -> None:
         """Creates the repository."""
         if self.name == "ms":
-            repository = ms.Repository(visibility=ms.PRIVATE if private else ms.PUBLIC)
-            repository.revisions[ms.BRANCH] |= files or {}
-            self.server.repositories[NAME] = repository
+            self.server.repositories[NAME] = ms.Repository(visibility=ms.PUBLIC)
         else:
-            self.server.repository(f"models/{NAME}").private = private
-            self.server.repository(f"models/{NAME}").commit({".gitattributes": b"", **(files or {})})
+            self.server.repository(f"models/{NAME}").commit({".gitattributes": b""})
 
     def is_private(self, name: str = NAME) -> bool:
         if self.name == "ms":

@@ -136,7 +136,7 @@ def evaluation_lines(run: Path) -> list[EvaluationMetrics]:
 
 
 def losses(run: Path) -> list[float]:
-    return [line.loss for line in training_lines(run)]
+    return [line.targets["mlm"].loss for line in training_lines(run)]
 
 
 def state_at(run: Path, step: int) -> TrainState:

@@ -13,9 +13,6 @@ BASES = {
     "release": 'model = "run"\nrows = "rows"\noutput = "release"\ncard.title = "T"',
     "checkpoints": 'run = "run"',
     "run": PIPELINE,
-    "compare": f"{PIPELINE}\ncompare.arms = {{a = {{}}, b = {{}}}}",
-    "downstream": 'output = "out"\ntask = {kind = "classification", data.files = ["a.csv"]}\n'
-    f'arms.a.model = "{MINI}"',
 }
 HUB = 'publish = "hf:owner/name"\ncard.license = "mit"'
 FOLDER = 'publish = "folder:x"\ncard.license = "mit"'
@@ -23,11 +20,6 @@ OWN_SOURCE = 'corpus = "-"\nprepare.recipe.sources = [{files = ["a.csv"], langua
 UNTRAINED = 'start = {checkpoint = "-", architecture = "a", tokenizer = "b"}'
 DECAY, WINDOW = 'recipe.schedule = "constant-then-decay"', "recipe.attention_window = 64"
 TRACKED, TENSORBOARD = 'tracking.tracker = "wandb"', 'tracking.tracker = "tensorboard"'
-DATASET = 'task.data = {files = "-", dataset = "owner/name"}'
-LABELLING, SIMILARITY = 'task.kind = "labelling"', 'task.kind = "similarity"'
-TAGS = 'task = {kind = "labelling", data.tags_field = "tags"}'
-FROZEN, TFIDF, WORDS = "arms.a.frozen = true", 'arms.a.model = "-"', "arms.words = {}"
-CHUNKS = 'arms.a.reads = "chunks"'
 
 
 class Refused(NamedTuple):
@@ -84,51 +76,4 @@ REFUSED = (
     Refused("pretrain", 'start.tokenizer = "t"', "", "checkpoint", 'start = {checkpoint = "-", architecture = "a"}'),
     Refused("checkpoints", "step = 1", "", "export", 'action = "export"\noutput = "o"'),
     Refused("checkpoints", 'output = "o"', 'action = "verify"', "export", 'action = "export"'),
-    Refused("compare", "pretrain.dry_run = true", "", "trials", None),
-    Refused("compare", "tables = {length = 3}", "", "longmlm fills it in", None),
-    Refused("downstream", 'task.data.train_split = "t"', "", "dataset", DATASET),
-    Refused("downstream", 'task.data.dev_split = "t"', "", "dataset", DATASET),
-    Refused("downstream", 'task.data.test_split = "t"', "", "dataset", DATASET),
-    Refused("downstream", 'task.data.subset = "t"', "", "dataset", DATASET),
-    Refused("downstream", 'task.data.revision = "t"', "", "dataset", DATASET),
-    Refused("downstream", 'task.data.dev_files = ["a.csv"]', DATASET, "files"),
-    Refused("downstream", 'task.data.test_files = ["a.csv"]', DATASET, "files"),
-    Refused("downstream", 'task.data.delimiter = ";"', DATASET, "files"),
-    Refused("downstream", 'task.data.delimiter = ";"', 'task.data.files = ["a.jsonl"]', "files"),
-    Refused("downstream", 'task.data.second_text_field = "b"', "", "kind", SIMILARITY),
-    Refused("downstream", 'task.data.spans_field = "s"', "", "kind", LABELLING),
-    Refused("downstream", 'task.data.spans_field = "s"', TAGS, "tags_field", LABELLING),
-    Refused("downstream", 'task.data.span_unit = "words"', "", "kind", LABELLING),
-    Refused("downstream", 'task.data.span_unit = "words"', TAGS, "tags_field", LABELLING),
-    Refused("downstream", 'task.data.label_field = "l"', LABELLING, "kind"),
-    Refused("downstream", 'task.data.tags_field = "t"', "", "kind", LABELLING),
-    Refused("downstream", 'task.data.split_field = "s"', 'task.data.test_files = ["a.csv"]', "test_files"),
-    Refused("downstream", "task.num_folds = 3", 'task.data.split_field = "s"', "split_field"),
-    Refused("downstream", "task.dev_fraction = 0.3", 'task.data.dev_files = ["a.csv"]', "dev_files"),
-    Refused("downstream", "task.test_fraction = 0.3", "task.num_folds = 3", "num_folds"),
-    Refused("downstream", "task.test_fraction = 0.3", 'task.data.split_field = "s"', "split_field"),
-    Refused("downstream", 'arms.a.pooling = "max"', "", "reads", CHUNKS),
-    Refused("downstream", 'arms.a.pooling = "max"', f"{LABELLING}\n{CHUNKS}", "labelling", CHUNKS),
-    Refused("downstream", "arms.words.frozen = true", "", "model", None),
-    Refused("downstream", 'arms.words.revision = "main"', "", "model", None),
-    Refused("downstream", 'arms.words.reads = "last"', "", "model", None),
-    Refused("downstream", "recipe.frozen_learning_rate = [1]", "", "frozen", FROZEN),
-    Refused("downstream", "recipe.frozen_num_epochs = [1]", "", "frozen", FROZEN),
-    Refused("downstream", "recipe.learning_rate = [1]", FROZEN, "frozen"),
-    Refused("downstream", "recipe.num_epochs = [1]", FROZEN, "frozen"),
-    Refused("downstream", "recipe.documents_per_step = 3", TFIDF, "model"),
-    Refused("downstream", "recipe.warmup_fraction = 0.2", TFIDF, "model"),
-    Refused("downstream", "recipe.patience = 3", TFIDF, "model"),
-    Refused("downstream", "recipe.weight_decay = 0.1", TFIDF, "model"),
-    Refused("downstream", "recipe.dropout = 0.1", TFIDF, "model"),
-    Refused("downstream", 'recipe.precision = "no"', TFIDF, "model"),
-    Refused("downstream", "runtime.rows_per_micro_batch = 2", TFIDF, "model"),
-    Refused("downstream", "runtime.rows_per_evaluation_batch = 2", TFIDF, "model"),
-    Refused("downstream", "runtime.num_threads = 1", TFIDF, "model"),
-    Refused("downstream", "runtime.hang_seconds = 60.0", TFIDF, "model"),
-    Refused("downstream", "runtime.activation_checkpointing = true", TFIDF, "model"),
-    Refused("downstream", "runtime.log_every_steps = 5", TFIDF, "model"),
-    Refused("downstream", 'tracking.tracker = "wandb"', TFIDF, "model"),
-    Refused("downstream", "keep_weights = true", TFIDF, "model"),
-    Refused("downstream", 'tracking.project = "p"', "", "tracker", TRACKED),
 )

@@ -106,7 +106,7 @@ def test_a_skipped_update_is_a_step_that_changes_no_weight(fp16, train, scaler):
     assert states[1].cursor == 2 * states[0].cursor and states[1].tokens > states[0].tokens
     lines = training_lines(run)
     assert [(line.gradient_norm, line.skipped_steps) for line in lines] == [(None, 1), (None, 2), (None, 3)]
-    assert all(math.isfinite(line.loss) for line in lines)
+    assert all(math.isfinite(line.targets["mlm"].loss) for line in lines)
     assert lines[1].learning_rate > lines[2].learning_rate > 0
     assert [scaler_at(run, step)["scale"] for step in (1, 2, 3)] == [2.0**59, 2.0**58, 2.0**57]
     assert artifact.read(RunSummary, run / RunSummary.FILE).state.skipped_steps == 3
@@ -122,7 +122,8 @@ def test_a_loss_that_is_not_finite_is_skipped_and_does_not_enter_the_means(fp16,
 
     def infinite(self, batch):
         output = forward(self, batch)
-        return LossSum(output.loss_sum + math.inf, output.num_correct) if steps[-1:] == [2] else output
+        loss, num_correct = output["mlm"]
+        return {"mlm": LossSum(loss + math.inf, num_correct)} if steps[-1:] == [2] else output
 
     monkeypatch.setattr(loop, "one_update", counted)
     monkeypatch.setattr(MlmObjective, "forward", infinite)

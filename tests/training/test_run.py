@@ -1,7 +1,6 @@
 """Runs in this process: resuming, evaluating and saving, and what a run folder holds afterwards."""
 
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,7 @@ from longmlm.artifacts.run import RunSummary
 from longmlm.data.rows import open_rows
 from longmlm.errors import CheckpointError, DataError, FolderError, TrainingError
 from longmlm.evaluation.run_evaluation import RunEvaluation
-from longmlm.folders import MANIFEST, seal
 from longmlm.processes import exclusive_lock
-from longmlm.release.follow import is_finished
 from longmlm.settings.pretrain import Start
 from longmlm.training import loop
 from longmlm.training.run_folder import (
@@ -81,7 +78,6 @@ def test_a_finished_run_that_is_run_again_keeps_its_summary_and_stays_finished(s
     monkeypatch.setattr(loop, "peak_memory_bytes", lambda: 1)
     train(settings)
     assert (run / RunSummary.FILE).read_text() == before
-    assert is_finished(run)
     (run / RunSummary.FILE).write_text(before[:-9])  # damaged
     train(settings)
     assert artifact.read(RunSummary, run / RunSummary.FILE).state == state_at(run, 12)
@@ -240,43 +236,3 @@ def test_a_run_may_start_from_the_best_weights_of_another_and_has_steps_of_its_o
     assert [line.step for line in training_lines(other)] == list(range(1, 13))
     same = train(replace(settings, run=str(tmp_path / "same"), start=Start(checkpoint=str(chosen))))
     assert losses(other) == losses(same) != losses(first)
-
-
-def old_format(run: Path) -> None:
-    """Rewrites a run as the version before typed artifacts left it."""
-    for folder in (run / "checkpoints").iterdir():
-        saved = json.loads((folder / "state.json").read_text())
-        recipe = saved["recipe"]
-        held_out = {**recipe.pop("held_out"), "rows_per_batch": 16}
-        rows = {
-            "settings": {"row_length": 32},
-            "sources": [],
-            "tokenizer_fingerprint": "",
-            "sha256": saved["rows_sha256"],
-        }
-        depends_on = {"recipe": recipe, "start": {"checkpoint": "moved"}, "rows": rows, "held_out": held_out}
-        (folder / "state.json").write_text(json.dumps({"state": saved["state"], "depends_on": depends_on}))
-        (folder / MANIFEST).unlink()
-        seal(folder.rename(folder.with_name("scratch")), folder)
-    stamps = ("format", "longmlm", "commit", "kind", "mfu")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    old = [{key: value for key, value in line.items() if key not in stamps} for line in lines]
-    for line in old:
-        if "held_out" in line:
-            line["held_out"]["blocks"].append(dict.fromkeys(("accuracy", "standard_error", "loss"), math.nan))
-            line["held_out"]["blocks"][-1]["num_selected"] = 0
-            del line["held_out"]["positions"], line["examples"]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
-
-
-def test_a_run_of_the_version_before_typed_artifacts_resumes_bit_for_bit(uninterrupted, half_trained, train):
-    run = Path(half_trained.run)
-    old_format(run)
-    saved = read_state(checkpoint_folder(run, 4))
-    assert (saved.precision, saved.recipe) == ("no", half_trained.recipe)
-    assert evaluation_lines(run)[0].held_out.blocks[-1].accuracy is None
-    with pytest.raises(CheckpointError, match=r"recipe\.held_out\.mask_seed was 1789, is 3"):
-        train(with_recipe(half_trained, held_out=replace(half_trained.recipe.held_out, mask_seed=3)))
-    train(half_trained)
-    assert_same_model(uninterrupted, run, 12)
-    assert losses(uninterrupted) == losses(run)

@@ -11,11 +11,10 @@ from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
-from longmlm.release.publishing import addressed_card
+from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, ExtendRecipe
 from longmlm.settings.pretrain import Start
-from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.evaluate import evaluate
 from longmlm.stages.extend import extend
@@ -61,8 +60,6 @@ def test_the_window_goes_from_extend_to_the_proof_of_a_release(settings, train, 
     card = (tmp_path / "released" / "README.md").read_text()
     assert "must be 1 for the first 2 tokens" in card
     assert "attends to 4 tokens on each side" in card
-    on_hub = addressed_card(tmp_path / "released", Target("hf", "someone/tiny"))[0]
-    assert 'model = AutoModelForMaskedLM.from_pretrained("someone/tiny")' in on_hub
-    assert "global_attention_mask=is_global" in on_hub
+    assert LoadingCode("load_longformer.md").on_card(Address("released")) in card
     exported = read_provenance(tmp_path / "released").trained.exported_accuracy
     assert exported == pytest.approx(evaluated.accuracy("long_after"), abs=1.0)

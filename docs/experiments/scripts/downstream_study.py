@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from longmlm.artifacts import artifact
-from longmlm.artifacts.downstream import ArmResult, DownstreamComparison, Score
+from longmlm.downstream.artifacts import ArmResult, DownstreamComparison, Score
 
 STUDY = Path(__file__).parents[1] / "downstream.json"
 

@@ -53,8 +53,8 @@ def train() -> None:
         batch = random_batch(objective, 1, num_tokens, int(SELECTED_FRACTION * num_tokens))
         batch = replace(batch, row_lengths=lengths)
         started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        loss, _ = backend.forward(batch)
-        backend.backward(loss / batch.num_targets)
+        output = backend.forward(batch)
+        backend.backward(output["mlm"][0] / len(batch.labels))
         backend.step(RATE)
         speeds.append(num_tokens / (time.perf_counter() - started))
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)

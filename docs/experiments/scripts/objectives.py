@@ -20,7 +20,7 @@ from runs import OpenRun, curve
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longmlm.batches.collate import MlmBatch
+from longmlm.batches.collate import MlmBatch, Target
 from longmlm.batches.steps import StepBatches
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.model.architecture import architecture_of
@@ -54,12 +54,13 @@ class FadingObjective(MlmObjective):
         """Weight of the penalty or the teacher in the current micro-batch."""
         return 0.0 if self.kind == "mlm" else max(0.0, 1 - self.num_seen / self.num_fading)
 
-    def forward(self, batch: MlmBatch) -> LossSum:
+    def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         """Returns the loss sum, including the teacher's term, and the number of correct predictions."""
-        sums = super().forward(batch)
+        sums: dict[Target, LossSum] = super().forward(batch)
         if self.kind == "teacher" and self.weight:
-            term = TEACHER_WEIGHT * batch.num_targets * self._distance(batch, self.last_hidden.float())
-            sums = sums._replace(loss_sum=sums.loss_sum + self.weight * term)
+            term = TEACHER_WEIGHT * len(batch.labels) * self._distance(batch, self.last_hidden.float())
+            loss, num_correct = sums["mlm"]
+            sums = {"mlm": LossSum(loss + self.weight * term, num_correct)}
         self.num_seen += 1
         return sums
 

@@ -17,20 +17,24 @@ what it gains from the longer context; that between its chunks and the base mode
 """
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int64
 from runs import BaseModel
 
-from longmlm.artifacts.accuracy import difference
+from longmlm.artifacts.accuracy import Difference, difference
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import RowView, View, viewer_of
 from longmlm.evaluation.measure import inference
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
+from longmlm.runtime.launch import resolved_precision
 from longmlm.training.run_folder import model_or_best_checkpoint
 
 GROUPS = ("in the chunk", "elsewhere", "nowhere")
@@ -57,11 +61,10 @@ class Predictions:
         """Returns the accuracy in percent."""
         return 100 * sum(self.correct(reader, group)) / sum(self.totals(group))
 
-    def gain(self, reader: str, other: str, group: int | None) -> str:
-        """Returns the accuracy of one reader minus the other's, paired by row, with its standard error."""
+    def gain(self, reader: str, other: str, group: int | None) -> Difference | None:
+        """Returns the accuracy of one reader minus the other's, paired by row."""
         pairs = zip(self.correct(reader, group), self.correct(other, group), strict=True)
-        gain = difference([mine - its for mine, its in pairs], self.totals(group))
-        return f"{gain.points:+.2f} ± {gain.standard_error:.2f}" if gain else "–"
+        return difference([mine - its for mine, its in pairs], self.totals(group))
 
     def _chosen(self, group: int | None) -> Iterator[Bool[np.ndarray, " selected"]]:
         return (groups == group if group is not None else groups >= 0 for groups in self.groups)
@@ -82,9 +85,10 @@ def predictions(base: BaseModel, models: Mapping[str, str]) -> Predictions:
     """Returns the predictions of the base model in chunks, and of the long models in chunks and on whole rows."""
     rows = [base.frozen.masked(row_id) for row_id in base.frozen.row_ids]
     groups = [groups_of(row, base.num_positions - 2) for row in rows]
-    found = {BASE: correct_predictions(MlmObjective(base.loaded.model, "bf16"), base, rows, "windows")}
+    precision = resolved_precision("auto")
+    found = {BASE: correct_predictions(MlmObjective(base.loaded.model, precision), base, rows, "windows")}
     for name, folder in models.items():
-        objective = MlmObjective(load_model(model_or_best_checkpoint(folder)).model, "bf16")
+        objective = MlmObjective(load_model(model_or_best_checkpoint(folder)).model, precision)
         found[f"{name}, chunks"] = correct_predictions(objective, base, rows, "windows")
         found[f"{name}, whole"] = correct_predictions(objective, base, rows, "whole")
     return Predictions(groups, found)
@@ -106,18 +110,27 @@ def _correct(objective: MlmObjective, views: list[View], pad: int) -> Bool[np.nd
     return is_correct.bool().numpy()[np.argsort(positions)]
 
 
-def report(found: Predictions, names: list[str]) -> None:
-    """Prints for each group its share of the tokens, and for each long model its accuracies and differences."""
-    for number, group in [*enumerate(GROUPS), (None, "all")]:
-        num_tokens, num_all = sum(found.totals(number)), sum(found.totals(None))
-        print(f"{group}: {100 * num_tokens / num_all:.1f} % of {num_all}; {BASE} {found.accuracy(BASE, number):.2f}")
-        for name in names:
-            chunks, whole = f"{name}, chunks", f"{name}, whole"
-            print(
-                f"    {chunks} {found.accuracy(chunks, number):.2f}, minus base {found.gain(chunks, BASE, number)};"
-                f" whole {found.accuracy(whole, number):.2f}, minus own chunks {found.gain(whole, chunks, number)},"
-                f" minus base {found.gain(whole, BASE, number)}"
-            )
+def report(found: Predictions, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Returns by group its tokens, the base model's accuracy, and each long model's accuracies and differences."""
+    return {
+        name: {
+            "tokens": sum(found.totals(group)),
+            "base_in_chunks": found.accuracy(BASE, group),
+            "models": {model: _of_model(found, model, group) for model in names},
+        }
+        for group, name in [*enumerate(GROUPS), (None, "all")]
+    }
+
+
+def _of_model(found: Predictions, name: str, group: int | None) -> dict[str, Any]:
+    chunks, whole = f"{name}, chunks", f"{name}, whole"
+    gains = {
+        "own_chunks_minus_base": found.gain(chunks, BASE, group),
+        "whole_minus_own_chunks": found.gain(whole, chunks, group),
+        "whole_minus_base": found.gain(whole, BASE, group),
+    }
+    accuracies = {"chunks": found.accuracy(chunks, group), "whole": found.accuracy(whole, group)}
+    return accuracies | {key: gain and asdict(gain) for key, gain in gains.items()}
 
 
 if __name__ == "__main__":
@@ -126,7 +139,10 @@ if __name__ == "__main__":
     parser.add_argument("--rows", required=True)
     parser.add_argument("--max-rows", type=int, default=48)
     parser.add_argument("--long", nargs="+", required=True, metavar="NAME=MODEL")
+    parser.add_argument("--output", type=Path, default=Path("out/repeated-tokens.json"))
     options = parser.parse_args()
     options.model = model_or_best_checkpoint(options.model)
     long_models = dict(pair.split("=", 1) for pair in options.long)
-    report(predictions(BaseModel.of(options), long_models), list(long_models))
+    text = json.dumps(report(predictions(BaseModel.of(options), long_models), list(long_models)), indent=1)
+    options.output.write_text(f"{text}\n", encoding="utf-8")
+    print(text)

@@ -37,7 +37,7 @@ def step(row_length: int, new_objective: Callable[[], MlmObjective]) -> Callable
     batch = MlmBatch(tokens, None, selected, tokens.flatten()[selected], row_lengths=(row_length,))
 
     def work() -> int:
-        (objective(batch).loss_sum / len(selected)).backward()
+        (objective(batch)["mlm"].loss_sum / len(selected)).backward()
         return row_length
 
     work()

@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longmlm.artifacts.artifact import Json
-
 BINS_PER_BLOCK = 8
 MIN_BIN_POSITIONS = 16
 MIN_ROWS = 2  # without which an error is unknown
@@ -160,8 +158,3 @@ def block_names(base_positions: int, row_length: int) -> list[str]:
     """Returns the first and last position of each block of a row, such as "0–127"."""
     starts = range(0, row_length, base_positions)
     return [f"{start}–{min(start + base_positions, row_length) - 1}" for start in starts]
-
-
-def upgraded_example(content: Json) -> Json:
-    """Returns a FilledMask's content from before format 1, which called its position `place`."""
-    return {"position" if key == "place" else key: value for key, value in content.items()}

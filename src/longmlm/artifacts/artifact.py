@@ -5,8 +5,7 @@ wrote it:
 
     {"format": 1, "longmlm": "0.1.0", "commit": "b38c5a7...", "step": 500, ...}
 
-A file of an older format is converted by the class's `upgrade` when it is loaded, or refused in one line; a file of a
-newer format is always refused.
+A file of another format, earlier or later, is refused in one line.
 """
 
 import functools
@@ -25,7 +24,7 @@ from longmlm.folders import parse_json, write_json
 from longmlm.settings.publishing import without_secrets
 
 ROOT = Path(__file__).parents[3]
-SIGNED = {"start", "cut_distances", "mtime_ns"}  # -1 where there is none; a time may be before 1970
+SIGNED = {"mtime_ns"}  # a time may be before 1970
 LENGTHS = {"row_length", "base_positions", "num_positions", "num_processes"}
 MAX_INTEGER = 2**63 - 1  # of numpy, torch and Arrow
 Json = dict[str, Any]  # a JSON object that was not validated yet, or is about to be written
@@ -67,21 +66,15 @@ class Artifact:
     commit: str | None = field(default_factory=commit)
 
     @classmethod
-    def upgrade(cls, content: Json) -> Json:  # noqa: ARG003 - for subclasses
-        """Returns content of an older format in the current one; raises ArtifactError, with a remedy, if it cannot."""
-        raise ArtifactError("it was written by an earlier version of longmlm: make it again")
-
-    @classmethod
-    def upgraded(cls, content: Json) -> Json:
-        """Returns content of any format in the current one; raises ArtifactError for a newer format."""
-        current, found = cls.__dataclass_fields__["format"].default, content.get("format", 0)
-        if type(found) is not int or not 0 <= found <= current:
-            raise ArtifactError(f"its format is {found!r}, this longmlm reads up to {current}: install a newer longmlm")
-        if found == current:
-            return content
-        older = json.loads(json.dumps(content), parse_constant=lambda _: None)  # early versions wrote NaN for None
-        stamp = {"format": current, "longmlm": content.get("longmlm", "unknown"), "commit": content.get("commit")}
-        return {**cls.upgrade(older), **stamp}
+    def check_format(cls, content: Json) -> None:
+        """Raises ArtifactError, with the remedy, for content of another format."""
+        current, found = cls.__dataclass_fields__["format"].default, content.get("format")
+        if type(found) is not int or found != current:
+            writer = content.get("longmlm", "of an early version")
+            raise ArtifactError(
+                f"its format is {found!r}, this longmlm reads {current}: make it again, or use the longmlm that wrote "
+                f"it, {writer}"
+            )
 
 
 Kind = TypeVar("Kind", bound=Artifact)
@@ -93,15 +86,18 @@ def dump(artifact: Artifact) -> Json:
 
 
 def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
-    """Returns the artifact in a JSON text, upgraded if it is of an older format.
+    """Returns the artifact in a JSON text.
 
-    Raises ArtifactError, which calls the text `name`, unless it holds an artifact of this kind.
+    Raises ArtifactError, which calls the text `name`, unless it holds an artifact of this kind and format.
     """
     import pydantic
 
     try:
-        content = json.dumps(kind.upgraded(parse_json(text)), allow_nan=False)
-        artifact = _adapter(kind).validate_json(content, strict=True)
+        content = parse_json(text)
+        if not isinstance(content, dict):
+            raise ArtifactError("it is damaged: it is not a JSON object")
+        kind.check_format(content)
+        artifact = _adapter(kind).validate_json(json.dumps(content, allow_nan=False), strict=True)
         _check_integers(artifact, "")
         return artifact
     except pydantic.ValidationError as error:
@@ -110,8 +106,6 @@ def load(kind: type[Kind], text: str | bytes, name: str) -> Kind:
         raise ArtifactError(f"{name} is damaged: {key or 'its content'}: {problem['msg']}") from error
     except ArtifactError as error:
         raise ArtifactError(f"{name} cannot be used: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{name} is damaged: it is not a JSON object of a format that longmlm writes") from error
     except ValueError as error:
         raise ArtifactError(f"{name} is damaged: it is not JSON") from error
 
@@ -147,7 +141,7 @@ def write(path: Path, artifact: Artifact) -> None:
 
 
 def without(content: Mapping[str, Any], *keys: str) -> Json:
-    """Returns the content without some keys, for upgrades."""
+    """Returns the content without some keys."""
     return {key: value for key, value in content.items() if key not in keys}
 
 

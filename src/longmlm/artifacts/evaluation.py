@@ -14,7 +14,6 @@ from longmlm.artifacts.accuracy import (
     Measured,
     paired_difference,
     row_difference,
-    upgraded_example,
 )
 from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Json, dump, read, without
 from longmlm.artifacts.metrics import EvaluationMetrics
@@ -113,6 +112,20 @@ class Evaluation(Artifact):
         return row_difference(self.measured["long_after"], self.measured["base_cut"])
 
     @property
+    def short_text_change(self) -> Difference | None:
+        """long_after_cut - base_cut with its standard error, paired by row if possible; None if not measured."""
+        if "long_after_cut" not in self.measured or "base_cut" not in self.measured:
+            return None
+        after, base = self.measured["long_after_cut"], self.measured["base_cut"]
+        return paired_difference([after], [base]) or row_difference(after, base)
+
+    @property
+    def is_worse_on_short_texts(self) -> bool:
+        """Whether training cost accuracy on rows cut to the base model's length, by two standard errors or more."""
+        change = self.short_text_change
+        return change is not None and change.points < 0 and not change.is_within_error
+
+    @property
     def context_gain(self) -> float | None:
         """Percentage points gained by context beyond base_positions: long_after - base_windows."""
         after, windows = self.accuracy("long_after"), self.accuracy("base_windows")
@@ -128,25 +141,6 @@ class Evaluation(Artifact):
     def signed(self) -> Self:
         """Returns the evaluation with the hash of its content, by which a reader knows that nobody changed it."""
         return replace(self, sha256=_sha256_of(dump(self)))
-
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns content from before format 1; raises ArtifactError if settings of the measurement are missing."""
-        sources = content["sources"]
-        if "precision" not in sources or "held_out" not in content:
-            raise ArtifactError(f"it was written by an earlier version of longmlm: {REMEDY}")
-        return {
-            **without(content, "block", "mask_seed", "gains", "held_out"),
-            "base_positions": content["block"],
-            "recipe": {
-                "held_out": without(content["held_out"], "rows_per_batch"),
-                "precision": sources["precision"],
-            },
-            "precision": sources["precision"],
-            "sources": without(sources, "precision"),
-            "curve": [EvaluationMetrics.upgraded(line) for line in content["curve"]],
-            "examples": [upgraded_example(example) for example in content["examples"]],
-        }
 
 
 def read_evaluation(path: Path) -> Evaluation:

@@ -12,17 +12,24 @@ from longmlm.artifacts.accuracy import (
     FilledMask,
     Measured,
     accuracy_difference,
-    upgraded_example,
 )
-from longmlm.artifacts.artifact import Artifact, Json, dump, load
+from longmlm.artifacts.artifact import Artifact, dump, load
 from longmlm.temporary import replaced_file
 
 METRICS_FILE = "metrics.jsonl"
 
 
+@dataclass(frozen=True, slots=True)
+class TargetMetrics:
+    """Mean loss in nats and accuracy in percent of a target, such as mlm."""
+
+    loss: float
+    accuracy: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMetrics(Artifact):
-    """Means over the steps since the previous line: loss in nats, accuracy in percent; memory is the peak so far.
+    """Means over the steps since the previous line, by target; memory is the peak so far.
 
     `mfu` is the share of the devices' peak speed, `padding_percent` the padding in the model's input. `skipped_steps`
     counts the updates that fp16 has skipped so far; `gradient_norm` is None if all steps of this line were skipped.
@@ -31,8 +38,7 @@ class TrainingMetrics(Artifact):
     kind: Literal["training"] = "training"
     step: int
     tokens: int
-    loss: float
-    accuracy: float
+    targets: dict[str, TargetMetrics]
     learning_rate: float
     gradient_norm: float | None
     tokens_per_second: float
@@ -41,11 +47,6 @@ class TrainingMetrics(Artifact):
     mfu: float | None = None
     padding_percent: float | None = None
     skipped_steps: int = 0
-
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns a line from before format 1, which had no kind."""
-        return {"kind": "training", **content}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,6 @@ class EvaluationMetrics(Artifact):
         """The accuracy minus base_cut with its standard error; None where base_cut or its error is not known."""
         base = Accuracy(self.base_cut, self.base_cut_error, None, 0)
         return None if base.standard_error is None else accuracy_difference(self.held_out.whole, base)
-
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns a line from before format 1, which had no kind."""
-        examples = [upgraded_example(example) for example in content.get("examples", ())]
-        return {"kind": "evaluation", **content, "examples": examples}
 
 
 Metrics = TrainingMetrics | EvaluationMetrics
@@ -126,5 +121,5 @@ class MetricsFile:
 
 def parse_line(text: str | bytes, name: str) -> Metrics:
     """Returns one line of metrics; raises ArtifactError for anything else."""
-    kind = EvaluationMetrics if '"held_out"' in str(text) else TrainingMetrics  # before format 1, lines have no kind
+    kind = EvaluationMetrics if '"held_out"' in str(text) else TrainingMetrics
     return load(kind, text, name)

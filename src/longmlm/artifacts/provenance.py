@@ -4,18 +4,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from longmlm.artifacts.artifact import Artifact, Json, read, without
-from longmlm.errors import ArtifactError, counted
+from longmlm.artifacts.artifact import Artifact, read
+from longmlm.errors import counted
 from longmlm.settings.extend import NUM_GLOBAL_TOKENS, SMOOTH_TERMS, USED_BY, ExtendRecipe, Initialisation, PositionMode
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 from longmlm.settings.shipped import is_same_path
-
-EXTENSION_KEYS = ("base_positions", "num_positions", "initialisation", "alpha", "seed", "mode")
-OLD_KEYS = {  # all that files from before format 1 can have
-    *("base", "base_revision", *EXTENSION_KEYS),
-    *("started_from", "started_from_revision", "trained", "trained_before"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,19 +164,6 @@ class Provenance(Artifact):
         started = self.started_from and self.started_from.published()
         return replace(self, extension=extension, added_tokens=added, started_from=started)
 
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns content from before format 1, which had all keys on one level; raises ArtifactError for others."""
-        if unknown := sorted(content.keys() - OLD_KEYS - {"format"}):
-            raise ArtifactError(f"it has no format number, or 0, and the unknown key {unknown[0]!r}")
-        base = _upgraded_source(content, "base")
-        return {
-            "extension": base and {"base": base, **{key: content[key] for key in EXTENSION_KEYS if key in content}},
-            "started_from": _upgraded_source(content, "started_from"),
-            "trained": content.get("trained") and _upgraded_record(content["trained"]),
-            "trained_before": [_upgraded_record(record) for record in content.get("trained_before", ())],
-        }
-
 
 def read_provenance(folder: str | Path) -> Provenance:
     """Returns the history of the model in a local folder; an empty one if the folder has no longmlm.json.
@@ -191,12 +172,3 @@ def read_provenance(folder: str | Path) -> Provenance:
     """
     path = Path(folder) / Provenance.FILE
     return read(Provenance, path) if path.exists() else Provenance()
-
-
-def _upgraded_source(content: Json, key: str) -> Json | None:
-    return {"name": content[key], "revision": content.get(f"{key}_revision")} if content.get(key) else None
-
-
-def _upgraded_record(record: Json) -> Json:
-    held_out = record.get("held_out")
-    return {**record, "held_out": held_out and without(held_out, "rows_per_batch")}

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from longmlm.artifacts.artifact import Artifact, Json, read, without
+from longmlm.artifacts.artifact import Artifact, read
 from longmlm.errors import DataError, FolderError
 from longmlm.folders import FileEntry, read_manifest
 from longmlm.settings.prepare import PackingMode
@@ -13,8 +13,7 @@ from longmlm.settings.prepare import PackingMode
 RECIPE_VERSION = 2
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
-FORMAT_WITHOUT_UNKNOWN = 3
-NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "vocabulary_sha256", "recipe_version")
+NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +63,8 @@ class RowsPlan:
     `recipe_version` is that of the rules by which text becomes rows: 2 has other ends of sentences than 1, and cuts
     a sentence that is longer than a row between characters.
 
-    `tokenizer_fingerprint` covers the whole tokenizer backend. Rows of format 1 have `vocabulary_sha256` instead, which
-    covers the vocabulary and the ids of the special tokens only. `tokenizer_sha256` is the hash of its files, if they
-    are in a folder.
+    `tokenizer_fingerprint` covers the whole tokenizer backend, `tokenizer_sha256` is the hash of its files, if they are
+    in a folder.
     """
 
     tokenizer: str
@@ -75,9 +73,8 @@ class RowsPlan:
     held_out_fraction: float
     slice_bytes: int
     sources: tuple[SourceRecord, ...]
-    tokenizer_fingerprint: str | None
+    tokenizer_fingerprint: str
     tokenizer_sha256: str | None = None
-    vocabulary_sha256: str | None = None
     recipe_version: int = 1
 
     def without_paths(self) -> Self:
@@ -100,8 +97,7 @@ class RowsPlan:
     def is_same(self, other: "RowsPlan") -> bool:
         """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
         one, two = (
-            (plan.settings, plan.text, plan.tokenizer_fingerprint, plan.vocabulary_sha256, plan.recipe_version)
-            for plan in (self, other)
+            (plan.settings, plan.text, plan.tokenizer_fingerprint, plan.recipe_version) for plan in (self, other)
         )
         return one == two
 
@@ -168,7 +164,6 @@ class RowsManifest(Artifact):
 
     FILE: ClassVar[str] = "manifest.json"
 
-    format: int = 4
     kind: Literal["rows"] = "rows"
     plan: RowsPlan
     report: PackingReport
@@ -180,24 +175,12 @@ class RowsManifest(Artifact):
         shards = sorted((name, entry.sha256) for name, entry in self.files.items() if Path(name).parts[0] in SPLITS)
         return hashlib.sha256(repr(shards).encode()).hexdigest()
 
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns content of format 1 with the vocabulary's fingerprint, of 2, or of 3 without unknown tokens."""
-        if content["format"] == FORMAT_WITHOUT_UNKNOWN:
-            return content
-        plan, fingerprint = content["plan"], content["plan"]["tokenizer_fingerprint"]
-        hashes = {"tokenizer_fingerprint": fingerprint}
-        if content["format"] == 1:
-            hashes = {"tokenizer_fingerprint": None, "vocabulary_sha256": fingerprint}
-        plan = {**plan["settings"], **without(plan, "settings"), **hashes}
-        return {**without(content, "row_length"), "plan": plan}
-
 
 def read_rows_manifest(folder: Path) -> RowsManifest:
     """Returns the manifest of a folder of rows.
 
     Raises FolderError for an incomplete folder, DataError for one that holds something else, ArtifactError for a
-    manifest that is damaged or of a newer format.
+    manifest that is damaged or of another format.
     """
     if folder.is_dir() and not (folder / RowsManifest.FILE).exists():
         raise FolderError(
@@ -224,7 +207,7 @@ def check_rows_fit_positions(row_length: int, num_positions: int, name: str) -> 
     if row_length > num_positions:
         raise DataError(
             f"the rows have {row_length} tokens and {name} reads {num_positions}: extend it first, or prepare shorter "
-            "rows"
+            f"rows (in a pipeline, set length to {num_positions} or less)"
         )
 
 
@@ -253,7 +236,6 @@ class WorkPlan(Artifact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceReport(Artifact):
-    """What one slice gave, written last: a slice that has a report is finished; one of an earlier format is not."""
+    """What one slice gave, written last: a slice that has a report is finished; one of another format is not."""
 
-    format: int = 2
     contents: Contents

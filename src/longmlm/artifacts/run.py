@@ -3,9 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
-from longmlm.artifacts.artifact import Artifact, Json, without
+from longmlm.artifacts.artifact import Artifact
 from longmlm.artifacts.rows import RowsPlan
-from longmlm.errors import ArtifactError
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
 from longmlm.settings.tables import Pair, pairs
 
@@ -127,18 +126,6 @@ class CheckpointState(Artifact):
         may_change = {"recipe.num_steps"} if all(one.is_constant(self.state.step) for one in (before, now)) else set()
         return [pair for pair in pairs("recipe.", asdict(before), asdict(now)) if pair.name not in may_change]
 
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns content from before format 1; raises ArtifactError if it does not identify the rows."""
-        before = content["depends_on"]
-        if "sha256" not in before["rows"]:
-            raise ArtifactError(
-                "it was saved by an early version that did not identify its rows: start a new run from these weights "
-                "with start.checkpoint"
-            )
-        recipe = {**before["recipe"], "held_out": without(before["held_out"], "rows_per_batch")}
-        return {"state": content["state"], "recipe": recipe, "rows_sha256": before["rows"]["sha256"]}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary(Artifact):
@@ -150,9 +137,3 @@ class RunSummary(Artifact):
     train_tokens_per_second: float | None
     num_processes: int
     peak_memory_bytes: int
-
-    @classmethod
-    def upgrade(cls, content: Json) -> Json:
-        """Returns content from before format 1, which had the state's keys on the same level."""
-        others = ("train_tokens_per_second", "num_processes", "peak_memory_bytes")
-        return {"state": without(content, *others), **{key: content[key] for key in others}}

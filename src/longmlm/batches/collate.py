@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -11,9 +11,7 @@ from torch import Tensor
 
 from longmlm.batches.masking import MaskedRow
 
-
-def _empty() -> Tensor:
-    return torch.empty(0, dtype=torch.int64)
+Target = Literal["mlm"]  # what a loss is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +51,19 @@ class InputBatch:
 
 @dataclass(frozen=True, slots=True)
 class MlmBatch(InputBatch):
-    """Rows as the model sees them; `selected` and `document_starts` are indices into the flattened `input_ids`.
+    """Rows as the model sees them; `selected` holds indices into the flattened `input_ids`.
 
-    `labels` holds the original tokens at `selected`, `document_sources` the source of each document's part. `row_ids`
-    identify the rows.
+    `labels` holds the original tokens at `selected`. `row_ids` identify the rows.
     """
 
     selected: Int64[Tensor, " selected"]
     labels: Int64[Tensor, " selected"]
     row_ids: tuple[int, ...] = ()
-    document_starts: Int64[Tensor, " documents"] = field(default_factory=_empty)
-    document_sources: Int64[Tensor, " documents"] = field(default_factory=_empty)
 
     @property
-    def num_targets(self) -> int:
+    def num_targets(self) -> dict[Target, int]:
         """The number of selected tokens."""
-        return len(self.labels)
+        return {"mlm": len(self.labels)}
 
 
 def joined_rows(
@@ -96,8 +91,6 @@ def collate(masked: Sequence[MaskedRow], pad: int | None, row_ids: Sequence[int]
         _shifted([item.selected for item in masked], starts),
         _joined([item.labels for item in masked]),
         tuple(row_ids),
-        _shifted([row.document_starts for row in rows], starts),
-        _joined([row.document_sources for row in rows]),
         row_lengths=tuple(map(len, rows)) if pad is None else (),
     )
 

@@ -72,6 +72,11 @@ def share_of_rank(draw: Draw, rank: int, num_processes: int) -> Draw:
     return Draw(draw.row_ids[share], draw.epochs[share])
 
 
+def largest_share(num_rows: int, num_processes: int) -> int:
+    """Returns how many rows of a global batch the rank with most rows has."""
+    return -(-num_rows // num_processes)
+
+
 def micro_batches(
     lengths: Int64[np.ndarray, " rows"], num_rows: int, num_processes: int, rows_per_micro_batch: int
 ) -> list[Int64[np.ndarray, " n"]]:
@@ -80,24 +85,6 @@ def micro_batches(
     `lengths` are those of the share, `num_rows` is the size of the global batch, at least one row for each rank. Every
     rank gets the same number of micro-batches, none empty, of about `rows_per_micro_batch` rows.
     """
-    largest_share = -(-num_rows // num_processes)
-    count = min(-(-largest_share // rows_per_micro_batch), num_rows // num_processes)
+    most_rows = largest_share(num_rows, num_processes)
+    count = min(-(-most_rows // rows_per_micro_batch), num_rows // num_processes)
     return np.array_split(np.argsort(-lengths, kind="stable"), count)
-
-
-def micro_batches_of_tokens(
-    lengths: Int64[np.ndarray, " documents"], num_inputs: Int64[np.ndarray, " documents"], num_tokens: int
-) -> list[Int64[np.ndarray, " n"]]:
-    """Returns which documents form each micro-batch of at most `num_tokens` with padding, or of a single document.
-
-    `lengths` are those of the longest of each document's inputs. Documents are sorted by them, the longest first.
-    Example: lengths 9 2 4 3, one input each, and 9 tokens give the micro-batches 9 | 4 3 | 2, of which the second has 8
-    tokens with padding.
-    """
-    parts: list[list[int]] = []
-    for document in np.argsort(-lengths, kind="stable").tolist():
-        if parts and num_inputs[[*parts[-1], document]].sum() * lengths[parts[-1][0]] <= num_tokens:
-            parts[-1].append(document)
-        else:
-            parts.append([document])
-    return [np.array(part) for part in parts]

@@ -38,18 +38,18 @@ def texts_of_table(span: Span, source: Source) -> Iterator[Record]:
     return _texts(column.slice(span.start, span.end - span.start).chunks, span.start)
 
 
-def fields_of_table(path: Path, source: Source, number_field: str | None) -> Iterator[tuple[int, Fields]]:
+def fields_of_table(path: Path, source: Source) -> Iterator[tuple[int, Fields]]:
     """Yields the number and all fields of every record; raises DataError without a column of text or words.
 
-    The number of a class becomes its name, where a dataset has names, but not in `number_field`.
+    The number of a class becomes its name, where a dataset has names.
     """
     if path.suffix == ".parquet":
         with pq.ParquetFile(path) as file:
             _check_text_column(str(path), source.text_field, file.schema_arrow, has_words=True)
-            yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow, number_field)
+            yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow)
     else:
         table = _arrow_table(path, source, has_words=True)
-        yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema, number_field)
+        yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema)
 
 
 def _parquet_extent(path: Path, field: str) -> Extent:
@@ -85,11 +85,8 @@ def _arrow_table(path: Path, source: Source, has_words: bool = False) -> pa.Tabl
     return table
 
 
-def _table_fields(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, number_field: str | None
-) -> Iterator[tuple[int, Fields]]:
+def _table_fields(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[int, Fields]]:
     names_of, number = _class_names(schema), 0
-    names_of.pop(str(number_field), None)
     for batch in batches:
         columns = [_cells(column, names_of.get(name)) for name, column in zip(schema.names, batch.columns, strict=True)]
         for values in zip(*columns, strict=True):

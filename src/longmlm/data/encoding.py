@@ -18,6 +18,8 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
+from longmlm.data.row import TokenizedSentence
+
 # The axes have no names, since lists hold arrays of different lengths.
 Tokens = UInt32[np.ndarray, "_"]
 Starts = Int64[np.ndarray, "_"]  # the offset at which each sentence starts
@@ -28,7 +30,7 @@ WORD_END = re.compile(r"(?<=\S)[ \t\n\r]")
 SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
 
 
-def encode(tokenizer: Tokenizer, text: str, starts: Starts) -> Iterator[Tokens]:
+def encode(tokenizer: Tokenizer, text: str, starts: Starts) -> Iterator[TokenizedSentence]:
     """Yields the tokens of each sentence that has any: those of the text encoded whole, cut at the offsets `starts`."""
     _read_special_tokens_as_text(tokenizer)
     first, parts = 1, []
@@ -36,13 +38,13 @@ def encode(tokenizer: Tokenizer, text: str, starts: Starts) -> Iterator[Tokens]:
         following = int(np.searchsorted(starts, cut, side="right"))
         *ended, unfinished = _split(ids, offsets, starts[first:following])
         for part in ended:
-            if len(sentence := np.concatenate([*parts, part])):
-                yield sentence
+            if len(ids := np.concatenate([*parts, part])):
+                yield TokenizedSentence(ids)
             parts = []
         parts.append(unfinished)
         first = max(first, following)
-    if len(sentence := np.concatenate(parts)):
-        yield sentence
+    if len(ids := np.concatenate(parts)):
+        yield TokenizedSentence(ids)
 
 
 def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
@@ -51,11 +53,11 @@ def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
     return tokenizer.encode_batch(texts, add_special_tokens=False)
 
 
-def tokens_of(encoding: Encoding, starts: Starts) -> list[Tokens]:
+def sentences_of(encoding: Encoding, starts: Starts) -> list[TokenizedSentence]:
     """Returns the tokens of each sentence that has any, as `encode` does."""
     ids = np.array(encoding.ids, dtype=np.uint32)
     parts = [ids] if len(starts) == 1 else _split(ids, _offsets(encoding), starts[1:])
-    return [part for part in parts if len(part)]
+    return [TokenizedSentence(part) for part in parts if len(part)]
 
 
 def _read_special_tokens_as_text(tokenizer: Tokenizer) -> None:

@@ -68,16 +68,14 @@ def prepare_rows(
     manifest = read_rows_manifest(output)
     if not manifest.plan.is_same(work.plan):
         problem = "was made from other text or settings"
-        if manifest.plan.tokenizer_fingerprint is None:
-            problem = "was made by an earlier version, whose manifest does not identify the whole tokenizer"
-        elif manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
+        if manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
             problem = "was made by a version of longmlm with other rules for the ends of sentences"
         raise DataError(f"{output} {problem}: remove it or name another output")
     return manifest
 
 
 def plan_rows(
-    recipe: PrepareRecipe, tokenizer_fingerprint: str | None, earlier: RowsPlan | None = None
+    recipe: PrepareRecipe, tokenizer_fingerprint: str, earlier: RowsPlan | None = None
 ) -> tuple[WorkPlan, tuple[Source, ...]]:
     """Returns the plan, and the recipe's sources with those of the hub at a commit.
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool
 
-from longmlm.data.encoding import Tokens
-from longmlm.data.row import Row, SpecialTokens
+from longmlm.data.row import Row, SpecialTokens, TokenizedSentence
 from longmlm.settings.prepare import PackingMode
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8
@@ -18,9 +17,9 @@ MAX_CHARACTER_BYTES = 4  # in UTF-8
 
 @dataclass(frozen=True, slots=True)
 class TokenizedDocument:
-    """The tokens of each sentence of a document, in order and none empty, encoded when they are consumed."""
+    """The sentences of a document, in order and none empty, encoded when they are consumed."""
 
-    sentences: Iterable[Tokens]
+    sentences: Iterable[TokenizedSentence]
     source: int
 
 
@@ -44,7 +43,7 @@ class OpenRow:
         separator = 1 if opens_document and self.length else 0
         return self.length + separator + num_tokens <= self.capacity
 
-    def cut(self, sentence: Tokens, begin: int) -> int:
+    def cut(self, sentence: TokenizedSentence, begin: int) -> int:
         """Returns where the part of a sentence from `begin` on ends: with the sentence, else with a character.
 
         A row of bytes that are no UTF-8 is filled, and so is one that has less room than a character.
@@ -53,18 +52,18 @@ class OpenRow:
         if full >= len(sentence) or self.is_within_character is None:
             return min(full, len(sentence))
         ends = range(full, max(begin, full - MAX_CHARACTER_BYTES), -1)
-        return next((end for end in ends if not self.is_within_character[sentence[end]]), full)
+        return next((end for end in ends if not self.is_within_character[sentence.input_ids[end]]), full)
 
-    def add(self, tokens: np.ndarray, source: int, opens_document: bool) -> None:
-        """Appends tokens of one document."""
+    def add(self, sentence: TokenizedSentence, source: int, opens_document: bool) -> None:
+        """Appends a sentence of a document, or a part of one."""
         if opens_document and self.length:
             self.pieces.append(np.array([self.special.sep], dtype=np.uint32))
             self.length += 1
         if opens_document or not self.length:
             self.starts.append(1 + self.length)
             self.sources.append(source)
-        self.pieces.append(tokens)
-        self.length += len(tokens)
+        self.pieces.append(sentence.input_ids)
+        self.length += len(sentence)
 
     def close(self) -> Row:
         """Returns the row between its special tokens, and starts an empty one."""
@@ -108,7 +107,7 @@ def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) 
         begin = 0
         while begin < len(sentence):
             end = row.cut(sentence, begin)
-            row.add(sentence[begin:end], document.source, opens_document)
+            row.add(sentence.part(begin, end), document.source, opens_document)
             opens_document = False
             if end < len(sentence):
                 yield row.close()

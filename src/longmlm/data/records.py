@@ -52,15 +52,15 @@ def records_of(span: Span, source: Source) -> Iterator[Record]:
             return _file_record(path)
 
 
-def fields_of(path: Path, source: Source, number_field: str | None = None) -> Iterator[tuple[int, Fields | Unreadable]]:
+def fields_of(path: Path, source: Source) -> Iterator[tuple[int, Fields | Unreadable]]:
     """Yields the offset and all fields of every record of a file that is not .txt; blank lines are not records.
 
-    The number of a class becomes its name, where a dataset has names, but not in `number_field`. Raises DataError
+    The number of a class becomes its name, where a dataset has names. Raises DataError
     without a column of text or of lists of words.
     """
     match kind_of(path):
         case ".parquet" | ".arrow":
-            yield from fields_of_table(path, source, number_field)
+            yield from fields_of_table(path, source)
         case ".csv":
             names = _header(path, source)
             for begin, fields in _csv_fields(_whole(path), source, len(names)):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Int64, Integer, UInt32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,23 @@ class Maskable:
     is_maskable: Bool[np.ndarray, " vocabulary"]
     drawable: Int64[np.ndarray, " maskable"]
     mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedSentence:
+    """The tokens of a sentence on their way from the tokenizer into a row.
+
+    What else is known of each token is a field here, cut in `part`, and joined in `OpenRow.close`.
+    """
+
+    input_ids: UInt32[np.ndarray, " tokens"]
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def part(self, begin: int, end: int) -> Self:
+        """Returns the tokens begin to end - 1."""
+        return replace(self, input_ids=self.input_ids[begin:end])
 
 
 @dataclass(frozen=True, slots=True)

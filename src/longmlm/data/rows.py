@@ -108,11 +108,8 @@ class Rows:
         return self.manifest.report.of(self.split).fill_rate
 
     def is_made_with(self, vocabulary: Vocabulary) -> bool:
-        """Returns whether these rows were made with this tokenizer, as far as their format records it."""
-        plan = self.manifest.plan
-        if plan.tokenizer_fingerprint is None:
-            return plan.vocabulary_sha256 == vocabulary.vocabulary_sha256
-        return plan.tokenizer_fingerprint == vocabulary.fingerprint
+        """Returns whether these rows were made with this tokenizer."""
+        return self.manifest.plan.tokenizer_fingerprint == vocabulary.fingerprint
 
 
 def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:

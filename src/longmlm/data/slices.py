@@ -24,9 +24,9 @@ from longmlm.artifacts.rows import (
     SplitReport,
 )
 from longmlm.data.corpus import Document, SetAside, Slice, read_slice, split_of, text_hash
-from longmlm.data.encoding import PIECE_CHARACTERS, Tokens, encode, encode_batch, tokens_of
+from longmlm.data.encoding import PIECE_CHARACTERS, encode, encode_batch, sentences_of
 from longmlm.data.packing import OpenRow, TokenizedDocument, pack_document
-from longmlm.data.row import Row
+from longmlm.data.row import Row, TokenizedSentence
 from longmlm.data.rows import Shard, open_shard
 from longmlm.data.sentences import sentence_starts
 from longmlm.data.vocabulary import Vocabulary
@@ -98,7 +98,7 @@ class Counts:
     document_lengths: Counter[int] = field(default_factory=Counter)
     fills: Counter[int] = field(default_factory=Counter)
 
-    def count_sentences(self, sentences: Iterable[Tokens], source: int) -> Iterator[Tokens]:
+    def count_sentences(self, sentences: Iterable[TokenizedSentence], source: int) -> Iterator[TokenizedSentence]:
         """Yields a document's sentences, and counts them and the document."""
         length = 0
         for sentence in sentences:
@@ -204,7 +204,7 @@ def _documents(job: SliceJob, number: int, reasons: Counter[str]) -> Iterator[Do
 
 def tokenized(
     vocabulary: Vocabulary, languages: Sequence[str], documents: Iterable[Document]
-) -> Iterator[tuple[Document, Iterable[Tokens]]]:
+) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
     """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
 
     While the caller uses one batch of documents, a thread encodes the next. `languages` are those of the sources, by
@@ -220,7 +220,7 @@ def tokenized(
         if len(batch) == 1:
             yield batch[0], encode(tokenizer, batch[0].text, starts[0])
         else:
-            yield from zip(batch, map(tokens_of, encodings, starts), strict=True)
+            yield from zip(batch, map(sentences_of, encodings, starts), strict=True)
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

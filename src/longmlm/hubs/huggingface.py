@@ -1,12 +1,11 @@
 """Hugging Face Hub: uploads a folder to a repository, resolves revisions, downloads files of one commit."""
 
 import glob
-import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download, set_client_factory, snapshot_download
@@ -14,7 +13,6 @@ from huggingface_hub.utils import _http, disable_progress_bars, logging, parse_r
 from huggingface_hub.utils.tqdm import progress_bar_states
 
 from longmlm.errors import ReleaseError, naming
-from longmlm.folders import sha256_of
 from longmlm.hubs.transfers import (
     LONGEST_WAIT_SECONDS,
     TIMEOUT_SECONDS,
@@ -116,13 +114,11 @@ def download_file(target: Target, commit: str, name: str) -> Path | None:
 
 @_bounded_client()
 def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:
-    """Uploads to a branch or a pull request in one commit, and tags that commit once its files are verified."""
+    """Uploads to a branch in one commit, and tags that commit once its files are verified."""
     api = HfApi()
     _open_repository(api, target)
     revision = target.revision or "main"
-    if target.pull_request:
-        revision = _pull_request(api, target, message)
-    elif target.revision and not target.revision.startswith("refs/"):
+    if target.revision and not target.revision.startswith("refs/"):
         api.create_branch(target.name, repo_type=target.kind, branch=revision, exist_ok=True)
     commit = api.upload_folder(
         repo_id=target.name,
@@ -131,9 +127,9 @@ def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> 
         allow_patterns=[glob.escape(name) for name in names],
         revision=revision,
         commit_message=message,
-        delete_patterns="*" if target.mirrors else list(target.owns) or None,
+        delete_patterns=list(target.owns) or None,
     ).oid
-    _verify(api, target, commit, {name: folder / name for name in names})
+    _verify(api, target, commit, folder, names)
     if target.tag:
         tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(target.name, repo_type=target.kind).tags}
         if tags.get(target.tag, commit) != commit:  # tags do not move
@@ -157,28 +153,12 @@ def _open_repository(api: HfApi, target: Target) -> None:
         print(f"{target.name} is private and stays private: make it public in its settings", file=sys.stderr)
 
 
-def _pull_request(api: HfApi, target: Target, title: str) -> str:
-    """Returns the branch of the open pull request with this title, which is created if there is none."""
-    for pull in api.get_repo_discussions(target.name, repo_type=target.kind, discussion_type="pull_request"):
-        if pull.title == title and pull.status in ("open", "draft"):
-            return f"refs/pr/{pull.num}"
-    pull = api.create_pull_request(target.name, repo_type=target.kind, title=title, description="A release by longmlm.")
-    return f"refs/pr/{pull.num}"
-
-
-def _verify(api: HfApi, target: Target, commit: str, paths: Mapping[str, Path]) -> None:
-    """Raises ReleaseError if one of the files is missing on the hub at that commit, or differs."""
-    files: list[Any] = api.get_paths_info(target.name, list(paths), repo_type=target.kind, revision=commit)
-    uploaded = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
-    for name, path in paths.items():
-        if uploaded.get(name) not in (sha256_of(path), git_blob_id(path)):
-            raise ReleaseError(f"{target.name}: {name} is not what was uploaded, or is missing: publish again")
-
-
-def git_blob_id(path: Path) -> str:
-    """Returns the SHA-1 by which git, and thus the hub, identifies the file's content."""
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+def _verify(api: HfApi, target: Target, commit: str, folder: Path, names: Sequence[str]) -> None:
+    """Raises ReleaseError if one of the folder's files is missing on the hub at that commit, or differs."""
+    found = api.verify_repo_checksums(target.name, repo_type=target.kind, revision=commit, local_dir=folder)
+    wrong = {*found.extra_paths, *(mismatch["path"] for mismatch in found.mismatches)}
+    if different := sorted(wrong.intersection(names)):
+        raise ReleaseError(f"{target.name}: {different[0]} is not what was uploaded, or is missing: publish again")
 
 
 def translate(error: Exception) -> TransferError:

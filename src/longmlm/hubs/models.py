@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import get_cached_repo_tree
 from huggingface_hub.constants import REPOCARD_NAME
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
+from huggingface_hub.utils.sha import git_hash
 
 from longmlm.errors import ModelError, ModelNotFoundError
 from longmlm.folders import MANIFEST, parse_json, read_manifest, sha256_of
@@ -33,7 +34,6 @@ TOKENIZER_FILES = (
     "*.model",
     "*.codes",
 )
-HASHES = {64: sha256_of, 40: huggingface.git_blob_id}  # by the length of a blob's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +277,12 @@ def _check_unaltered(folder: Path, patterns: Sequence[str], extra: Sequence[str]
         blob = path.resolve()
         if not blob.is_file():
             raise ModelError(f"{path} is missing from the hub's cache: remove {folder} and load the model again")
-        hash_of = HASHES.get(len(blob.name))
-        if hash_of and hash_of(blob) != blob.name:
+        match len(blob.name):
+            case 64:
+                found = sha256_of(blob)
+            case 40:
+                found = git_hash(blob.read_bytes())
+            case _:
+                continue
+        if found != blob.name:
             raise ModelError(f"{path} is damaged in the hub's cache ({blob}): remove that file and load it again")

@@ -1,4 +1,4 @@
-"""ModelScope: uploads a folder to a repository in one commit of its only branch; revisions are tags of that branch."""
+"""ModelScope: uploads a folder to a repository in one commit of its only branch, which may be tagged."""
 
 import base64
 import logging
@@ -42,7 +42,7 @@ def check_ready(target: Target) -> None:
 
 
 def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> str:
-    """Uploads to the only branch and sets the tag; a revision whose tag already holds these files is left as it is."""
+    """Uploads to the only branch and sets the tag."""
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL + 1)  # it logs requests with signed URLs
     expected = {name: sha256_of(folder / name) for name in names}
     with tempfile.TemporaryDirectory() as home:  # the client stores the token and an id of the machine there
@@ -50,13 +50,12 @@ def upload(folder: Path, names: Sequence[str], target: Target, message: str) -> 
         for scheme in ("http://", "https://"):
             api.legacy._session.mount(scheme, SingleAttempt())  # noqa: SLF001 - there is no setting for its retries
         _open_repository(api, folder, target)
-        tag = target.tag or target.revision
+        tag = target.tag
         _, tags = api.legacy.list_revisions_detail(target.name, MODEL)
         is_tagged = tag in {each["Revision"] for each in tags}
         if is_tagged and _different(_checksums(api, target.name, tag), expected):
             raise ReleaseError(f"{target.name} has a tag {tag} with other files: choose another tag")
-        if not (is_tagged and target.revision):
-            _commit(api, folder, expected, target, message)
+        _commit(api, folder, expected, target.name, message)
         if tag and not is_tagged:
             api.create_repo_tag(target.name, MODEL, tag, revision=BRANCH)
         if names := _different(_checksums(api, target.name, tag or BRANCH), expected):
@@ -89,22 +88,19 @@ def _different(uploaded: Mapping[str, str | None], expected: Mapping[str, str]) 
     return sorted(path for path, sha256 in expected.items() if uploaded.get(path) != sha256)
 
 
-def _commit(api: HubApi, folder: Path, expected: Mapping[str, str], target: Target, message: str) -> None:
-    """Commits the changed files, if any, and with `mirrors` the removal of all files that the folder does not have."""
-    uploaded = _checksums(api, target.name, BRANCH)
-    changed = _different(uploaded, expected)
-    removed = [path for path in uploaded if target.mirrors and path not in expected and not path.startswith(".git")]
+def _commit(api: HubApi, folder: Path, expected: Mapping[str, str], name: str, message: str) -> None:
+    """Commits the changed files, if any."""
+    changed = _different(_checksums(api, name, BRANCH), expected)
     large = {path: expected[path] for path in changed if _is_large(folder / path)}
     paths = {sha256: folder / path for path, sha256 in large.items()}
     blobs = [{"oid": sha256, "size": path.stat().st_size} for sha256, path in paths.items()]
-    for sha256, address in (api.legacy.validate_blobs(target.name, MODEL, blobs) if blobs else {}).items():
+    for sha256, address in (api.legacy.validate_blobs(name, MODEL, blobs) if blobs else {}).items():
         if address:  # the hub does not have this file
             with paths[sha256].open("rb") as file:
                 api.legacy.upload_blob(address, file, paths[sha256].stat().st_size)
     actions = [_action(folder / path, path, large.get(path)) for path in changed]
-    actions += [{"action": "delete", "path": path, "type": "normal", "size": 0} for path in removed]
     if actions:
-        api.legacy.create_commit(target.name, MODEL, actions, message, BRANCH)
+        api.legacy.create_commit(name, MODEL, actions, message, BRANCH)
 
 
 def _is_large(path: Path) -> bool:

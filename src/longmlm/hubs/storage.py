@@ -31,9 +31,8 @@ def upload(
     target: Target,
     message: str,  # noqa: ARG001 - a hub's commit has a message
 ) -> str:
-    """Copies new and changed files in the order given; a revision is a subfolder."""
-    url = posixpath.join(target.name, target.revision) if target.revision else target.name
-    system, root = fsspec.core.url_to_fs(url)
+    """Copies new and changed files in the order given."""
+    system, root = fsspec.core.url_to_fs(target.name)
     for name in names:
         path, copy = folder / name, posixpath.join(root, name)
         expected = sha256_of(path)
@@ -44,7 +43,7 @@ def upload(
         system.makedirs(posixpath.dirname(copy), exist_ok=True)
         system.put_file(str(path), copy)
         if _sha256(system, copy) != expected:
-            raise ReleaseError(f"{redact(url)}: {path.name} is not what was uploaded: publish again")
+            raise ReleaseError(f"{redact(target.name)}: {path.name} is not what was uploaded: publish again")
     return redact(str(system.unstrip_protocol(root)))
 
 

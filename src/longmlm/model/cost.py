@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from longmlm.artifacts.run import SAVED_BYTES
-from longmlm.model.architecture import architecture_of, dropout_of, layers_of
+from longmlm.model.architecture import architecture_of, dropout_of
 from longmlm.model.families import GATED
 from longmlm.model.mlm import MAX_LOGITS
 from longmlm.model.packed_attention import can_use_packed_attention
@@ -106,16 +106,6 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     return cost if work.has_all_logits else replace(cost, row_logit_bytes=logits)
 
 
-def finetuning_cost(model: PreTrainedModel, work: Work, num_tokens: int) -> Cost:
-    """Returns the cost of training any encoder with a small head, on documents that take up to `num_tokens` tokens.
-
-    They are read in inputs of up to `work.row_length` tokens; see `computed_tokens`. A frozen encoder keeps no
-    activations.
-    """
-    encoder = cast(PreTrainedModel, model.base_model)
-    return _encoder_cost(model, encoder, layers_of(encoder), work, num_tokens, num_head_weights=0.0)
-
-
 def _encoder_cost(
     model: PreTrainedModel,
     encoder: nn.Module,
@@ -130,12 +120,11 @@ def _encoder_cost(
     applied = shared * config.num_hidden_layers // len(layers)
     attention = 12 * _num_attended(config, work.row_length) * config.hidden_size
     layer, rest = _bytes_per_token(config, layers, work)
-    is_frozen = not any(parameter.requires_grad for parameter in layers.parameters())
     return Cost(
         flop_per_token=float(6 * (_num_weights(encoder) - shared + applied + num_head_weights) + attention),
         attention_flop_per_token=attention,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
-        row_bytes=round(num_tokens * (rest + (layer if is_frozen else _kept_bytes(config, layer, work)))),
+        row_bytes=round(num_tokens * (rest + _kept_bytes(config, layer, work))),
         evaluation_row_bytes=round(num_tokens * (layer + rest)),
         checkpoint_bytes=SAVED_BYTES * num_parameters,
     )
@@ -203,13 +192,6 @@ def _num_attended(config: Any, row_length: int) -> int:
         case _:
             window = window_of(config)
             return config.num_hidden_layers * (window.num_attended(row_length) if window else row_length)
-
-
-def computed_tokens(model: PreTrainedModel, num_tokens: int) -> int:
-    """Returns how many tokens the model computes for an input: Longformer pads it to a multiple of its window."""
-    config: Any = cast(PreTrainedModel, model.base_model).config
-    window = max(config.attention_window) if config.model_type == "longformer" else 1
-    return -(-num_tokens // window) * window
 
 
 def _bytes_per_token(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, float]:

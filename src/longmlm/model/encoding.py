@@ -1,18 +1,15 @@
-"""The encoder of any model on padded or packed batches: the part that all objectives share."""
+"""The encoder of any model on padded or packed batches."""
 
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longmlm.batches.collate import InputBatch
-from longmlm.batches.tasks import TaskBatch
 from longmlm.model.architecture import NUM_GLOBAL, position_offset
 from longmlm.model.packed_attention import PackedRows, reads_packed_batches
 from longmlm.settings.pretrain import ComputePrecision
@@ -90,31 +87,6 @@ class EncoderObjective(nn.Module, Generic[BatchT]):
         return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
 
 
-class TaskObjective(EncoderObjective[TaskBatch]):
-    """What a kind of task trains: the model with its head, its loss, and what it predicts for each document."""
-
-    @abstractmethod
-    def forward(self, batch: TaskBatch) -> LossSum:
-        """Returns the loss summed over the batch's targets, and the number of targets predicted correctly."""
-
-    @abstractmethod
-    def outputs(self, batch: TaskBatch) -> list[np.ndarray]:
-        """Returns what the model predicts for each document of the batch.
-
-        For classification, the probability of each label. For labelling, the likeliest class of each token of all
-        inputs. For similarity, the cosine.
-        """
-
-
-def input_starts(batch: InputBatch) -> Int64[Tensor, " inputs"]:
-    """Returns the index of each input's first token in the flattened batch."""
-    device, (num_rows, length) = batch.input_ids.device, batch.input_ids.shape
-    if not batch.row_lengths:
-        return torch.arange(num_rows, device=device) * length
-    lengths = input_lengths(batch)
-    return lengths.cumsum(0) - lengths
-
-
 def input_lengths(batch: InputBatch) -> Int64[Tensor, " inputs"]:
     """Returns the number of tokens of each input, without padding."""
     device, (num_rows, length) = batch.input_ids.device, batch.input_ids.shape
@@ -123,11 +95,6 @@ def input_lengths(batch: InputBatch) -> Int64[Tensor, " inputs"]:
     return (
         torch.full((num_rows,), length, device=device) if batch.attention_mask is None else batch.attention_mask.sum(1)
     )
-
-
-def tokens_of(states: Float[Tensor, "rows length width"], batch: InputBatch) -> Float[Tensor, "tokens width"]:
-    """Returns the states of all tokens, one input after the other, without those of padding."""
-    return states.flatten(0, 1) if batch.attention_mask is None else states[batch.attention_mask]
 
 
 def _attend_in_fp32(layers: nn.ModuleList) -> None:

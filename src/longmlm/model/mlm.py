@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from longmlm.batches.collate import MlmBatch
+from longmlm.batches.collate import MlmBatch, Target
 from longmlm.model.architecture import layers_of, parts_of
 from longmlm.model.encoding import EncoderObjective, LossSum
 from longmlm.settings.pretrain import ComputePrecision
@@ -28,23 +28,23 @@ class MlmObjective(EncoderObjective[MlmBatch]):
     """A masked language model whose head runs at the selected positions only.
 
     The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
-    positions. If a batch has more, it computes them again in the backward pass. In ZeRO stage 3 it runs once: every
-    rank has to call it the same number of times, because each call gathers its parameters.
+    positions. If a batch has more, it computes them again in the backward pass. Unless it `runs_alone`, it runs once:
+    every rank has to call it the same number of times where each call gathers its parameters.
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
         super().__init__(model, precision)
-        self.parts = parts_of(model)
+        self.parts, self.runs_alone = parts_of(model), True
 
-    def forward(self, batch: MlmBatch) -> LossSum:
+    def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         """Returns the sums over the batch, which a training step adds up over its micro-batches."""
         output = self.predict(batch)
-        return LossSum(output.losses.sum(), output.is_correct.sum())
+        return {"mlm": LossSum(output.losses.sum(), output.is_correct.sum())}
 
     def predict(self, batch: MlmBatch) -> MlmOutput:
         """Returns loss and correctness at each selected position, in the batch's order."""
         hidden, size = self.selected_states(batch), max_positions_at_a_time(self.model.config.vocab_size)
-        if len(hidden) <= size or is_partitioned(self.parts.decoder_weight):
+        if len(hidden) <= size or not self.runs_alone:
             return self._predict(hidden, batch.labels)
         predict = self._predict
         if torch.is_grad_enabled():
@@ -73,11 +73,6 @@ class MlmObjective(EncoderObjective[MlmBatch]):
 def max_positions_at_a_time(vocab_size: int) -> int:
     """Returns at how many positions logits are computed at a time: MAX_LOGITS // vocab_size, and at least one."""
     return max(1, MAX_LOGITS // vocab_size)
-
-
-def is_partitioned(parameter: nn.Parameter) -> bool:
-    """Returns whether the parameter itself is partitioned over the ranks, as in ZeRO stage 3."""
-    return hasattr(parameter, "ds_id")
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

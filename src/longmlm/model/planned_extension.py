@@ -61,12 +61,3 @@ def check_keeps_window(base: Provenance, extension: Extension | None, name: str)
             f"{name} was trained with a window of {before.attention}: set num_positions and attention_window; "
             "a window as large as num_positions is full attention"
         )
-
-
-def check_length(row_length: int, num_positions: int) -> None:
-    """Raises PositionsError if a pipeline's rows are longer than its model reads."""
-    if row_length > num_positions:
-        raise PositionsError(
-            f"the rows have {row_length} tokens and the model reads {num_positions}: set length to {num_positions} or "
-            "less, or extend the model"
-        )

@@ -1,7 +1,7 @@
 """Loads an encoder with the head of a task, from a folder or a hub: any encoder in transformers."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForSequenceClassification, LongformerConfig, PreTrainedModel
@@ -23,7 +23,6 @@ from longmlm.model.loading import (
     load_weights,
     loading_notes,
 )
-from longmlm.model.packed_attention import use_packed_attention
 from longmlm.model.weights import REBUILT_BUFFERS, check_unexpected
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
@@ -41,8 +40,7 @@ def load_for_task(
 
     `config_values` are set in its config. The head is initialised with `seed`, also where the checkpoint has a trained
     one, unless `keeps_head` is set; so is the encoder's pooler where the checkpoint has none. The model attends within
-    the window that its longmlm.json records, if there is one; if not, it reads packed batches where it can. A
-    Longformer has a window of its own, in its config.
+    the window that its longmlm.json records, if there is one. A Longformer has a window of its own, in its config.
 
     Code in a repository is never run. Raises ModelError for a model that is missing, altered or unreadable, with
     missing weights of the encoder or tokenizer, weights that its config does not describe, token ids beyond the word
@@ -74,14 +72,15 @@ def load_for_task(
         replaced += _with_stock_global_tokens(name, model.config, auto_class)
     else:
         use_window(model.base_model, Window.of(provenance.extension))
-    use_packed_attention(model.base_model)
     notes = (*snapshot.notes, *loading_notes(name, folder, config, has_code), *loaded.notes, *replaced)
     return LoadedModel(model, loaded.tokenizer, snapshot.commit, notes, provenance)
 
 
-def config_of_labels(labels: Sequence[str]) -> dict[str, object]:
-    """Returns what the config of a model says about its labels."""
-    return {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
+def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Returns the encoder without its pooler, if it has one."""
+    if getattr(encoder, "pooler", None) is not None:
+        cast(Any, encoder).pooler = None
+    return encoder
 
 
 def stock_global_tokens(auto_class: Any) -> int:

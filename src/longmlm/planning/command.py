@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from longmlm.artifacts.rows import RowsManifest, read_rows_manifest
+from longmlm.artifacts.rows import RowsManifest, check_rows_fit_positions, read_rows_manifest
 from longmlm.data.corpus import Document, document_of, plan_slices
 from longmlm.data.engine import check_splits
 from longmlm.data.notes import markup_note, sampled_texts, unknown_notes
@@ -23,7 +23,6 @@ from longmlm.model.architecture import architecture_of, dropout_of, set_dropout
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
 from longmlm.model.loading import load_model, meta_model
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.planned_extension import check_length
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
 from longmlm.model.window import Window
@@ -158,7 +157,7 @@ def planned_model(config: PlanConfig) -> tuple[int, PreTrainedModel]:
             width = position_table_of(model, config.extend.base).rows.embedding_dim
             replace_positions(model, torch.empty(num_positions, width, device="meta"))
         use_window(model, Window.of(config.extend.recipe))
-    check_length(config.prepare.recipe.row_length, num_positions)
+    check_rows_fit_positions(config.prepare.recipe.row_length, num_positions, config.pretrain.start.name)
     if dropout is not None:
         set_dropout(model, dropout)
     return base_positions, model

@@ -1,6 +1,5 @@
 """Dry run: checks everything, makes two steps, reports what a run would take, and writes nothing."""
 
-import math
 import platform
 import tempfile
 import time
@@ -12,6 +11,7 @@ import torch
 import transformers
 
 from longmlm.artifacts.run import TrainState
+from longmlm.batches.sampling import largest_share
 from longmlm.errors import TrainingError, counted
 from longmlm.folders import GB, free_bytes
 from longmlm.planning.estimate import evaluations_as_steps
@@ -35,8 +35,8 @@ def dry_run(task: Task, run: Run, resumed_from: Path | None) -> str:
     steps_left = num_steps - state.step
     if steps_left <= 0:
         return f"{run.folder} is finished: {state.step} of {counted(num_steps, 'step')}"
-    largest_share = math.ceil(batches.rows_per_step / run.accelerator.num_processes)
-    memory = bytes_needed(run, min(batches.rows_per_micro_batch, largest_share))
+    share = largest_share(batches.rows_per_step, run.accelerator.num_processes)
+    memory = bytes_needed(run, min(batches.rows_per_micro_batch, share))
     free_memory = free_memory_bytes()
     if any_rank(run.accelerator, memory > free_memory):
         raise TrainingError(
@@ -71,12 +71,11 @@ def _description(task: Task, run: Run) -> dict[str, str]:
     cpu = f"CPU, {counted(torch.get_num_threads(), 'thread')} each"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     precision = number_format(task.record.trained_on.precision or "no")
-    num_parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     python, libraries = platform.python_version(), f"torch {torch.__version__}, transformers {transformers.__version__}"
     return {
         "environment": f"Python {python}, {libraries}",
         "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
-        "model": f"{model.config.model_type}, {num_parameters / 1e6:.1f} M parameters",
+        "model": f"{model.config.model_type}, {run.backend.num_parameters / 1e6:.1f} M parameters",
         "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
         "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
     }

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from longmlm.batches.sampling import largest_share
 from longmlm.batches.steps import rows_per_step
 from longmlm.model.cost import Cost, Work, micro_batch_rows
 from longmlm.planning.size import CorpusSize, RowsSize
@@ -62,7 +63,7 @@ def training_plan(
     """
     row_length, num_processes = work.row_length, machine.num_processes
     num_rows = rows_per_step(recipe.batch_tokens, row_length, rows.mean_fill, num_processes)
-    share = math.ceil(num_rows / num_processes)
+    share = largest_share(num_rows, num_processes)
     fitting = cost.fitting_rows(machine.memory_bytes, cost.state_bytes)
     chosen = micro_batch_rows(fitting, share, row_length, work.has_gpu)
     if runtime.rows_per_micro_batch is not None:

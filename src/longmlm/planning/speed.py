@@ -67,7 +67,7 @@ def _step(config: PretrainedConfig, num_layers: int, work: Work, dropout: float)
     batch = MlmBatch(input_ids, None, selected, input_ids.flatten()[selected], row_lengths=row_lengths)
 
     def step() -> None:
-        objective(batch).loss_sum.backward()
+        objective(batch)["mlm"].loss_sum.backward()
 
     return step
 

@@ -28,41 +28,46 @@ from longmlm.release.gate import Identity, evaluation_of, exported_accuracy
 from longmlm.release.longformer import carried_by, check_exportable, longformer_window
 from longmlm.release.onnx_graph import write_graphs
 from longmlm.release.proof import Proof, prove
-from longmlm.reports.card_code import Address, CardCode
+from longmlm.reports.card_code import Address
 from longmlm.reports.model_card import CardFacts, languages, model_card, training_of
+from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
 from longmlm.temporary import leads_out
 
-CARD_CODE, MODEL_SHA256 = "card_code", "model_sha256"  # keys of the manifest
+MODEL_SHA256, ADDRESS = "model_sha256", "address"  # keys of the manifest
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSettings:
-    """What to export, what the card says, and the folder to write."""
+    """What to export, what the card says, the folder to write, and where it will be published, if anywhere."""
 
     recipe: ReleaseRecipe
     card: ReleaseCard
     output: Path
+    target: Target | None = None
+
+    @property
+    def address(self) -> Address:
+        """What the card's code loads the model from: the repository on a hub, or the folder."""
+        target = self.target
+        return (
+            Address(target.name, target.hub, target.revision) if target and target.is_hub else Address(self.output.name)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSource:
-    """A trained model with its held-out rows; a checkpoint published by itself has no identity and no evaluation."""
+    """A trained model with its held-out rows and, if it was extended, its evaluation."""
 
     model: Path
     provenance: Provenance
     rows: Rows
-    identity: Identity | None = None
+    identity: Identity
     evaluation: Evaluation | None = None
     evaluation_folder: Path | None = None
 
 
-def held_out_rows(name: str) -> Rows:
-    """Returns the held-out rows in a folder or on the hub."""
-    return open_named_rows(pin_rows(name), "held_out")
-
-
-def open_source(model: Path, rows: str, evaluation_folder: str | None, allow_unrecovered: bool) -> ReleaseSource:
+def open_source(model: Path, rows: str, evaluation_folder: str | None, recipe: ReleaseRecipe) -> ReleaseSource:
     """Returns the model with its rows and its evaluation.
 
     Raises ReleaseError for a model that longmlm did not train, or whose evaluation does not permit a release.
@@ -71,10 +76,10 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, allow_unr
     provenance = read_provenance(model)
     if provenance.trained is None:
         raise ReleaseError(f"{model} was not trained by longmlm: release a run folder or one of its checkpoints")
-    opened, extension = held_out_rows(rows), provenance.extension
+    opened, extension = open_named_rows(pin_rows(rows), "held_out"), provenance.extension
     base = provenance.source or ModelSource(name="")
     identity = Identity(sha256, opened.sha256, base.name, base.revision, base.sha256)
-    evaluation = evaluation_of(evaluation_folder, identity, extension is not None, allow_unrecovered)
+    evaluation = evaluation_of(evaluation_folder, identity, extension is not None, recipe)
     folder = Path(evaluation_folder) if evaluation_folder else None
     return ReleaseSource(model, provenance, opened, identity, evaluation, folder)
 
@@ -82,9 +87,9 @@ def open_source(model: Path, rows: str, evaluation_folder: str | None, allow_unr
 def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | None:
     """Writes the output folder and returns what was verified; None if the folder already holds this very release.
 
-    A release is identified by the content of model, rows and evaluation, and by its settings. One of the same model
-    with other settings, or another evaluation, is replaced. Raises FolderError when the folder holds something else. A
-    folder that fails a check is removed, and an earlier one kept.
+    A release is identified by the content of model, rows and evaluation, by its settings and, if it will be published,
+    by the address on its card. One of the same model in which any of these differ is replaced. Raises FolderError when
+    the folder holds something else. A folder that fails a check is removed, and an earlier one kept.
     """
     base = source.provenance.source
     made_from = ReleasedFrom(
@@ -95,21 +100,27 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
         base=base and base.published(),
         evaluation_sha256=source.evaluation.sha256 if source.evaluation else None,
     )
-    about = about_release(settings.output, made_from.model_sha256, made_from.content)
+    about = about_release(settings, made_from.model_sha256, made_from.content)
     if about is None:
         return None
     with new_release(settings.output, about) as partial:
-        return build(source, settings, partial, about)
+        return build(source, settings, partial)
 
 
-def about_release(output: Path, model_sha256: str, made_from: Mapping[str, object]) -> dict[str, object] | None:
+def about_release(
+    settings: ReleaseSettings, model_sha256: str, made_from: Mapping[str, object]
+) -> dict[str, object] | None:
     """Returns what the manifest says of a release made from this; None if the folder already holds that release.
 
     Raises FolderError as `check_replaceable_release` does.
     """
-    about: dict[str, object] = {RELEASED_FROM: made_from, MODEL_SHA256: model_sha256}
-    if output.exists() and verified_release(output).get(RELEASED_FROM) == made_from:
-        return None
+    output, address = settings.output, asdict(settings.address)
+    about: dict[str, object] = {RELEASED_FROM: made_from, MODEL_SHA256: model_sha256, ADDRESS: address}
+    if output.exists():
+        earlier = verified_release(output)
+        is_addressed = settings.target is None or earlier.get(ADDRESS) == address
+        if earlier.get(RELEASED_FROM) == made_from and is_addressed:
+            return None
     check_replaceable_release(output, about)
     return about
 
@@ -148,10 +159,8 @@ def verified_release(output: Path) -> dict[str, Any]:  # as read_manifest
         ) from None
 
 
-def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about: dict[str, object]) -> Proof:
+def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path) -> Proof:
     """Writes a stock model with its card into `folder`, and returns what was exported and verified.
-
-    Adds the card's code to `about`, for the folder's manifest.
 
     Raises ReleaseError or FolderError if a check fails.
     """
@@ -172,7 +181,7 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about:
     if accuracy is not None:
         provenance = provenance.exported(accuracy)
     facts = CardFacts(
-        name=settings.output.name,
+        address=settings.address,
         provenance=provenance,
         evaluation=source.evaluation,
         rows=rows.manifest,
@@ -188,7 +197,6 @@ def build(source: ReleaseSource, settings: ReleaseSettings, folder: Path, about:
     (folder / REPOCARD_NAME).write_text(model_card(settings.card, facts), encoding="utf-8")
     base_positions = provenance.extension.base_positions if provenance.extension else None
     proof = prove(trained, recipe.weights, rows, folder, base_positions, facts.codes)
-    about[CARD_CODE] = asdict(CardCode(Address(facts.name), facts.codes))
     artifact.write(folder / Provenance.FILE, provenance.published())
     for picture in pictures:
         shutil.copy(picture, folder)

@@ -89,7 +89,7 @@ def dataset_card(manifest: RowsManifest, publication: Publication, name: str) ->
         packing_table=markdown_table(packing_table(report)),
         columns_table=markdown_table(COLUMNS),
         tokenizer=Path(tokenizer).name if Path(tokenizer).is_dir() else tokenizer,
-        fingerprint=str(manifest.plan.tokenizer_fingerprint or manifest.plan.vocabulary_sha256),
+        fingerprint=manifest.plan.tokenizer_fingerprint,
         corpora=author_lines(card) or corpora(manifest),
         sources_table=sources and markdown_table(sources),
         set_aside=set_aside_text(report.set_aside),

@@ -69,12 +69,13 @@ class ReportedAccuracy:
 
 
 def evaluation_of(
-    folder: str | None, identity: Identity, is_extended: bool, allow_unrecovered: bool
+    folder: str | None, identity: Identity, is_extended: bool, recipe: ReleaseRecipe
 ) -> Evaluation | None:
     """Returns the evaluation in a folder; None for a model that was not extended and has none.
 
     Raises ReleaseError when a long model has none, when it was measured on anything other than `identity`, and, unless
-    `allow_unrecovered`, when the base model's accuracy was not recovered; ArtifactError when the file cannot be used.
+    the recipe allows it, when the base model's accuracy was not recovered or short texts got worse; ArtifactError when
+    the file cannot be used.
     """
     if folder is None:
         if is_extended:
@@ -89,7 +90,8 @@ def evaluation_of(
         found = getattr(evaluation.sources, name)
         if value not in (None, found) and not (name == "base" and _is_same_base(identity, found)):
             raise ReleaseError(f"{path} was measured on {MISMATCHES[name]}: evaluate this model on these rows")
-    check_recovered(evaluation, allow_unrecovered)
+    check_recovered(evaluation, recipe)
+    check_short_texts(evaluation, recipe)
     return evaluation
 
 
@@ -99,14 +101,26 @@ def _is_same_base(identity: Identity, name: str) -> bool:
     return base.is_same(ModelSource(name=name, sha256=local_model_sha256(name) or None))
 
 
-def check_recovered(evaluation: Evaluation, allow_unrecovered: bool) -> None:
+def check_recovered(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
     """Raises ReleaseError, unless allowed, when a long model is less accurate than its base model."""
-    if evaluation.is_recovered is False and not allow_unrecovered:
+    if evaluation.is_recovered is False and not recipe.allow_unrecovered:
         raise ReleaseError(
             f"long_after {evaluation.accuracy('long_after'):.2f} % is below base_cut "
             f"{evaluation.accuracy('base_cut'):.2f} %: train longer, in a new run with start.checkpoint = "
             f"'{evaluation.sources.after}', which goes on in the text where this one ended, or set "
             "allow_unrecovered = true in [release.recipe] (in a file for release alone, [recipe]), and the card "
+            "will say so"
+        )
+
+
+def check_short_texts(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
+    """Raises ReleaseError, unless allowed, when a long model is clearly less accurate than its base on short texts."""
+    change = evaluation.short_text_change
+    if change and evaluation.is_worse_on_short_texts and not recipe.allow_worse_short_texts:
+        raise ReleaseError(
+            f"on rows cut to {counted(evaluation.base_positions, 'token')}, long_after_cut is "
+            f"{change.compared_with('base_cut')}: train on shorter documents too or with a lower learning rate, or set "
+            "allow_worse_short_texts = true in [release.recipe] (in a file for release alone, [recipe]), and the card "
             "will say so"
         )
 
@@ -139,7 +153,7 @@ def exported_accuracy(
     check_same_accuracy(measured.whole, reported, is_rounded=recipe.weights != "fp32" or reported.precision != "no")
     if evaluation:
         of_files = replace(evaluation, measured={**evaluation.measured, "long_after": measured})
-        check_recovered(of_files, recipe.allow_unrecovered)
+        check_recovered(of_files, recipe)
     return measured.whole.accuracy
 
 

@@ -68,15 +68,16 @@ def compare(folder: str, reference: Path, text: str) -> dict[str, object]:
 
 @torch.no_grad()
 def compare_task(folder: str, reference: Path, auto_class: str) -> dict[str, object]:
-    """Returns the largest difference of outputs, missing and unexpected weights, and the end at which texts are cut."""
+    """Returns the largest difference of outputs, missing and unexpected weights, and where texts are cut."""
     loader = getattr(transformers, auto_class)
     model, info = loader.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     return {
         "largest_difference": largest_difference(partial(task_output, model.eval()), load_file(reference), "output"),
-        "missing": sorted(key for key in info["missing_keys"] if "pooler" not in key or auto_class != "AutoModel"),
+        "missing": sorted(info["missing_keys"]),
         "unexpected": sorted(info["unexpected_keys"]),
         "truncation_side": tokenizer.truncation_side,
+        "num_tokens": tokenizer.model_max_length,
         "knows_longmlm": "longmlm" in sys.modules,
     }
 

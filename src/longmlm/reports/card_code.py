@@ -16,7 +16,6 @@ from longmlm.escaping import quoted
 from longmlm.reports.pages import render
 from longmlm.settings.publishing import Hub
 
-USE = "\n## Use\n"  # the heading of the code
 OPTIONS = {  # of pipelines for fine-tuned models
     "text-classification": Markup(", truncation=True"),
     "token-classification": Markup(', aggregation_strategy="simple"'),
@@ -72,36 +71,23 @@ class LoadingCode:
 
     def on_card(self, address: Address) -> Markup:
         """Returns the block for a card."""
+        name = quoted(address.name)
+        if address.hub == "ms":
+            return self._rendered(Markup("folder"), address=name, hub=address.hub)
         revision = Markup(", revision={}").format(quoted(address.revision)) if address.revision else Markup()
-        return self._rendered(address.hub, quoted(address.name), revision)
+        return self._rendered(name + revision, hub=address.hub)
 
     @property
     def runnable(self) -> str:
         """The code that loads the model from the folder in the variable FOLDER."""
-        block = str(self._rendered("storage", Markup("FOLDER"), Markup())).strip()
+        block = str(self._rendered(Markup("FOLDER"), hub="storage")).strip()
         return block.removeprefix(FENCES[0]).removesuffix(FENCES[1].strip())
 
-    def _rendered(self, hub: Hub, name: Markup, revision: Markup) -> Markup:
+    def _rendered(self, source: Markup, **where: str) -> Markup:
+        """Returns the block, in which `source` is the argument, or the arguments, that name the model."""
         option = OPTIONS.get(self.task, Markup())
         if self.stride:
             option += Markup(", stride={}").format(self.stride)
         texts = EXAMPLES.get(self.language.partition("-")[0].lower(), EXAMPLES["en"])
         words = Words(*map(Markup, texts))
-        return render(
-            self.template, hub=hub, name=name, revision=revision, task=quoted(self.task), option=option, words=words
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class CardCode:
-    """The code on a card and the address that it loads from; a release's manifest holds it, so that this can change."""
-
-    address: Address
-    codes: tuple[LoadingCode, ...]
-
-    def readdressed(self, card: str, address: Address) -> str:
-        """Returns the card with its code for another address; all else, such as an author's own code, stays."""
-        description, heading, rest = card.rpartition(USE)
-        for code in self.codes:
-            rest = rest.replace(code.on_card(self.address), code.on_card(address), 1)
-        return description + heading + rest
+        return render(self.template, source=source, task=quoted(self.task), option=option, words=words, **where)

@@ -89,24 +89,19 @@ class Chart:
     """Series on axes whose titles name the unit.
 
     `ticks`, if given, label x = 0, 1, 2 ...; some are left out where there is no room. `border` is the x of a
-    vertical line and its label. The look `ranking` has one line per tick, from top to bottom, with its value along the
-    horizontal axis.
+    vertical line and its label.
     """
 
     title: str
     axes_titles: tuple[str, str]
     series: Sequence[Series]
-    look: Literal["lines", "points", "bars", "ranking"] = "lines"
+    look: Literal["lines", "points", "bars"] = "lines"
     ticks: Sequence[str] = ()
     border: tuple[float, str] | None = None
 
     @property
     def description(self) -> str:
         """The chart in words, for screen readers."""
-        if self.look == "ranking":
-            pairs = sorted(pair for series in self.series for pair in zip(series.x, series.values, strict=True))
-            lines = ", ".join(f"{self.ticks[round(x)]} {value:.4g}" for x, value in pairs)
-            return f"{self.title}. {self.axes_titles[0]}: {lines}."
         summaries = "; ".join(series.summary for series in self.series if len(series.values))
         return f"{self.title}. {self.axes_titles[1]} over {self.axes_titles[0]}: {summaries}."
 
@@ -174,11 +169,7 @@ def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-    if chart.look == "ranking":
-        axes.set_yticks(range(len(chart.ticks)), chart.ticks)
-        axes.set_ylim(len(chart.ticks) - 0.5, -0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(MAX_TICKS[size]))
-    elif chart.ticks:
+    if chart.ticks:
         every = -(-len(chart.ticks) // (2 * MAX_TICKS[size]))
         labels = [label if index % every == 0 else "" for index, label in enumerate(chart.ticks)]
         if len(chart.ticks) > MAX_TICKS[size]:
@@ -196,7 +187,7 @@ def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
         axes.axvline(x, color=COLOURS["faint"], linestyle=":", linewidth=1.2, label=label)
     _limit(axes, chart)
     axes.set(xlabel=chart.axes_titles[0], ylabel=chart.axes_titles[1])
-    axes.grid(axis="x" if chart.look == "ranking" else "y", color=COLOURS["line"], linewidth=0.8)
+    axes.grid(axis="y", color=COLOURS["line"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if len(names := axes.get_legend_handles_labels()[1]) > 1:
@@ -207,14 +198,12 @@ def _draw_chart(chart: Chart, size: tuple[float, float]) -> "Figure":
 
 def _limit(axes: "Axes", chart: Chart) -> None:
     """Ends the axis of percentages at 0 if none is below, and gives values that are all 0 a range with a meaning."""
-    is_ranking = chart.look == "ranking"
-    is_percent = chart.axes_titles[0 if is_ranking else 1].endswith("(%)")
-    low, high = axes.dataLim.intervalx if is_ranking else axes.dataLim.intervaly
-    limits, set_limits = (axes.get_xlim(), axes.set_xlim) if is_ranking else (axes.get_ylim(), axes.set_ylim)
+    is_percent = chart.axes_titles[1].endswith("(%)")
+    low, high = axes.dataLim.intervaly
     if low == high == 0:
-        set_limits((0, 100) if is_percent else (-1, 1))
-    elif is_percent and low >= 0 > limits[0]:
-        set_limits(0, limits[1])
+        axes.set_ylim((0, 100) if is_percent else (-1, 1))
+    elif is_percent and low >= 0 > axes.get_ylim()[0]:
+        axes.set_ylim(0, axes.get_ylim()[1])
 
 
 def _draw_series(axes: "Axes", chart: Chart, series: Series, number: int) -> None:
@@ -223,9 +212,7 @@ def _draw_series(axes: "Axes", chart: Chart, series: Series, number: int) -> Non
     values, errors = series.values, series.errors
     points = {"marker": marker, "color": colour, "label": label, "markersize": 5, "capsize": 3, "linewidth": 1.4}
     points["clip_on"] = False  # a marker at the end of an axis is drawn whole
-    if chart.look == "ranking":
-        axes.errorbar(values, series.x, xerr=series.bars, linestyle="none", **points)
-    elif not series.x:
+    if not series.x:
         axes.axhline(values[0], linestyle=("--", "-.")[number % 2], linewidth=1.5, color=colour, label=label)
     elif chart.look == "lines":
         size = 4 if len(values) <= SPARSE else 2

@@ -166,13 +166,13 @@ def _head(evaluation: Evaluation) -> Head:
         f"Masked-token accuracy on {counted(evaluation.num_rows, 'held-out row')} of {evaluation.row_length:,} tokens, "
         "each under one mask, which is the same for every model.",
         finding(evaluation),
-        evaluation.is_recovered,
+        evaluation.is_recovered and not evaluation.is_worse_on_short_texts,
         tiles,
     )
 
 
 def finding(evaluation: Evaluation) -> str:
-    """Returns in one sentence whether the accuracy is recovered, by how much and within what standard error."""
+    """Returns whether the accuracy is recovered and what became of that on short texts, with standard errors."""
     after, base, gain = evaluation.accuracy("long_after"), evaluation.accuracy("base_cut"), evaluation.recovery
     if after is None or base is None or gain is None:
         return "Not trained yet: this is the accuracy right after extension."
@@ -187,7 +187,22 @@ def finding(evaluation: Evaluation) -> str:
         f"{evaluation.row_length:,} tokens"
     )
     compared = gain.compared_with(f"the base model's {base:.2f} % on their first {evaluation.base_positions:,}")
-    return f"{verdict}{within_error(gain)}: {numbers}, {compared}."
+    recovered = f"{verdict}{within_error(gain)}: {numbers}, {compared}."
+    return f"{recovered} {short_text_finding(evaluation)}".strip()
+
+
+def short_text_finding(evaluation: Evaluation) -> str:
+    """Returns in one sentence what training changed on short texts; empty if that was not measured."""
+    if (change := evaluation.short_text_change) is None:
+        return ""
+    if evaluation.is_worse_on_short_texts:
+        verdict = "Worse on short texts"
+    elif change.points > 0 and not change.is_within_error:
+        verdict = "Better on short texts"
+    else:
+        verdict = f"Unchanged on short texts{within_error(change)}"
+    compared = change.compared_with("that of the base model")
+    return f"{verdict}: on rows cut to {counted(evaluation.base_positions, 'token')}, the accuracy is {compared}."
 
 
 def _series(evaluation: Evaluation, parts: Literal["blocks", "positions"], x: Sequence[float]) -> list[Series]:

@@ -10,15 +10,16 @@ from markupsafe import Markup
 
 from longmlm.artifacts.accuracy import within_error
 from longmlm.artifacts.evaluation import BLOCKS_PICTURE, RECOVERY_PICTURE, Evaluation
-from longmlm.artifacts.provenance import Provenance
+from longmlm.artifacts.provenance import ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.rows import RowsManifest
 from longmlm.errors import (
     ArtifactError,
+    counted,
 )
-from longmlm.escaping import author_markdown, single_line
+from longmlm.escaping import author_markdown, markdown, markdown_code, markup, single_line
 from longmlm.hubs.licences import Licence
 from longmlm.reports.card_code import Address, CodeTemplate, LoadingCode
-from longmlm.reports.evaluation import accuracy_table, explanation
+from longmlm.reports.evaluation import accuracy_table, explanation, short_text_finding
 from longmlm.reports.packing import name_of, packing_table
 from longmlm.reports.pages import front_matter, render
 from longmlm.reports.tables import Table, markdown_table
@@ -39,13 +40,13 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a model card states beyond its author's text; `name` is the released folder's.
+    """What a model card states beyond its author's text; its code loads the model from `address`.
 
     `carried` names parts of the base model that were not trained, `modules` the sentence-transformers modules. The
     first `num_global_tokens` of a text need a global_attention_mask of 1. The example in the code is in `language`.
     """
 
-    name: str
+    address: Address
     provenance: Provenance
     evaluation: Evaluation | None
     rows: RowsManifest
@@ -78,20 +79,17 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
     if accuracy is None:
         accuracy = evaluation.accuracy("long_after") if evaluation else trained.accuracy
     base_cut = evaluation.accuracy("base_cut") if evaluation else training.base_cut
-    recovery = evaluation.recovery if evaluation else None
-    if recovery and trained.exported_accuracy is not None and base_cut is not None:
-        recovery = replace(recovery, points=trained.exported_accuracy - base_cut)
     text = render(
         "model_card.md",
         metadata=_metadata(card, facts, accuracy),
         card=card,
         languages=languages(card, facts.rows),
         facts=facts,
-        codes={code.template: code.on_card(Address(facts.name)) for code in facts.codes},
+        lead=_lead(facts.provenance),
+        codes={code.template: code.on_card(facts.address) for code in facts.codes},
         accuracy=accuracy,
         base_cut=base_cut,
-        recovery=recovery,
-        within_error=within_error(recovery),
+        findings=[] if accuracy is None or base_cut is None else _findings(facts, accuracy, base_cut),
         explanation=evaluation and explanation(evaluation),
         accuracy_table=evaluation and markdown_table(accuracy_table(evaluation)),
         blocks_picture=BLOCKS_PICTURE,
@@ -102,6 +100,56 @@ def model_card(card: ReleaseCard, facts: CardFacts) -> str:
         packing_table=markdown_table(packing_table(facts.rows.report)),
     )
     return str(text)
+
+
+def _lead(provenance: Provenance) -> Markup:
+    """Returns in a sentence or two what the model was made from and trained on."""
+    trained, extension, added = provenance.trained, provenance.extension, provenance.added_tokens
+    assert trained is not None
+    source = added.base if added else provenance.started_from
+    if extension:
+        made = (
+            f"{_named(extension.base)}, extended from {extension.base_positions} trained positions to "
+            f"{extension.num_positions} with longmlm ({markdown(extension.description)}), then pretrained"
+        )
+    else:
+        made = (
+            f"{_named(source)}, pretrained further with longmlm" if source else "Pretrained from scratch with longmlm"
+        )
+    lead = f"{made} on rows of {trained.row_length} tokens: {_amount(trained, ', ')}"
+    lead += "".join(f", after {_amount(earlier, ' on ')} in an earlier run" for earlier in provenance.trained_before)
+    tokens = f" {counted(added.num_added, 'new token')} for domain terms in its vocabulary." if added else ""
+    return markup(f"{lead}.{tokens}")
+
+
+def _named(source: ModelSource) -> str:
+    revision = f" (revision {markdown(source.revision)})" if source.revision else ""
+    return f"{markdown_code(source.public_name)}{revision}"
+
+
+def _amount(trained: TrainingRecord, between: str) -> str:
+    return f"{counted(trained.steps, 'step')}{between}{counted(trained.tokens, 'token')}"
+
+
+def _findings(facts: CardFacts, accuracy: float, base_cut: float) -> list[Markup]:
+    """Returns whether the base model's accuracy was recovered, and what became of short texts; in bold what is bad."""
+    evaluation, findings = facts.evaluation, []
+    recovery = evaluation.recovery if evaluation else None
+    if recovery and facts.provenance.trained and facts.provenance.trained.exported_accuracy is not None:
+        recovery = replace(recovery, points=accuracy - base_cut)
+    if accuracy < base_cut:
+        compared = f"; its accuracy is {recovery.compared_with('that of the base model')}" if recovery else ""
+        text = (
+            f"Not recovered{within_error(recovery)}: on whole rows this model predicts fewer masked tokens correctly "
+            f"than its base model on rows cut to the base model's length{compared}."
+        )
+        findings.append(markup(f"**{markdown(text)}**"))
+    elif recovery and facts.provenance.extension:
+        compared = recovery.compared_with("that of the base model on rows cut to the base model's length")
+        findings.append(markdown(f"Recovered{within_error(recovery)}: on whole rows the accuracy is {compared}."))
+    if evaluation and (short := short_text_finding(evaluation)):
+        findings.append(markup(f"**{markdown(short)}**") if evaluation.is_worse_on_short_texts else markdown(short))
+    return findings
 
 
 def _duration(seconds: float) -> str:

@@ -39,29 +39,12 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedText:
-    """A text in parts with a number each, of which bars show the size; `verdict` follows its title.
-
-    None in place of a number means that the part was not read.
-    """
-
-    title: str
-    verdict: str
-    parts: Sequence[tuple[str, float | None]]
-
-    @property
-    def largest(self) -> float:
-        """The largest number without its sign, above 0."""
-        return max((abs(number) for _, number in self.parts if number is not None), default=0.0) or 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page: a title, a paragraph, and a table, a chart, filled masks, weighted texts or facts by name."""
+    """A part of a page: a title, a paragraph, and a table, a chart, filled masks or facts by name."""
 
     title: str
     text: str
-    content: Table | Chart | Sequence[FilledMask] | Sequence[WeightedText] | Mapping[str, str]
+    content: Table | Chart | Sequence[FilledMask] | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from accelerate import Accelerator
 
 from longmlm.errors import TrainingError, counted
 from longmlm.progress import dated_line
@@ -32,13 +31,13 @@ def results_of_batches(
     items: Sequence[Item],
     size: BatchSize,
     before_item: Callable[[], None],
-    accelerator: Accelerator | None,
+    may_repeat: bool,
 ) -> Iterator[tuple[int, Result]]:
     """Yields the number of items so far and the result for each batch of items.
 
     If memory runs out, `size` is halved, and the batch is repeated in parts. Calls `before_item` once for each item,
-    before its forward pass. DeepSpeed may communicate in every pass, so there the error is raised instead. Raises
-    TrainingError if not even one item fits.
+    before its forward pass. Where it `may_repeat` no pass, because ranks wait for each other in it, the error is raised
+    instead. Raises TrainingError if not even one item fits.
     """
     end, num_announced = 0, 0
     while end < len(items):
@@ -49,7 +48,7 @@ def results_of_batches(
         try:
             result = predict(batch)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or (accelerator and accelerator.deepspeed_plugin is not None):
+            if not is_out_of_memory(error) or not may_repeat:
                 raise
             if len(batch) == 1:
                 raise TrainingError(

@@ -5,7 +5,6 @@ from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any
 
-from longmlm.settings.downstream import DownstreamConfig, LabelledData, LabelledTask
 from longmlm.settings.extend import ExtendRecipe
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pipeline import Pipeline
@@ -16,13 +15,6 @@ from longmlm.settings.tables import default_of, table_at, with_arrays
 
 DRAWN = ("random", "fitted")  # initialisations that draw random numbers
 W_AND_B = ("project", "entity", "name")
-RATES, FROZEN_RATES = ("learning_rate", "num_epochs"), ("frozen_learning_rate", "frozen_num_epochs")
-OF_TRAINING = (
-    *("recipe.documents_per_step", "recipe.warmup_fraction", "recipe.patience", "recipe.weight_decay"),
-    *("recipe.dropout", "runtime.rows_per_micro_batch", "runtime.activation_checkpointing", "runtime.log_every_steps"),
-    *("tracking.tracker", "keep_weights"),
-)
-OF_MODELS = ("recipe.precision", "runtime.rows_per_evaluation_batch", "runtime.num_threads", "runtime.hang_seconds")
 
 
 def settings_without_effect(config: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -73,8 +65,8 @@ def _rules(config: Any) -> Iterator[tuple[tuple[str, ...], str]]:
                 yield ("card.title", "card.license", "card.data"), "without publish: remove it, or set publish"
         case ExtendRecipe():
             yield from _rules_of_extension(config)
-        case LabelledData() | LabelledTask() | DownstreamConfig():
-            yield from _rules_of_task(config)
+        case _ if hasattr(config, "without_effect"):  # settings of a wing have rules of their own
+            yield from config.without_effect()
 
 
 def _rules_of_training(
@@ -102,54 +94,3 @@ def _rules_of_extension(recipe: ExtendRecipe) -> Iterator[tuple[tuple[str, ...],
     if recipe.attention_window and recipe.num_positions and recipe.attention_window >= recipe.num_positions:
         where = f"with attention_window = {recipe.attention_window}"
         yield ("num_global_tokens",), f"{where}, which covers all num_positions: remove it, or lower attention_window"
-
-
-def _rules_of_task(config: LabelledData | LabelledTask | DownstreamConfig) -> Iterator[tuple[tuple[str, ...], str]]:
-    match config:
-        case LabelledData():
-            if config.dataset is None:
-                yield ("train_split",), "without dataset: remove it"
-            if config.tags_field is not None:
-                yield ("spans_field", "span_unit"), "with tags_field, which replaces spans: remove it, or tags_field"
-        case LabelledTask():
-            yield from _rules_of_kind(config)
-        case DownstreamConfig():
-            yield from _rules_of_arms(config)
-
-
-def _rules_of_kind(task: LabelledTask) -> Iterator[tuple[tuple[str, ...], str]]:
-    where, data = f"with kind = {task.kind}", task.data
-    if task.kind != "similarity":
-        yield ("data.second_text_field",), f"{where}, only with similarity: remove it"
-    if task.kind != "labelling":
-        yield ("data.spans_field", "data.span_unit"), f"{where}, only with labelling: remove it"
-    else:
-        yield ("data.label_field",), f"{where}, whose labels are in spans_field or tags_field: remove it"
-    given = {"data.dev_files": data.dev_files, "data.dev_split": data.dev_split}
-    for name in (name for name, value in given.items() if value):
-        yield ("dev_fraction",), f"with {name}, which has the development documents: remove one of them"
-    tests = {
-        "data.test_files": data.test_files,
-        "data.test_split": data.test_split,
-        "data.split_field": data.split_field,
-    }
-    for name in (name for name, value in {**tests, "num_folds": task.num_folds}.items() if value):
-        yield ("test_fraction",), f"with {name}, which decides what is tested: remove one of them"
-
-
-def _rules_of_arms(config: DownstreamConfig) -> Iterator[tuple[tuple[str, ...], str]]:
-    trained = [arm for arm in config.arms.values() if arm.is_trained(config.task.kind)]
-    if not any(arm.frozen for arm in trained):
-        yield (
-            tuple(f"recipe.{name}" for name in FROZEN_RATES),
-            "without a trained arm that has frozen = true: remove it",
-        )
-    if all(arm.frozen for arm in trained):
-        yield (
-            tuple(f"recipe.{name}" for name in RATES),
-            "without an arm whose model is tuned (frozen = false): remove it",
-        )
-    if not trained:
-        yield OF_TRAINING, "without an arm that is trained, one with a model: remove it"
-    if all(arm.model is None for arm in config.arms.values()):
-        yield OF_MODELS, "without an arm that has a model: remove it"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig, Initialisation
@@ -66,6 +66,8 @@ class Pipeline:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPipeline(Pipeline):
     """Runs the stages of a pipeline: skips those that are done, resumes the one that was interrupted."""
+
+    HAS_TRIALS: ClassVar[bool] = False  # whether it is run as trials, made from `tables`, that publish nothing
 
     prepare: PrepareConfig
     pretrain: PretrainConfig

@@ -21,8 +21,7 @@ TARGET = re.compile(
 class Target:
     """A repository OWNER/NAME on a hub, or a path or URL of storage, and how to publish there.
 
-    `revision` is a branch on Hugging Face, a tag on ModelScope and a subfolder of storage. With `mirrors`, publishing
-    deletes every other file of the revision; otherwise only other files that match `owns`.
+    `revision` is a branch on Hugging Face. Publishing deletes other files that match `owns`.
     """
 
     hub: Hub
@@ -31,8 +30,6 @@ class Target:
     kind: Kind = "model"
     public: bool = False
     tag: str | None = None
-    pull_request: bool = False
-    mirrors: bool = False
     owns: tuple[str, ...] = ()
 
     @property

@@ -28,6 +28,8 @@ class ReleaseRecipe:
     """Also write the files of a sentence-transformers model with mean pooling, or cls pooling (the first token)."""
     allow_unrecovered: bool = False
     """Release a long model even if it is less accurate than its base model; the card then says so."""
+    allow_worse_short_texts: bool = False
+    """Release a long model even if it lost accuracy on short texts, beyond two standard errors; the card says so."""
 
     def __post_init__(self) -> None:
         if self.num_positions is not None and self.num_positions < LEAST_POSITIONS:
@@ -70,22 +72,3 @@ class ReleaseConfig(Publishing):
     evaluation: str | None = None
     """Output of the evaluate stage for this model; required for a long model."""
     recipe: ReleaseRecipe = field(default_factory=ReleaseRecipe)
-    pull_request: bool = False
-    """Open a pull request, or update the open one with the same title, instead of writing to a branch."""
-    checkpoints: bool = False
-    """Also publish every checkpoint of the run `model`, each as a branch step-N (on ModelScope: a tag)."""
-    follow: str | None = None
-    """Folder of a run in training: publish each new best checkpoint until the run ends, instead of a release."""
-
-    def __post_init__(self) -> None:
-        Publishing.__post_init__(self)
-        if self.publish is None and (self.follow or self.checkpoints):
-            raise ValueError("follow and checkpoints need publish")
-        if self.follow and (self.checkpoints or self.tag or self.pull_request):
-            raise ValueError("follow publishes to a branch: leave checkpoints, tag and pull_request out")
-        if self.pull_request and self.hub_scheme is None:
-            raise ValueError("pull_request needs publish on a hub")
-        if self.pull_request and self.revision:
-            raise ValueError("a pull request is opened against the default branch: leave revision out")
-        if self.pull_request and self.hub_scheme == "ms":
-            raise ValueError("ModelScope takes no pull requests from a client: set tag instead")

@@ -9,7 +9,7 @@ from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import Publishing
 
-NOT_COMPARED = ("runtime", "tracking", "dry_run", "pull_request", "checkpoints", "follow")  # they change no result
+NOT_COMPARED = ("runtime", "tracking", "dry_run")  # they change no result
 
 
 LOCATIONS = (  # keys that say where something lies: a result depends on what lies there, under any name

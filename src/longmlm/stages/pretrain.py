@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
-from longmlm.artifacts.rows import SPLITS, check_rows_fit_positions
+from longmlm.artifacts.rows import SPLITS
 from longmlm.artifacts.run import CheckpointState, MicroBatch
 from longmlm.batches.steps import Recipe, StepBatches, check_rows_fit_model, rows_per_step
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
@@ -42,7 +42,7 @@ from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe, Start
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_room, check_scaling, run_precision
-from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch
+from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
 from longmlm.training.run import Run, RunRecord, Task
@@ -105,15 +105,14 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     """
     newest, saved = resume_point(config, accelerator)
     precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
-    check_scaling(precision, accelerator.deepspeed_plugin is not None)
+    check_scaling(precision, zero_stage(accelerator) > 0)
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
     recipe, extension = config.recipe, provenance.extension
     if config.runtime.stop_when_recovered and extension is None:
         raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
-    check_rows_fit_model(rows, vocabulary)
-    check_rows_fit_positions(rows.row_length, architecture_of(loaded.model).num_positions, config.start.name)
+    check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
     prepare_model(loaded.model, config, extension)
     objective = MlmObjective(loaded.model, precision)
     run = new_run(config, accelerator, objective, rows.row_length)
@@ -178,18 +177,18 @@ def prepare_model(model: PreTrainedModel, config: PretrainConfig, extension: Ext
 
 def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObjective, row_length: int) -> Run:
     """Returns the run of a model, wrapped for its backend, with the cost of a step."""
-    recipe, runtime, plugin = config.recipe, config.runtime, accelerator.deepspeed_plugin
+    recipe, runtime, stage = config.recipe, config.runtime, zero_stage(accelerator)
     is_half = objective.precision != "no"
     work = Work(
         row_length=row_length,
         selected_fraction=recipe.masking.selected_fraction,
         is_half=is_half,
         is_checkpointed=runtime.activation_checkpointing,
-        has_all_logits=getattr(plugin, "zero_stage", 0) == PARTITIONED_PARAMETERS,
+        has_all_logits=stage == PARTITIONED_PARAMETERS,
     )
     cost = cost_of(objective.model, work)
     peak = (runtime.peak_flops or peak_flops()) if is_half else None
-    backend_kind = DeepSpeedBackend if plugin else PlainBackend
+    backend_kind = DeepSpeedBackend if stage else PlainBackend
     return Run(
         folder=Path(config.run),
         accelerator=accelerator,

@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.training.objective import Batch, Objective
-from longmlm.training.optimizer import new_optimizer
+from longmlm.training.objective import Batch, LossSums, Objective
+from longmlm.training.optimizer import Optimizer
 
-OptimizerState = dict[str, Any]  # AdamW's state_dict(), whose layout is torch's; in fp16 also "scaler"
+OptimizerState = dict[str, Any]  # an optimizer's state_dict(), whose layout is torch's; in fp16 also "scaler"
 
 
 @runtime_checkable
@@ -33,7 +33,23 @@ class Backend(Protocol):
     def settings(self) -> Mapping[str, object] | None:
         """The backend's own resolved settings, as DeepSpeed's JSON; None where it has none."""
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    @property
+    def num_parameters(self) -> int:
+        """The number of the model's parameters, on all ranks together."""
+
+    @property
+    def can_repeat_passes(self) -> bool:
+        """Whether a rank may repeat its forward and backward passes: not where ranks wait for each other in them."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of gradients that this rank has still to allocate before its first backward pass."""
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's state that this rank has still to allocate before its first update."""
+
+    def forward(self, batch: Batch) -> LossSums:
         """Returns what the objective returns, through the wrapper of this backend."""
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
@@ -48,9 +64,6 @@ class Backend(Protocol):
         The norm stays on the device, so that the host need not wait.
         """
 
-    def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:
-        """Returns how much of a rank's gradients and AdamW moments is allocated only by the first update."""
-
     def gather_weights(self) -> dict[str, Tensor]:
         """Returns the model's state dict in full, in fp32 on the CPU of the main process; tied weights share memory.
 
@@ -58,7 +71,7 @@ class Backend(Protocol):
         """
 
     def gather_optimizer(self) -> OptimizerState:
-        """Returns AdamW's state in full, by the optimizer's parameter order, as `gather_weights` does the weights."""
+        """Returns the optimizer's state in full, by its parameter order, as `gather_weights` does the weights."""
 
     def restore_optimizer(self, state: OptimizerState) -> None:
         """Loads what `gather_optimizer` returned; each rank takes its own part."""
@@ -70,14 +83,14 @@ class PlainBackend:
 
     accelerator: Accelerator
     wrapped: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     scaler: torch.amp.GradScaler
     max_gradient_norm: float
 
     @classmethod
     def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
-        """Returns the backend around an objective, with a new AdamW and, in fp16, a loss scaler."""
-        optimizer = new_optimizer(objective, recipe)
+        """Returns the backend around an objective, with a new optimizer and, in fp16, a loss scaler."""
+        optimizer = Optimizer.of(objective, recipe)
         scaler = torch.amp.GradScaler(accelerator.device.type, enabled=recipe.precision == "fp16")
         return cls(accelerator, accelerator.prepare_model(objective), optimizer, scaler, recipe.max_gradient_norm)
 
@@ -91,8 +104,28 @@ class PlainBackend:
         """None: DDP has none of its own."""
         return None
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns loss sum and number of correct predictions."""
+    @property
+    def num_parameters(self) -> int:
+        """The number of the model's parameters: every rank has all."""
+        return self.objective.model.num_parameters()
+
+    @property
+    def can_repeat_passes(self) -> bool:
+        """True: passes of the objective itself do not communicate."""
+        return True
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients of all parameters."""
+        return self.optimizer.gradient_bytes
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's state for all parameters."""
+        return self.optimizer.state_bytes
+
+    def forward(self, batch: Batch) -> LossSums:
+        """Returns loss sums and numbers of correct predictions."""
         return self.wrapped(batch)
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
@@ -107,40 +140,33 @@ class PlainBackend:
         """Clips, updates unless a gradient is not finite, and returns the norm; in fp16, adapts the loss scale.
 
         DDP averages the gradients, so one that is not finite on any rank is not finite on every rank, and all ranks
-        skip the update. The fused optimizer itself skips it if `found_inf` is 1.
+        skip the update.
         """
-        self.scaler.unscale_(self.optimizer)
+        self.scaler.unscale_(self.optimizer.adamw)
         norm = nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        cast(Any, self.optimizer).found_inf = norm.isfinite().logical_not().float()
-        self.optimizer.step()
+        self.optimizer.update(learning_rate, norm)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.adamw.zero_grad(set_to_none=True)
         return norm
-
-    def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:
-        """Returns all of both: torch allocates them in the first update."""
-        return gradient_bytes + moment_bytes
 
     def gather_weights(self) -> dict[str, Tensor]:
         """Returns the state dict."""
         return gather_state_dict(self.objective.model, Tensor.detach, self.accelerator.is_main_process)
 
     def gather_optimizer(self) -> OptimizerState:
-        """Returns AdamW's state dict, in fp16 with the scaler's."""
+        """Returns the optimizer's state dict, in fp16 with the scaler's."""
         if not self.accelerator.is_main_process:
             return {}
-        content = self.optimizer.state_dict()
+        content = self.optimizer.adamw.state_dict()
         states = {index: cpu_copies(state, True) for index, state in content["state"].items()}
         return {**content, "state": states, **({"scaler": scaler} if (scaler := self.scaler.state_dict()) else {})}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
-        """Loads AdamW's state dict; the groups, which DeepSpeed's backend does not save, stay those of the recipe."""
+        """Loads the optimizer's state dict; its groups, which DeepSpeed's backend does not save, stay the recipe's."""
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({**state, "param_groups": groups})
+        groups = self.optimizer.adamw.state_dict()["param_groups"]
+        self.optimizer.adamw.load_state_dict({**state, "param_groups": groups})
 
 
 def gather_state_dict(model: PreTrainedModel, full: Callable[[Tensor], Tensor], is_kept: bool) -> dict[str, Tensor]:

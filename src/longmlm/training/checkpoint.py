@@ -139,7 +139,7 @@ class Saver:
     def _write(self, state: TrainState, snapshot: Snapshot) -> None:
         model = self.run.backend.objective.model
         saved = write_checkpoint(self.run.folder, state, model, snapshot, self.record)
-        prune(self.run.folder, saved, self.run.runtime.checkpoints_kept, self.run.prefers_latest)
+        prune(self.run.folder, saved, self.run.runtime.checkpoints_kept)
 
 
 @contextmanager

@@ -30,14 +30,12 @@ from accelerate.utils import DeepSpeedPlugin
 from torch import Tensor, nn
 
 from longmlm.errors import TrainingError
-from longmlm.model.mlm import is_partitioned
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import OptimizerState, cpu_copies, gather_state_dict
-from longmlm.training.objective import Batch, Objective
-from longmlm.training.optimizer import new_optimizer
+from longmlm.training.objective import Batch, LossSums, Objective
+from longmlm.training.optimizer import Optimizer
 
 PARTITIONED_PARAMETERS = 3  # the stage
-MOMENTS = ("exp_avg", "exp_avg_sq")
 FIXED = {
     "gradient_predivide_factor": 1.0,
     "prescale_gradients": False,
@@ -63,25 +61,31 @@ TUNED = {
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedBackend:
-    """A DeepSpeed engine; `parameters` are the optimizer's in its order, which ZeRO's flat groups do not keep."""
+    """A DeepSpeed engine; `parameters` are the optimizer's in its order, which ZeRO's flat groups do not keep.
+
+    `gradient_bytes` are those of a rank: of a partition from stage 2 on.
+    """
 
     accelerator: Accelerator
     engine: Any  # deepspeed.DeepSpeedEngine, an extra that need not be installed
     parameters: tuple[nn.Parameter, ...]
+    gradient_bytes: int
 
     @classmethod
     def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
-        """Returns the backend around an objective, with a new AdamW whose state is partitioned from the start."""
-        optimizer = new_optimizer(objective, recipe)
-        parameters = tuple(parameter for group in optimizer.param_groups for parameter in group["params"])
-        engine, wrapped = accelerator.prepare(objective, optimizer)
+        """Returns the backend around an objective, with a new optimizer whose state is partitioned from the start."""
+        optimizer, stage = Optimizer.of(objective, recipe), zero_stage(accelerator)
+        parameters, gradient_bytes = optimizer.parameters, optimizer.gradient_bytes
+        engine, wrapped = accelerator.prepare(objective, optimizer.adamw)
         zero = wrapped.optimizer
         for flat in getattr(zero, "fp32_partitioned_groups_flat", None) or zero.single_partition_of_fp32_groups:
             zero.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device)}
-            zero.optimizer.state[flat] |= {key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS}
-        if not is_partitioned(next(engine.parameters())):
-            zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  # once an update is made, it would link one group too few
-        return cls(accelerator, engine, parameters)
+            zero.optimizer.state[flat] |= {key: torch.zeros_like(flat, requires_grad=False) for key in Optimizer.STATES}
+        if stage != PARTITIONED_PARAMETERS:
+            # Must run before the first update: DeepSpeed would link one group too few after it.
+            zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
+        cast(Objective, engine.module).runs_alone = stage != PARTITIONED_PARAMETERS
+        return cls(accelerator, engine, parameters, gradient_bytes // (accelerator.num_processes if stage > 1 else 1))
 
     @property
     def objective(self) -> Objective:
@@ -93,8 +97,24 @@ class DeepSpeedBackend:
         """DeepSpeed's configuration with every key resolved."""
         return cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).deepspeed_config
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns loss sum and number of correct predictions."""
+    @property
+    def num_parameters(self) -> int:
+        """The number of the model's parameters, of which stage 3 leaves a rank only a partition."""
+        parameters = cast(nn.Module, self.engine.module).parameters()
+        return sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters)
+
+    @property
+    def can_repeat_passes(self) -> bool:
+        """False: ranks reduce gradients in backward passes and, in stage 3, gather parameters in all."""
+        return False
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """0: the state is allocated already."""
+        return 0
+
+    def forward(self, batch: Batch) -> LossSums:
+        """Returns loss sums and numbers of correct predictions."""
         return self.engine(batch)
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
@@ -113,17 +133,12 @@ class DeepSpeedBackend:
         self.engine.step()
         return torch.as_tensor(self.engine.get_global_grad_norm(), device=self.accelerator.device)
 
-    def unallocated_bytes(self, gradient_bytes: int, moment_bytes: int) -> int:  # noqa: ARG002 - part of the protocol
-        """Returns a rank's gradients, a partition of them from stage 2 on; the moments are allocated already."""
-        is_partitioned = cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).zero_stage > 1
-        return gradient_bytes // (self.accelerator.num_processes if is_partitioned else 1)
-
     def gather_weights(self) -> dict[str, Tensor]:
         """Returns the state dict, every parameter gathered from the ranks' fp32 partitions."""
         return gather_state_dict(self.objective.model, _full_value, self.accelerator.is_main_process)
 
     def gather_optimizer(self) -> OptimizerState:
-        """Returns AdamW's state, every moment gathered, without its groups."""
+        """Returns the optimizer's state, every tensor gathered, without its groups."""
         is_main = self.accelerator.is_main_process
         return {"state": {index: cpu_copies(state, is_main) for index, state in enumerate(self._full_states())}}
 
@@ -132,23 +147,34 @@ class DeepSpeedBackend:
 
         step = next(iter(self.engine.optimizer.optimizer.state.values()))["step"]
         for parameter in self.parameters:
-            full = {key: cast(Tensor, safe_get_full_optimizer_state(parameter, key)) for key in MOMENTS}
+            full = {key: cast(Tensor, safe_get_full_optimizer_state(parameter, key)) for key in Optimizer.STATES}
             yield {"step": step, **full}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
-        """Gives each rank its partition of AdamW's full moments, of which there are none before the first update."""
+        """Gives each rank its partition of the optimizer's full state; there is none before the first update."""
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         states = state["state"]
         for own in self.engine.optimizer.optimizer.state.values() if states else ():
             own["step"].copy_(states[0]["step"])
         for index, parameter in enumerate(self.parameters if states else ()):
-            for key in MOMENTS:
+            for key in Optimizer.STATES:
                 value = states[index][key].to(parameter.device)
                 if is_partitioned(parameter):
                     safe_set_local_optimizer_state(parameter, _partition(value, parameter), key)
                 else:
                     safe_set_full_optimizer_state(parameter, value, key)
+
+
+def zero_stage(accelerator: Accelerator) -> int:
+    """Returns the stage of ZeRO; 0 without DeepSpeed."""
+    plugin = accelerator.deepspeed_plugin
+    return 0 if plugin is None else cast(DeepSpeedPlugin, plugin).zero_stage
+
+
+def is_partitioned(parameter: nn.Parameter) -> bool:
+    """Returns whether the parameter itself is partitioned over the ranks, as in stage 3."""
+    return hasattr(parameter, "ds_id")
 
 
 def _full_value(value: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ from longmlm.training.run_folder import (
     check_new_run,
     discard_partial_checkpoints,
 )
-from longmlm.training.update import Update, one_update
+from longmlm.training.update import Update, mean_of, one_update
 
 GPU_LOADER_WORKERS = 2
 
@@ -273,14 +273,12 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], pr
     if not updates:
         progress.report(state.step, f"no finite loss, {state.skipped_steps} skipped")
         return
-    num_targets = sum(update.num_targets for update in updates)
     num_tokens = sum(update.num_tokens for update, _ in window)
     speed = num_tokens / sum(seconds for _, seconds in window)
     line = TrainingMetrics(
         step=state.step,
         tokens=state.tokens,
-        loss=sum(update.loss * update.num_targets for update in updates) / num_targets,
-        accuracy=sum(update.accuracy * update.num_targets for update in updates) / num_targets,
+        targets={target: mean_of([update.targets[target] for update in updates]) for target in updates[0].targets},
         learning_rate=updates[-1].learning_rate,
         gradient_norm=next((update.gradient_norm for update in reversed(updates) if not update.is_skipped), None),
         tokens_per_second=speed,
@@ -290,7 +288,9 @@ def _log(run: Run, state: TrainState, window: Sequence[tuple[Update, float]], pr
         padding_percent=100 * (1 - num_tokens / sum(update.num_with_padding for update, _ in window)),
         skipped_steps=state.skipped_steps,
     )
-    means = f"loss {line.loss:.3f} accuracy {line.accuracy:.1f} % lr {line.learning_rate:.1e} {speed:,.0f} tokens/s"
-    progress.report(state.step, means + (f" {state.skipped_steps} skipped" if state.skipped_steps else ""))
+    means = [f"{target} loss {mean.loss:.3f} accuracy {mean.accuracy:.1f} %" for target, mean in line.targets.items()]
+    means += [f"lr {line.learning_rate:.1e} {speed:,.0f} tokens/s"]
+    means += [f"{state.skipped_steps} skipped"] if state.skipped_steps else []
+    progress.report(state.step, " ".join(means))
     if run.accelerator.is_main_process:
         MetricsFile(run.folder).append(line)

@@ -1,18 +1,17 @@
 """Micro-batches: as many rows per forward pass as fit into the free memory of every rank, fewer when it runs out."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from longmlm.artifacts.run import MicroBatch, TrainState
+from longmlm.batches.sampling import largest_share
 from longmlm.errors import RankError, TrainingError, counted
 from longmlm.folders import GB
-from longmlm.model.cost import USED_SHARE, Cost, micro_batch_rows
+from longmlm.model.cost import USED_SHARE, micro_batch_rows
 from longmlm.progress import dated_line
 from longmlm.runtime.collectives import any_rank, min_over_ranks
 from longmlm.runtime.launch import free_memory_bytes, generator_states, restore_generators
@@ -25,9 +24,8 @@ MAX_EVALUATION_ROWS = 16
 
 
 def bytes_needed(run: Run, num_rows: int) -> int:
-    """Returns the bytes that a rank still has to allocate: gradients, moments, the activations of `num_rows` rows."""
-    unallocated = run.backend.unallocated_bytes(run.cost.state_bytes // 4, run.cost.state_bytes // 2)
-    return unallocated + run.cost.batch_bytes(num_rows)
+    """Returns the bytes that a rank has still to allocate: gradients, optimizer state, activations of the rows."""
+    return run.backend.gradient_bytes + run.backend.optimizer_bytes + run.cost.batch_bytes(num_rows)
 
 
 def micro_batch_of(runtime: PretrainRuntime, num_processes: int, num_rows: int) -> MicroBatch | None:
@@ -64,31 +62,22 @@ def _fitting_rows(run: Run, free: int, rows_per_step: int, row_length: int) -> i
             f"a process needs about {bytes_needed(run, 1) / GB:.1f} GB of memory to train with one row at a time, "
             f"but only {free / GB:.1f} GB are free: {remedy_for_one_row(run)}"
         )
-    share = math.ceil(rows_per_step / run.accelerator.num_processes)
+    share = largest_share(rows_per_step, run.accelerator.num_processes)
     return micro_batch_rows(fitting, share, row_length, torch.cuda.is_available())
 
 
 def remedy_for_one_row(run: Run) -> str:
     """Returns what a user can do when not even one row fits into memory."""
     is_kept = not run.runtime.activation_checkpointing
-    return (
-        "set activation_checkpointing = true"
-        if is_kept
-        else "read shorter rows or documents, or use a machine with more memory"
-    )
+    return "set activation_checkpointing = true" if is_kept else "read shorter rows, or use a machine with more memory"
 
 
 def rows_per_evaluation_batch(run: Run) -> int:
     """Returns the setting or, without one, the number of rows that fit on every rank, at least 1 and at most 16."""
-    return fitting_evaluation_rows(run.accelerator, run.runtime, run.cost, bytes_needed(run, 0))
-
-
-def fitting_evaluation_rows(accelerator: Accelerator, runtime: PretrainRuntime, cost: Cost, reserved: int = 0) -> int:
-    """Returns what rows_per_evaluation_batch does, for a rank that still has to allocate `reserved` bytes."""
-    if runtime.rows_per_evaluation_batch is not None:
-        return runtime.rows_per_evaluation_batch
-    free = min_over_ranks(accelerator, free_memory_bytes())
-    fitting = (int(USED_SHARE * free) - reserved) // cost.evaluation_row_bytes
+    if run.runtime.rows_per_evaluation_batch is not None:
+        return run.runtime.rows_per_evaluation_batch
+    free = min_over_ranks(run.accelerator, free_memory_bytes())
+    fitting = (int(USED_SHARE * free) - bytes_needed(run, 0)) // run.cost.evaluation_row_bytes
     return min(MAX_EVALUATION_ROWS, max(1, fitting))
 
 
@@ -117,7 +106,7 @@ def halve_micro_batches(task: Task, run: Run, step: int, error: RuntimeError) ->
     """
     if not is_out_of_memory(error):
         raise error
-    is_repeatable = run.accelerator.num_processes == 1 and run.accelerator.deepspeed_plugin is None
+    is_repeatable = run.accelerator.num_processes == 1 and run.backend.can_repeat_passes
     if is_repeatable and run.runtime.rows_per_micro_batch is None:
         return _with_half_the_rows(task, run, step)
     raise RankError(_what_to_set(task, run, step))
@@ -140,7 +129,7 @@ def fitting_on_all_ranks(task: Task, run: Run, state: TrainState) -> Task:
     A size that the user set is not changed. Raises TrainingError on every rank when not even one row fits.
     """
     is_set = run.runtime.rows_per_micro_batch is not None
-    if is_set or run.accelerator.num_processes == 1 or run.accelerator.deepspeed_plugin is not None:
+    if is_set or run.accelerator.num_processes == 1 or not run.backend.can_repeat_passes:
         return task
     while any_rank(run.accelerator, not _fits(task, run, state)):
         task = _with_half_the_rows(task, run, state.step + 1)
@@ -151,10 +140,11 @@ def _fits(task: Task, run: Run, state: TrainState) -> bool:
     """Returns whether the largest micro-batch of the next step fits on this rank, and undoes what trying it changed."""
     generators, device = generator_states(), run.accelerator.device
     largest = max(task.batches[state.cursor], key=lambda batch: batch.num_tokens)
-    moments = 0 if state.step else run.cost.state_bytes // 2  # the first update allocates them
+    num_bytes = 0 if state.step else run.backend.optimizer_bytes  # the first update allocates them
     try:
-        reserved = torch.empty(run.backend.unallocated_bytes(0, moments), dtype=torch.uint8, device=device)
-        run.backend.objective(largest.to(device))[0].backward()  # the objective itself: no rank waits for another
+        reserved = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        output = run.backend.objective(largest.to(device))  # the objective itself: no rank waits for another
+        torch.stack([loss for loss, _ in output.values()]).sum().backward()
         del reserved
     except RuntimeError as error:
         if not is_out_of_memory(error):
@@ -176,7 +166,7 @@ def _with_half_the_rows(task: Task, run: Run, step: int) -> Task:
 
 
 def _what_to_set(task: Task, run: Run, step: int) -> str:
-    share = math.ceil(task.batches.rows_per_step / run.accelerator.num_processes)
+    share = largest_share(task.batches.rows_per_step, run.accelerator.num_processes)
     num_rows = min(task.batches.rows_per_micro_batch, share)
     if num_rows == 1:
         return f"out of memory in step {step} with one row at a time: {remedy_for_one_row(run)}; {RESUME}"

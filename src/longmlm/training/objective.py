@@ -1,6 +1,6 @@
 """The protocols of what the training loop is given: batches, an objective to minimise, an evaluation of the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, Self, runtime_checkable
 
 import torch
@@ -9,6 +9,9 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.run import TrainState
+from longmlm.batches.collate import Target
+
+LossSums = Mapping[Target, tuple[Tensor, Tensor]]
 
 
 @runtime_checkable
@@ -16,8 +19,8 @@ class Batch(Protocol):
     """A micro-batch."""
 
     @property
-    def num_targets(self) -> int:
-        """Predictions that the loss is summed over."""
+    def num_targets(self) -> Mapping[Target, int]:
+        """Predictions that the loss of each target is summed over."""
 
     @property
     def num_tokens(self) -> int:
@@ -64,12 +67,17 @@ class Batches(Protocol):
 
 @runtime_checkable
 class Objective(Protocol):
-    """An nn.Module around the `model` that is trained, saved and exported."""
+    """An nn.Module around the `model` that is trained, saved and exported.
+
+    `runs_alone` says whether a rank may run parts of the model as often as it needs: not where ranks gather parameters
+    together.
+    """
 
     model: PreTrainedModel
+    runs_alone: bool
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the loss summed over the batch's targets, in nats, and the number of targets predicted correctly."""
+    def __call__(self, batch: Batch) -> LossSums:
+        """Returns for each target the loss summed over the batch, in nats, and the number of correct predictions."""
 
 
 @runtime_checkable

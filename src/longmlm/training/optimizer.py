@@ -1,23 +1,65 @@
-"""AdamW with the recipe's constants, and the learning rate of each step."""
+"""The optimizer: what it keeps for each parameter, how it skips a step, and the learning rate of each step."""
 
 import math
-from typing import assert_never
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, assert_never, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from longmlm.settings.pretrain import PretrainRecipe
 
+FP32_BYTES = 4
 
-def new_optimizer(model: nn.Module, recipe: PretrainRecipe) -> torch.optim.AdamW:
-    """Returns AdamW with weight decay on matrices only: vectors are biases and LayerNorm parameters."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": recipe.weight_decay},
-        {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
-    ]
-    betas = (recipe.adam_beta1, recipe.adam_beta2)
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.adam_epsilon, fused=True)
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """AdamW with the recipe's constants. It decays matrices only: vectors are biases and LayerNorm parameters.
+
+    No other module depends on it being AdamW. `STATES` are the tensors that it keeps for a parameter, all in fp32 and
+    of the parameter's size.
+    """
+
+    STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    adamw: torch.optim.AdamW
+
+    @classmethod
+    def of(cls, model: nn.Module, recipe: PretrainRecipe) -> Self:
+        """Returns a new optimizer of the parameters that are trained."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": recipe.weight_decay},
+            {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
+        ]
+        betas = (recipe.adam_beta1, recipe.adam_beta2)
+        adamw = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.adam_epsilon, fused=True)
+        return cls(adamw)
+
+    @property
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """The parameters in the order of its state dict."""
+        return tuple(parameter for group in self.adamw.param_groups for parameter in group["params"])
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients, which the first backward pass allocates."""
+        return FP32_BYTES * sum(parameter.numel() for parameter in self.parameters)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of its state, which the first update allocates."""
+        return len(self.STATES) * self.gradient_bytes
+
+    def update(self, rate: float, norm: Tensor) -> None:
+        """Updates the parameters unless `norm`, the gradients', is not finite: on the device, so nothing waits for it.
+
+        The fused AdamW itself skips an update whose `found_inf` is 1.
+        """
+        for group in self.adamw.param_groups:
+            group["lr"] = rate
+        cast(Any, self.adamw).found_inf = norm.isfinite().logical_not().float()
+        self.adamw.step()
 
 
 def learning_rate(step: int, recipe: PretrainRecipe) -> float:

@@ -78,4 +78,3 @@ class Run:
     runtime: PretrainRuntime
     cost: Cost
     peak_tokens_per_second: float | None
-    prefers_latest: bool = False  # of checkpoints with equal accuracies

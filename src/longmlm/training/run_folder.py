@@ -159,10 +159,10 @@ def read_state(folder: Path) -> CheckpointState:
     return saved
 
 
-def evaluated_checkpoints(run: Path, prefers_latest: bool = False) -> list[Path]:
+def evaluated_checkpoints(run: Path) -> list[Path]:
     """Returns the checkpoints of a trained model that were saved at an evaluated step, the most accurate first.
 
-    Of equal accuracies, the earliest comes first, as in `best_at_step`, or the latest. One before the first step, which
+    Of equal accuracies, the earliest comes first, as in `best_at_step`. One before the first step, which
     a stop signal may leave, and one whose state is damaged are left out; one that the system cannot read is an error.
     """
     accuracies = {}
@@ -171,10 +171,10 @@ def evaluated_checkpoints(run: Path, prefers_latest: bool = False) -> list[Path]
             state = read_state(folder).state
             if state.step and state.accuracy_here is not None:
                 accuracies[folder] = state.accuracy_here
-    return sorted(sorted(accuracies, reverse=prefers_latest), key=lambda folder: -accuracies[folder])
+    return sorted(sorted(accuracies), key=lambda folder: -accuracies[folder])
 
 
-def best_checkpoint(run: Path, prefers_latest: bool = False) -> Path:
+def best_checkpoint(run: Path) -> Path:
     """Returns the intact checkpoint with the highest held-out accuracy; the newest where none was evaluated.
 
     Raises CheckpointError for a run without an intact one.
@@ -183,7 +183,7 @@ def best_checkpoint(run: Path, prefers_latest: bool = False) -> Path:
     if newest is None:
         raise CheckpointError(f"{run} has no checkpoint yet: let the pretrain stage save one first")
     return next(
-        (folder for folder in evaluated_checkpoints(run, prefers_latest) if folder == newest or not damage_of(folder)),
+        (folder for folder in evaluated_checkpoints(run) if folder == newest or not damage_of(folder)),
         newest,
     )
 
@@ -217,13 +217,13 @@ def evaluations_of(run: Path) -> tuple[EvaluationMetrics, ...]:
     return evaluations
 
 
-def prune(run: Path, saved: Path, num_kept: int, prefers_latest: bool = False) -> list[Path]:
+def prune(run: Path, saved: Path, num_kept: int) -> list[Path]:
     """Removes all but the best and the `num_kept` newest checkpoints up to the one just saved; returns the removed.
 
     Later ones were skipped as damaged on resume: they do not count, and are replaced when training reaches their step.
     """
     reached = [folder for folder in list_checkpoints(run) if folder <= saved]
-    best = next((folder for folder in evaluated_checkpoints(run, prefers_latest) if folder <= saved), None)
+    best = next((folder for folder in evaluated_checkpoints(run) if folder <= saved), None)
     removed = [folder for folder in reached[:-num_kept] if folder != best]
     for folder in removed:
         doomed = partial_of(folder)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longmlm.artifacts.artifact import dump
-from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, parse_line
+from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, Metrics, TrainingMetrics, parse_line
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.folders import parse_json, write_json
@@ -101,7 +101,9 @@ def _failure(tracker: str, reason: str) -> str:
 def figures(line: Metrics) -> dict[str, float]:
     """Returns the finite numbers of a line of metrics under the names of their curves; `step` is the axis."""
     group, values = "train", dump(line)
-    if isinstance(line, EvaluationMetrics):
+    if isinstance(line, TrainingMetrics):
+        values |= {f"{target}_{key}": value for target, own in values["targets"].items() for key, value in own.items()}
+    else:
         blocks = {f"block_{index}": block.accuracy for index, block in enumerate(line.held_out.blocks)}
         group, values = "held_out", {**values["held_out"]["whole"], **{key: values[key] for key in RECOVERY}, **blocks}
     numbers = {key: value for key, value in values.items() if isinstance(value, int | float) and key not in NOT_PLOTTED}

@@ -1,13 +1,14 @@
 """One optimizer update from a global batch.
 
-The loss is the sum over all targets of the global batch, divided by their number, whatever the micro-batches and ranks.
-Two ranks with two micro-batches each; targets and loss sums:
+The loss of a target, such as mlm, is the sum over its predictions in the global batch, divided by their number,
+whatever the micro-batches and ranks; an update lowers the sum over the targets. Two ranks with two micro-batches each;
+predictions and loss sums of one target:
 
-    rank 0   3 targets, loss 6.0   |   1 target,  loss 4.0
-    rank 1   2 targets, loss 5.0   |   2 targets, loss 1.0
+    rank 0   3 tokens, loss 6.0   |   1 token,  loss 4.0
+    rank 1   2 tokens, loss 5.0   |   2 tokens, loss 1.0
 
 The loss is (6 + 4 + 5 + 1) / (3 + 1 + 2 + 2) = 2.0 nats. The mean of the four micro-batches' means would be
-(2.0 + 4.0 + 2.5 + 0.5) / 4 = 2.25: it would weigh the single target of the second micro-batch as much as the three of
+(2.0 + 4.0 + 2.5 + 0.5) / 4 = 2.25: it would weigh the single token of the second micro-batch as much as the three of
 the first. Data parallelism averages gradients over the ranks, so each backward pass scales its sum by 2 ranks / 8.
 
 The host waits for the device once per step, after the update has been queued: it then reads counts, sums and gradient
@@ -15,44 +16,66 @@ norm together. Until then they stay on the device, which also decides whether th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from longmlm.artifacts.metrics import TargetMetrics
 from longmlm.artifacts.run import TrainState
+from longmlm.batches.collate import Target
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.training.micro_batch import unrepeatable_update
-from longmlm.training.objective import Batch
+from longmlm.training.objective import Batch, LossSums
 from longmlm.training.optimizer import learning_rate
 from longmlm.training.run import Run, Task
 
 MAX_SKIPPED_IN_A_ROW = 30  # 30 halvings take the loss scale from 65,536 to 0.00006: the scale is not the cause
 
 
+class TargetFigures(NamedTuple):
+    """Mean loss in nats, accuracy in percent, and the number of predictions that they are of."""
+
+    loss: float
+    accuracy: float
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update over all ranks: mean loss in nats, accuracy in percent, gradient norm before clipping.
+    """One update over all ranks: loss and accuracy by target, gradient norm before clipping.
 
     `num_tokens` counts tokens without padding, `num_with_padding` with padding.
 
     An update is skipped, and changes no weight, when its loss or norm is not finite, as happens in fp16.
     """
 
-    loss: float
-    accuracy: float
+    targets: dict[Target, TargetFigures]
     num_tokens: int
     num_with_padding: int
-    num_targets: int
     gradient_norm: float
     learning_rate: float
+
+    @property
+    def loss(self) -> float:
+        """The sum of the targets' losses."""
+        return sum(figures.loss for figures in self.targets.values())
 
     @property
     def is_skipped(self) -> bool:
         """Whether no weight was changed."""
         return not math.isfinite(self.gradient_norm)
+
+
+def mean_of(figures: Sequence[TargetFigures]) -> TargetMetrics:
+    """Returns the means over the predictions of several updates."""
+    count = sum(one.count for one in figures)
+    loss, accuracy = (sum(getattr(one, key) * one.count for one in figures) for key in ("loss", "accuracy"))
+    return TargetMetrics(loss / count, accuracy / count)
 
 
 def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> Update:
@@ -61,32 +84,43 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
     Raises TrainingError when the loss or a gradient is not finite on any rank; the update is not made then. In fp16,
     the loss scale is lowered instead, and the error comes after MAX_SKIPPED_IN_A_ROW such updates in a row.
     """
-    accelerator, backend = run.accelerator, run.backend
-    own = [[batch.num_targets, batch.num_tokens, batch.num_with_padding] for batch in batches]
+    accelerator, backend, targets = run.accelerator, run.backend, tuple(batches[0].num_targets)
+    own = [[*batch.num_targets.values(), batch.num_tokens, batch.num_with_padding] for batch in batches]
     own_counts = torch.tensor(own, dtype=torch.float64).sum(0)
     counts = accelerator.reduce(own_counts.to(accelerator.device, non_blocking=True), "sum")
-    weight = (accelerator.num_processes / counts[0]).float()
-    sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
+    weights = dict(zip(targets, (accelerator.num_processes / counts[: len(targets)]).float(), strict=True))
+    sums = torch.zeros(len(targets), 2, dtype=torch.float64, device=accelerator.device)
     for number, batch in enumerate(batches, 1):
         heartbeat()
         with backend.accumulation(is_last=number == len(batches)):
-            loss, correct = backend.forward(batch.to(accelerator.device))
-            sums += torch.stack([loss.detach().double(), correct.double()])
-            backend.backward(loss * torch.where(loss.detach().isfinite(), weight, math.nan))  # nan: no rank updates
+            output = backend.forward(batch.to(accelerator.device))
+            pairs = [torch.stack([loss.detach().double(), correct.double()]) for loss, correct in output.values()]
+            sums += torch.stack(pairs)
+            backend.backward(_weighted(output, weights))
     rate = learning_rate(state.step, task.recipe)
     with unrepeatable_update(state.step + 1):
         norm = backend.step(rate)
-    figures = torch.cat([counts, accelerator.reduce(sums, "sum"), norm.double().view(1)])
-    num_targets, num_tokens, num_with_padding, loss_sum, num_correct, norm = figures.tolist()
-    if not num_targets:
+    read = torch.cat([counts, accelerator.reduce(sums, "sum").flatten(), norm.double().view(1)]).tolist()
+    *sizes, num_tokens, num_with_padding = map(int, read[: len(counts)])
+    *totals, norm = read[len(counts) :]
+    if not all(sizes):
         raise TrainingError(
             f"the rows of step {state.step + 1} have no token to predict: the tokenizer does not know the text's script"
         )
-    if not (math.isfinite(loss_sum) and math.isfinite(norm)):
+    if not all(map(math.isfinite, (*totals, norm))):
         _check_skipped(task, run, batches, state)
         norm = math.nan
-    loss, accuracy = loss_sum / num_targets, 100 * num_correct / num_targets
-    return Update(loss, accuracy, int(num_tokens), int(num_with_padding), int(num_targets), norm, rate)
+    by_target = zip(targets, sizes, totals[::2], totals[1::2], strict=True)
+    figures = {name: TargetFigures(loss / size, 100 * correct / size, size) for name, size, loss, correct in by_target}
+    return Update(figures, num_tokens, num_with_padding, norm, rate)
+
+
+def _weighted(output: LossSums, weights: Mapping[Target, Tensor]) -> Tensor:
+    """Returns the sum of the weighted losses; nan if one of them is not finite, so that no rank makes the update."""
+    weighted = [
+        loss * torch.where(loss.detach().isfinite(), weights[target], math.nan) for target, (loss, _) in output.items()
+    ]
+    return sum(weighted[1:], weighted[0])
 
 
 def _check_skipped(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> None:

@@ -1,0 +1,261 @@
+"""Fill the tables of README and docs/expectations.md from the files of runs: python docs/scripts/figures.py.
+
+The files are in docs/experiments/data. A table stands between two comments. `named` holds the figures that stand in
+sentences; tests/docs checks that each of them is in its page, and that no page has a number that is not one of them.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+from longmlm.artifacts.accuracy import difference
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "docs" / "experiments"
+PAGES = (ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "expectations.md")
+FILLED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+MINILM, CHINESE, BUNDLED = (
+    "all-MiniLM-L6-v2 with a new MLM head",
+    "Chinese BERT mini (docs/experiments/chinese-mini)",
+    "bundled RoBERTa mini",
+)
+NAMES = {MINILM: "MiniLM", CHINESE: "a small Chinese BERT", BUNDLED: "bundled RoBERTa"}
+EVERY = {MINILM: 50, CHINESE: 10, BUNDLED: 10}  # steps between evaluations, in docs/experiments/compare
+COPIED = "†"  # marks what stands in a log alone: the files of the run were not kept
+GROUPS = {"in the chunk": "in its chunk", "elsewhere": "elsewhere only", "nowhere": "nowhere", "all": "all"}
+RECORDED_GAINS = {"whole_minus_base": "whole_minus_control", "whole_minus_own_chunks": "whole_minus_own_chunks"}
+
+
+@cache
+def data(name: str) -> dict[str, Any]:
+    """Returns the content of a file of docs/experiments/data."""
+    return json.loads((EXPERIMENTS / "data" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def filled(page: str) -> str:
+    """Returns a page with its tables made from the data."""
+    return FILLED.sub(lambda match: "\n".join([match[1], *TABLES[match[2]](), "", match[3]]), page)
+
+
+def named() -> dict[str, list[str]]:
+    """Returns by page the figures that stand in its sentences, as they are written there."""
+    return {"README.md": [*_of_minilm(), *_of_speed()], "expectations.md": [*_of_short_texts(), *_of_lengths()]}
+
+
+def lost() -> list[str]:
+    """Returns the table of accuracies before any training."""
+    head = "| model | positions | base model | fitted | hierarchical | tiled, window |"
+    cells = [
+        [*_names(key), f"{data('summary')[key]['base_cut']}", *(f"{_run(key, arm)['long_before']}" for arm in ARMS)]
+        for key in (MINILM, CHINESE)
+    ]
+    window = {one["positions"]: one for one in data("recorded")["before_training_by_length"]}[1536]["tile, window"]
+    cells[0].append(f"{_with_error(window)} {COPIED}")
+    cells[1].append("–")
+    runs = ("demo", "base_cut"), ("demo", "long_before"), ("hierarchical", "long_after"), ("window", "long_after")
+    cells.append([*_names(BUNDLED), *(_accuracy(*run) for run in runs)])
+    return _table(head, "|---|---|---:|---:|---:|---:|", cells)
+
+
+def returns() -> list[str]:
+    """Returns the table of tokens until the accuracy is back."""
+    head = "| model | positions | seeds | recovered after (M tokens) | resolution | at the end |"
+    cells = []
+    for key, model in data("summary").items():
+        for run in model["runs"]:
+            if run["tokens_to_recovery"] is None:
+                continue
+            resolution = run["tokens_trained"] or model["runs"][0]["tokens_trained"]
+            steps = run["num_steps"] if run["tokens_trained"] else model["runs"][0]["num_steps"]
+            end = f"{run['long_after']} after {_millions(run['tokens_trained'])}" if run["long_after"] else "–"
+            row = [len(run["seeds"]), _millions(run["tokens_to_recovery"]), _millions(EVERY[key] * resolution / steps)]
+            cells.append([NAMES[key], run["arm"], *map(str, row), end])
+    first, second, *_ = (point for point in data("demo")["curve"])
+    back = next(point for point in data("demo")["curve"] if point["whole"]["accuracy"] >= point["base_cut"])
+    last = data("demo")["curve"][-1]
+    resolution = _millions(second["tokens"] - first["tokens"])
+    end = f"{last['whole']['accuracy']:.2f} after {_millions(last['tokens'])}"
+    cells.append([f"{NAMES[BUNDLED]}, `longmlm run demo`", "fitted", "1", _millions(back["tokens"]), resolution, end])
+    return _table(head, "|---|---|---:|---:|---:|---|", cells)
+
+
+def context() -> list[str]:
+    """Returns the table of what whole rows gain over chunks, by where else the row has the masked token."""
+    head = (
+        f"| the masked token occurs | {NAMES[BUNDLED]}: share | whole − control | whole − own chunks "
+        f"| MiniLM {COPIED}: share | whole − control | whole − own chunks |"
+    )
+    kept = data("repeated-tokens")
+    recorded = {one["token_occurs"]: one for one in data("recorded")["where_longer_context_helps"]}
+    cells = []
+    for group, name in GROUPS.items():
+        ours, theirs = kept[group], recorded[name]["models"]["fitted, full attention"]
+        share = 100 * ours["tokens"] / kept["all"]["tokens"]
+        gains = [_points(ours["models"]["fitted"][key]) for key in RECORDED_GAINS]
+        copied = [_points(theirs[key]) for key in RECORDED_GAINS.values()]
+        cells.append([name, f"{share:.1f} %", *gains, f"{recorded[name]['share_percent']} %", *copied])
+    return _table(head, "|---|---:|---:|---:|---:|---:|---:|", cells)
+
+
+def tasks() -> list[str]:
+    """Returns the table of differences on labelled tasks that an interval tells from zero before correction."""
+    head = "| task | compared | difference, 95 % interval | the same, corrected for all comparisons of the task |"
+    study = json.loads((EXPERIMENTS / "downstream.json").read_text(encoding="utf-8"))
+    cells = []
+    for task, arm, words in COMPARED:
+        found, arms = study[task]["arms"][arm]["differences"][0], study[task]["arms"].values()
+        number = sum(bool(each["differences"]) for each in arms)
+        half = (
+            NormalDist().inv_cdf(1 - 0.025 / number) / NormalDist().inv_cdf(0.975) * (found["high"] - found["low"]) / 2
+        )
+        corrected = f"[{_signed(found['mean'] - half)}, {_signed(found['mean'] + half)}] ({number})"
+        interval = f"{_signed(found['mean'])} [{_signed(found['low'])}, {_signed(found['high'])}]"
+        cells.append([task.partition("-")[0], words, interval, corrected])
+    return _table(head, "|---|---|---|---|", cells)
+
+
+def minilm() -> list[str]:
+    """Returns README's table of accuracies of MiniLM at 1536 positions."""
+    return _columns(_whole_row(data("recorded")["minilm_1536"]["blocks"]["whole row"]))
+
+
+def demo() -> list[str]:
+    """Returns README's table of accuracies of the demo."""
+    return _columns({view: measured["whole"] for view, measured in data("demo")["measured"].items()})
+
+
+COMPARED = (
+    ("hyperpartisan-frozen", "chunks-attention", "chunks of 512, pooled by attention − the first 512 tokens"),
+    ("hyperpartisan-frozen", "recovered-1536", "the long model on 1536 tokens − the first 512 tokens"),
+    ("litbank", "recovered-1536", "entities: the long model in inputs of 1536 − the base model in inputs of 512"),
+    ("laws", "tfidf-128", "TF-IDF on the first 128 characters − a small BERT on 128 tokens"),
+)
+ARMS = ("fitted", "hierarchical")
+VIEWS = ("base_cut", "base_windows", "long_before", "long_after", "long_after_cut")
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "lost": lost,
+    "returns": returns,
+    "context": context,
+    "tasks": tasks,
+    "minilm": minilm,
+    "demo": demo,
+}
+
+
+def _of_minilm() -> list[str]:
+    """Returns MiniLM's figures in README: recovery, gain over chunks and over the control."""
+    evaluation = data("summary")[MINILM]["evaluation"]
+    gain, copied = evaluation["long_after"] - evaluation["base_windows"], data("recorded")["where_longer_context_helps"]
+    over_control = copied[-1]["models"]["fitted, full attention"]["whole_minus_control"]
+    repeated = copied[1]["models"]["fitted, full attention"]["whole_minus_own_chunks"]
+    fitted, hierarchical = (_run(MINILM, arm) for arm in ARMS)
+    return [
+        *(f"{run['tokens_to_recovery'] / 1e6:.1f} M" for run in (fitted, hierarchical)),
+        f"{EVERY[MINILM] * fitted['tokens_trained'] / fitted['num_steps'] / 1e6:.1f} M",
+        f"{fitted['tokens_trained'] / 1e6:.1f} M",
+        f"{gain:.2f}",
+        f"{over_control['points']:.2f} ± {over_control['standard_error']:.2f}",
+        f"{repeated['points']:.1f} ± {repeated['standard_error']:.1f}",
+    ]
+
+
+def _of_speed() -> list[str]:
+    """Returns the ratios of training steps on 1536 tokens, with dropout 0.1 and without, and the share of memory."""
+    results = json.loads((ROOT / "docs" / "performance.json").read_text(encoding="utf-8"))
+    steps = [
+        each
+        for one in results
+        if one["name"].startswith("training step")
+        for each in (one, *one["others"])
+        if "1 x 1536" in each["shape"]
+    ]
+    found = []
+    for dropout, places in (("0.1", 1), ("0.0", 2)):
+        ratios = sorted(each["ratio"] for each in steps if f"dropout {dropout}" in each["shape"])
+        found += [f"{ratio:.{places}f}" for ratio in (ratios[0], ratios[-1])]
+    return [f"{found[0]} to {found[1]}", f"{found[2]} to {found[3]}", "0.1"]
+
+
+def _of_short_texts() -> list[str]:
+    """Returns how the trained models do on rows cut to the base model's length, compared with it."""
+    found = [data("summary")[key]["evaluation"] for key in (MINILM, CHINESE)]
+    return [_signed(one["long_after_cut"] - one["base_cut"]) for one in found] + [
+        _points(_gain("long_after_cut", "base_cut"))
+    ]
+
+
+def _of_lengths() -> list[str]:
+    """Returns what fitted positions keep at 4096 positions, and what trained models gain over chunks."""
+    at_4096 = {one["positions"]: one for one in data("recorded")["before_training_by_length"]}[4096]
+    minilm = data("summary")[MINILM]["evaluation"]
+    return [
+        f"{minilm['base_cut']:.2f}",
+        f"{at_4096['fitted']['accuracy']:.1f} of {at_4096['base_windows']['accuracy']:.1f} %",
+        f"{_signed(minilm['long_after'] - minilm['base_windows'])} points",
+        f"{_points(_gain('long_after', 'base_windows'))} points",
+    ]
+
+
+def _gain(view: str, other: str) -> dict[str, float]:
+    """Returns the accuracy of one view of the demo's evaluation minus another's, paired by row."""
+    first, second = (data("demo")["measured"][name] for name in (view, other))
+    gains = [mine - its for mine, its in zip(first["correct"], second["correct"], strict=True)]
+    found = difference(gains, second["selected"])
+    assert first["selected"] == second["selected"]
+    assert found is not None
+    return {"points": found.points, "standard_error": found.standard_error}
+
+
+def _whole_row(views: dict[str, Any]) -> dict[str, Any]:
+    """Returns the accuracies copied from the log, after a check that those of summary.json are the same."""
+    summary = data("summary")[MINILM]["evaluation"]
+    assert all(views[view]["accuracy"] == summary[view] for view in VIEWS)
+    return views
+
+
+def _columns(views: dict[str, Any]) -> list[str]:
+    head = f"| accuracy in % | {' | '.join(VIEWS)} |"
+    return _table(head, f"|---|{'---:|' * len(VIEWS)}", [["whole row", *(_with_error(views[view]) for view in VIEWS)]])
+
+
+def _table(head: str, line: str, cells: list[list[str]]) -> list[str]:
+    return [head, line, *(f"| {' | '.join(row)} |" for row in cells)]
+
+
+def _names(key: str) -> tuple[str, str]:
+    model = data("summary")[key]
+    return NAMES[key], f"{model['base_positions']} to {model['row_length']}"
+
+
+def _run(key: str, arm: str) -> dict[str, Any]:
+    return next(run for run in data("summary")[key]["runs"] if run["arm"] == arm)
+
+
+def _accuracy(name: str, view: str) -> str:
+    return _with_error(data(name)["measured"][view]["whole"])
+
+
+def _with_error(measured: dict[str, Any]) -> str:
+    return f"{measured['accuracy']:.2f} ± {measured['standard_error']:.2f}"
+
+
+def _points(gain: dict[str, float]) -> str:
+    return f"{_signed(gain['points'])} ± {gain['standard_error']:.2f}"
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.2f}".replace("-", "−")
+
+
+def _millions(tokens: float) -> str:
+    return f"{tokens / 1e6:.2f}"
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+        print(page)

@@ -1,0 +1,182 @@
+"""comparison.json: all trials of a comparison, and what follows: the order of the arms, differences, probabilities."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from longmlm.artifacts.accuracy import Difference, block_names, paired_difference
+from longmlm.artifacts.artifact import Artifact
+from longmlm.compare.trial import FailedTrial, Trial, accuracy_of
+
+MAX_FREEDOM = 1e4  # beyond this, Student's t is normal
+NUM_INTERVALS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """An arm with one choice of settings, and its trials with them, one per seed; `num_failed` others failed."""
+
+    name: str
+    values: dict[str, Any]
+    trials: tuple[Trial, ...]
+    num_failed: int = 0
+
+    @property
+    def before(self) -> float:
+        """Mean accuracy before training over the seeds."""
+        return statistics.fmean(accuracy_of(trial.before) for trial in self.trials)
+
+    @property
+    def after(self) -> float:
+        """Mean accuracy after training over the seeds."""
+        return statistics.fmean(accuracy_of(trial.after) for trial in self.trials)
+
+    @property
+    def tokens(self) -> float:
+        """Mean number of tokens trained on over the seeds."""
+        return statistics.fmean(trial.curve[-1].tokens for trial in self.trials)
+
+    @property
+    def recovery(self) -> Difference | None:
+        """Mean accuracy after training minus base_cut; its error is that of one seed, since all have the same rows.
+
+        None where base_cut or its error is not known.
+        """
+        gains = [gain for trial in self.trials if (gain := trial.curve[-1].recovery)]
+        if len(gains) < len(self.trials):
+            return None
+        points, errors = [gain.points for gain in gains], [gain.standard_error for gain in gains]
+        return Difference(statistics.fmean(points), statistics.fmean(errors))
+
+    def tokens_to_recovery(self, control: Sequence[Trial] = ()) -> float | None:
+        """Returns the mean over the seeds; None unless every seed recovered."""
+        tokens = [trial.tokens_to_recovery(control) for trial in self.trials]
+        reached = [count for count in tokens if count is not None]
+        return statistics.fmean(reached) if len(reached) == len(tokens) else None
+
+    def pairs_with(self, other: "Arm") -> list[tuple[Trial, Trial]]:
+        """Returns the trials of both arms with the same seed, rows and held-out masks."""
+        pairs = [(mine, its) for mine in self.trials for its in other.trials if mine.seed == its.seed]
+        return [(mine, its) for mine, its in pairs if mine.has_rows_of(its)]
+
+    def gain_over(self, other: "Arm") -> Difference | None:
+        """Returns this arm's accuracy after training minus the other's, over the seeds that both have.
+
+        The variance over held-out rows is that of `paired_difference`. With several seeds, the variance of the seeds'
+        differences divided by their number is added to it: that of training.
+        """
+        gain = self._gain_on_rows(other)
+        return gain and Difference(gain.points, math.hypot(gain.standard_error, self._training_error(other)))
+
+    def probability_over(self, other: "Arm") -> float | None:
+        """Returns the probability that this arm's accuracy after training is higher.
+
+        The error over rows is taken as normal. That of training is known from a few seeds only, so the difference
+        divided by its error follows Student's t, with the degrees of freedom of Welch and Satterthwaite. None with
+        fewer than two common seeds, which say nothing about how much training varies.
+        """
+        gain, num_seeds = self._gain_on_rows(other), len(self.pairs_with(other))
+        if gain is None or num_seeds == 1:
+            return None
+        training = self._training_error(other)
+        if not (error := math.hypot(gain.standard_error, training)):
+            return None
+        freedom = (num_seeds - 1) * (error / training) ** 4 if training else math.inf
+        return student_cdf(gain.points / error, freedom)
+
+    def _gain_on_rows(self, other: "Arm") -> Difference | None:
+        pairs = [(mine.after, its.after) for mine, its in self.pairs_with(other)]
+        return paired_difference([mine for mine, _ in pairs], [its for _, its in pairs])
+
+    def _training_error(self, other: "Arm") -> float:
+        """Returns the standard error that is due to training, from the spread of the seeds; 0 with one seed."""
+        pairs = self.pairs_with(other)
+        each = [one.points for mine, its in pairs if (one := paired_difference([mine.after], [its.after]))]
+        return math.sqrt(statistics.variance(each) / len(each)) if len(each) > 1 else 0.0
+
+
+def student_cdf(value: float, freedom: float) -> float:
+    """Returns the probability that Student's t with these degrees of freedom is at most `value`.
+
+    With t = sqrt(freedom) * tan(x), the density of x is proportional to cos(x) ** (freedom - 1); Simpson's rule.
+    """
+    if freedom > MAX_FREEDOM:
+        return statistics.NormalDist().cdf(value)
+    end = math.atan(value / math.sqrt(freedom))
+    heights = [math.cos(end * step / NUM_INTERVALS) ** (freedom - 1) for step in range(NUM_INTERVALS + 1)]
+    area = end / NUM_INTERVALS / 3 * (heights[0] + heights[-1] + 4 * sum(heights[1::2]) + 2 * sum(heights[2:-1:2]))
+    return 0.5 + area * math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Artifact):
+    """All trials of a comparison."""
+
+    FILE: ClassVar[str] = "comparison.json"
+
+    model: str
+    row_length: int
+    baseline: str
+    control: str | None = None
+    trials: tuple[Trial, ...] = ()
+    failed: tuple[FailedTrial, ...] = ()
+
+    def arms(self) -> list[Arm]:
+        """Returns every arm with the values that served it best, the best arm first; the control arm is left out."""
+        names = [name for name in dict.fromkeys(trial.arm for trial in self.trials) if name != self.control]
+        return sorted(map(self.arm, names), key=rank)
+
+    def choices(self, name: str) -> list[Arm]:
+        """Returns an arm with each choice of values with which a trial has finished."""
+        chosen: list[tuple[dict[str, Any], list[Trial]]] = []
+        for trial in (trial for trial in self.trials if trial.arm == name):
+            same = next((trials for values, trials in chosen if values == trial.values), None)
+            if same is None:
+                chosen.append((trial.values, same := []))
+            same.append(trial)
+        failed = [trial.values for trial in self.failed if trial.arm == name]
+        return [
+            Arm(name=name, values=values, trials=tuple(trials), num_failed=failed.count(values))
+            for values, trials in chosen
+        ]
+
+    def arm(self, name: str) -> Arm:
+        """Returns an arm with the values whose trial ranks first among those of its first seed."""
+        choices = self.choices(name)
+        first = choices[0].trials[0].seed
+        return min((arm for arm in choices if arm.trials[0].seed == first), key=lambda arm: rank(_first_of(arm)))
+
+    def control_trials(self) -> tuple[Trial, ...]:
+        """Returns the control arm's trials with its best settings; none without such an arm."""
+        has_control = any(trial.arm == self.control for trial in self.trials)
+        return self.arm(self.control).trials if self.control and has_control else ()
+
+    def baseline_arm(self) -> Arm | None:
+        """Returns the baseline; None if it has no finished trial."""
+        return next((arm for arm in self.arms() if arm.name == self.baseline), None)
+
+    def block_names(self) -> list[str]:
+        """Returns the positions of each block; its number where the length of a block is not known or not the same."""
+        trials = [trial for arm in self.arms() for trial in arm.trials]
+        names = [f"block {number + 1}" for number in range(max(len(trial.before.blocks) for trial in trials))]
+        match {trial.base_positions for trial in trials}:
+            case lengths if len(lengths) == 1 and (length := lengths.pop()) is not None:
+                positions = block_names(length, self.row_length)
+                return positions if len(positions) == len(names) else names
+        return names
+
+
+def rank(arm: Arm) -> tuple[bool, float, float]:
+    """Returns a key by which the better arm is smaller: fewer tokens to recovery, else higher accuracy at the end.
+
+    An arm of which a trial failed comes after all others.
+    """
+    tokens = arm.tokens_to_recovery()
+    after = math.inf if math.isnan(arm.after) else -arm.after
+    return (bool(arm.num_failed), math.inf if tokens is None else tokens, after)
+
+
+def _first_of(arm: Arm) -> Arm:
+    return Arm(name=arm.name, values=arm.values, trials=arm.trials[:1])

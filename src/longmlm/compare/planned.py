@@ -1,0 +1,223 @@
+"""The trials of a comparison: the pipeline as given, with an arm and values merged over it, in a folder of its own.
+
+OUTPUT/compare/trials/ARM/VALUES/seed-42/
+    trial.toml              its pipeline, which longmlm run runs
+    run/ evaluation/ ...    what that wrote; weights are removed once the trial has finished
+"""
+
+import functools
+import itertools
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+import tomli_w
+
+from longmlm.artifacts.evaluation import Evaluation
+from longmlm.artifacts.rows import read_rows_manifest
+from longmlm.artifacts.run import RunSummary
+from longmlm.compare.comparison import Arm
+from longmlm.compare.settings import ComparedPipeline
+from longmlm.config import resolved_pipeline
+from longmlm.errors import ConfigError
+from longmlm.folders import MANIFEST, sha256_of
+from longmlm.hubs.models import local_model_sha256
+from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
+from longmlm.settings.effects import settings_without_effect
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
+from longmlm.settings.publishing import Publishing, without_secrets
+from longmlm.settings.results import LOCATIONS, result_of, result_settings, result_settings_by_name
+from longmlm.settings.tables import Table, leaves, merged, table_at, table_of, without
+from longmlm.training.run_folder import CHECKPOINTS
+
+FOLDER = "compare"
+RESULTS = (("run", RunSummary.FILE), ("evaluation", Evaluation.FILE))  # in the folder of a trial, of its last stage
+DERIVED_FROM_LENGTH = (("prepare", "row_length"), ("extend", "num_positions"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """An arm with one choice of values and one seed: the pipeline of a trial, as tables and resolved, and its folder.
+
+    The tables leave out what has no effect in the pipeline.
+    """
+
+    arm: str
+    values: dict[str, Any]
+    seed: int
+    folder: Path
+    tables: Table
+    pipeline: ResolvedPipeline
+
+    @property
+    def rows(self) -> Path:
+        """The manifest of the rows that it is trained on."""
+        return Path(self.pipeline.prepare.output) / MANIFEST
+
+    def trial(self) -> PlannedTrial:
+        """Returns the trial to run; the hash of its rows is part of its key once they are packed."""
+        run, evaluation = (self.folder / name / file for name, file in RESULTS)
+        key = {f"settings or inputs of {name}": sha256 for name, sha256 in self._stages().items()}
+        if self.rows.is_file():
+            key["rows"] = read_rows_manifest(self.rows.parent).sha256
+        is_evaluated = "evaluate" in self.pipeline.stages
+        lacks_weights = run.is_file() and not (evaluation.is_file() or (run.parent / CHECKPOINTS).is_dir())
+        return PlannedTrial(
+            name=trial_name(self.arm, self.values, self.seed),
+            folder=self.folder,
+            key=key,
+            files={TRIAL: tomli_w.dumps(without_secrets(self.tables))},
+            module="longmlm",
+            arguments=("run", str(self.folder / TRIAL)),
+            training="run",
+            result="/".join(RESULTS[is_evaluated]),
+            lacks="its weights, which evaluate needs, are gone" if is_evaluated and lacks_weights else "",
+        )
+
+    def _stages(self) -> dict[str, str]:
+        """Returns a hash per stage of all that its result, and the accuracies on record, depend on, whatever the paths.
+
+        It does not depend on text, which the rows stand for.
+        """
+        every, stages = self.pipeline.pretrain.runtime.evaluate_every_steps, self.pipeline.stages
+        made = {os.path.realpath(result_of(stage)) for stage in stages.values()}
+        settings = {name: dict(_by_content(stage, made)) for name, stage in stages.items()}
+        settings["pretrain"]["evaluate_every_steps"] = every
+        return {name: sha256_of_json(values) for name, values in settings.items()}
+
+
+def _by_content(stage: StageConfig, made: Collection[str]) -> Iterator[tuple[str, object]]:
+    """Yields the settings on which a stage's result depends, with the hash of what lies on disk in place of its path.
+
+    Left out are text, whose hash the rows have, and the folders that the pipeline itself has `made`.
+    """
+    for key, value in result_settings_by_name(stage).items():
+        kind = key.rpartition(".")[2]
+        if kind not in LOCATIONS or value is None:
+            yield key, value
+        elif isinstance(value, str) and os.path.realpath(value) not in made:
+            path = Path(value)
+            if not (kind == "dataset" and path.is_dir()):
+                yield key, sha256_of(path) if path.is_file() else local_model_sha256(value) or value
+
+
+def variant(config: ComparedPipeline, arm: str, values: dict[str, Any], seed: int) -> Variant:
+    """Returns a variant of the pipeline; raises ConfigError if it is no valid one, or writes outside its folder."""
+    folder = Path(config.output) / FOLDER / TRIALS / arm / folder_name(values) / f"seed-{seed}"
+    recipe = {"recipe": {"seed": seed}}
+    own: Table = {
+        "output": str(folder),
+        "until": config.compare.until,
+        "pretrain": {**recipe, "runtime": {"stop_when_recovered": False}},
+    }
+    tables = merged(_with_values(config, _without_results(config), arm, values), own)
+    if tables.get("extension", True):
+        tables = merged(tables, {"extend": recipe})
+    resolved = _resolved(arm, tables)
+    _check_effects(config, arm, resolved)
+    for name, stage in resolved.stages.items():
+        if not result_of(stage).resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(
+                f"arm {arm}: {name} must not write to {result_of(stage)}: leave the folder out of the arm"
+            )
+    if config.compare.until not in resolved.stages:
+        raise ConfigError(f"arm {arm}: until = evaluate, but there is no base model with an MLM head to compare with")
+    tables = merged(tables, rows_tables(config, resolved))
+    pipeline = _resolved(arm, tables)
+    return Variant(arm=arm, values=values, seed=seed, folder=folder, tables=_used(tables, pipeline), pipeline=pipeline)
+
+
+def _check_effects(config: ComparedPipeline, arm: str, resolved: ResolvedPipeline) -> None:
+    """Raises ConfigError for a setting of an arm that changes none of its trials."""
+    unused = dict(settings_without_effect(resolved))
+    for name in dict(leaves(config.compare.arms[arm])):
+        if name in unused:
+            raise ConfigError(f"arm {arm}: {name}: {unused[name]}")
+        if (stage := name.partition(".")[0]) in get_args(StageName) and stage not in resolved.stages:
+            raise ConfigError(
+                f"arm {arm}: {name}: it has no effect, since trials end with {config.compare.until}: remove it"
+            )
+
+
+def best_pipeline(config: ComparedPipeline, best: Arm) -> Table:
+    """Returns the user's pipeline with an arm and the values chosen for it."""
+    tables = _with_values(config, config.tables, best.name, best.values)
+    rows = rows_tables(config, resolved := _resolved(best.name, tables))
+    own_rows = rows["prepare"]["output"] != resolved.prepare.output
+    return _used(merged(tables, rows) if own_rows else tables, resolved)
+
+
+def combinations(config: ComparedPipeline, arm: str) -> list[dict[str, Any]]:
+    """Returns every combination of the values to try for an arm; a single empty one if there are none.
+
+    An arm that is not extended has no settings of the extend stage to try.
+    """
+    searched = config.compare.values
+    if _leaves_extension_out(config, arm):
+        searched = {name: values for name, values in searched.items() if not name.startswith(("extend.", "length"))}
+    return [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
+
+
+def rows_tables(config: ComparedPipeline, pipeline: ResolvedPipeline) -> Table:
+    """Returns where all stages find the rows of a pipeline: pipelines with the same prepare settings share them."""
+    folder = config.prepare.output
+    if pipeline.prepare.recipe != config.prepare.recipe:
+        name = sha256_of_json(result_settings(pipeline.prepare)["recipe"])[:8]
+        folder = str(Path(config.output) / FOLDER / f"rows-{name}")
+    readers = ("pretrain", "release", *(["evaluate"] if pipeline.evaluate else []))
+    return {"prepare": {"output": folder}, **{stage: {"rows": folder} for stage in readers}}
+
+
+def _without_results(config: ComparedPipeline) -> Table:
+    """Returns the pipeline as given, without where its results go: folders, trackers, hubs and the release."""
+    stages = [config.prepare, config.pretrain, config.release, config.extend, config.evaluate]
+    folders = {os.path.realpath(result_of(stage)) for stage in stages if stage is not None}
+    tables = {name: _without_paths(value, folders) for name, value in config.tables.items() if name != "release"}
+    for stage, names in {"prepare": [item.name for item in fields(Publishing)], "pretrain": ["tracking"]}.items():
+        if stage in tables:
+            tables[stage] = {name: value for name, value in tables[stage].items() if name not in names}
+    return tables
+
+
+def _without_paths(value: Any, paths: set[str]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kept = {
+        name: item for name, item in value.items() if not (isinstance(item, str) and os.path.realpath(item) in paths)
+    }
+    return {name: _without_paths(item, paths) for name, item in kept.items()}
+
+
+def _with_values(config: ComparedPipeline, tables: Table, arm: str, values: Mapping[str, Any]) -> Table:
+    """Returns a pipeline's tables with those of the arm, and then the values, merged over them."""
+    overlay = config.compare.arms[arm]
+    if _leaves_extension_out(config, arm):
+        terms = table_at(tables, "extend", "recipe").get("add_tokens")
+        tables = {name: table for name, table in tables.items() if name != "extend"}
+        tables |= {"extend": {"recipe": {"add_tokens": terms}}} if terms else {}
+    if "length" in {**overlay, **values}:
+        for stage, name in DERIVED_FROM_LENGTH:
+            if table_at(tables, stage, "recipe").get(name) == config.length:
+                recipe = {key: value for key, value in tables[stage]["recipe"].items() if key != name}
+                tables = {**tables, stage: {**tables[stage], "recipe": recipe}}
+    if arm == config.compare.control:
+        tables = merged(tables, {"pretrain": {"recipe": {"batch_tokens": config.pretrain.recipe.batch_tokens}}})
+    return functools.reduce(merged, itertools.starmap(table_of, values.items()), merged(tables, overlay))
+
+
+def _leaves_extension_out(config: ComparedPipeline, arm: str) -> bool:
+    return config.extension and config.compare.arms[arm].get("extension") is False
+
+
+def _used(tables: Table, pipeline: ResolvedPipeline) -> Table:
+    """Returns the tables without settings that have no effect in this pipeline, such as the seed of a fixed table."""
+    return functools.reduce(without, (name for name, _ in settings_without_effect(pipeline)), tables)
+
+
+def _resolved(arm: str, tables: Table) -> ResolvedPipeline:
+    try:
+        return resolved_pipeline(tables)
+    except ConfigError as error:
+        raise ConfigError(f"arm {arm}: {error}") from None

@@ -1,0 +1,168 @@
+"""trial.json and downstream.json: what an arm predicted for each test document, and what that says about the arms."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from longmlm.artifacts.artifact import Artifact
+from longmlm.downstream.settings import Arm, TaskKind
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledSpan:
+    """A labelled part of a text, text[start:end]."""
+
+    start: int
+    end: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A test document: its true and its predicted labels, or spans.
+
+    `probabilities` are those of all labels of the task, in their order. Documents with the same text or group have the
+    same `unit`, the name of one of them.
+    """
+
+    document: str
+    unit: str
+    labels: tuple[str, ...] = ()
+    predicted: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    spans: tuple[LabelledSpan, ...] = ()
+    predicted_spans: tuple[LabelledSpan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialCost:
+    """What a trial took: training with its evaluations, prediction from text to labels, peak memory of the process."""
+
+    train_seconds: float
+    documents_per_second: float
+    peak_memory_bytes: int
+    num_parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownstreamTrial(Artifact):
+    """trial.json: one training of an arm, with one seed on one fold.
+
+    `dev_scores` holds the development score after each epoch, in percent; the model of the best one is tested.
+    `num_untested` documents of the fold have a label that no training document has.
+    """
+
+    FILE: ClassVar[str] = "trial.json"
+
+    arm: str
+    values: dict[str, Any]
+    seed: int
+    fold: int
+    dev_scores: tuple[float, ...]
+    predictions: tuple[Prediction, ...]
+    num_untested: int
+    cost: TrialCost
+
+    @property
+    def dev_score(self) -> float:
+        """The best development score, in percent."""
+        return max(self.dev_scores, default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A metric in percent, computed over the test documents of a seed and averaged over seeds, with a 95 % interval.
+
+    A difference is in percentage points. The interval is that of a bootstrap over documents and, if there are several,
+    seeds; documents of one unit are drawn together. All three are None where no document has what the metric counts,
+    `low` and `high` also where all documents are one unit.
+    """
+
+    metric: str
+    mean: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if the interval lies above or below zero, else 0."""
+        return ((self.low or 0.0) > 0) - ((self.high or 0.0) < 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """Values that were tried with the first seed and fold, and the best development score, in percent."""
+
+    values: dict[str, Any]
+    dev_score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmResult:
+    """An arm with the values chosen for it, its metrics, and its differences from the baseline arm.
+
+    The first score is the task's main metric; `by_seed` has it for each seed, `by_label` has the F1 of each label.
+    `over_tfidf` is the difference in the main metric from the best arm without a model. `constant` are the labels of
+    every prediction, if they are always the same although the true ones differ.
+    """
+
+    arm: str
+    values: dict[str, Any]
+    searched: tuple[Searched, ...]
+    seeds: tuple[int, ...]
+    num_documents: int
+    scores: tuple[Score, ...]
+    by_seed: tuple[float, ...]
+    by_label: tuple[Score, ...] = ()
+    differences: tuple[Score, ...] = ()
+    over_tfidf: Score | None = None
+    constant: tuple[str, ...] | None = None
+    cost: TrialCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedTask:
+    """What was compared: the task, its documents, and the arms' settings; `num_folds` is None without cross-validation.
+
+    `num_documents` counts all documents, `num_set_aside` the records that are none.
+    """
+
+    name: str
+    kind: TaskKind
+    labels: tuple[str, ...]
+    is_multilabel: bool
+    num_documents: int
+    num_set_aside: int
+    num_folds: int | None
+    arms: dict[str, Arm]
+    baseline: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownstreamComparison(Artifact):
+    """downstream.json: the arms of a task, the best first, and why trials failed, by their names.
+
+    `num_trials` counts finished and failed trials. `num_untested` is the largest number of documents that a seed does
+    not test, since no training document has all of their labels; `num_left_out` documents lack the prediction of an arm
+    with some seed, since a trial failed or is still to run.
+    """
+
+    FILE: ClassVar[str] = "downstream.json"
+
+    task: ComparedTask
+    arms: tuple[ArmResult, ...]
+    failed: dict[str, str] = field(default_factory=dict)
+    num_trials: int = 0
+    num_untested: int = 0
+    num_left_out: int = 0
+
+    @property
+    def metric(self) -> str:
+        """The name of the main metric."""
+        return self.arms[0].scores[0].metric
+
+    @property
+    def arms_without_result(self) -> list[str]:
+        """The arms of which a trial has failed and none has finished."""
+        with_result = {arm.arm for arm in self.arms}
+        failed = {name.partition(",")[0] for name in self.failed}
+        return [arm for arm in self.task.arms if arm in failed - with_result]

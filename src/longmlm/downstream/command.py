@@ -1,0 +1,215 @@
+"""The downstream command: fine-tunes every arm on a labelled task, trial by trial, and reports how the arms compare.
+
+OUTPUT/downstream/
+    set_aside/records.jsonl                 records that are no documents, with the reason
+    trials/ARM/VALUES/seed-42-fold-0/       one folder per trial
+    downstream.json, index.html             the results so far, written again after every trial
+"""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.artifact import PAGE_FILE, present
+from longmlm.artifacts.fine_tuned import MODEL
+from longmlm.data.corpus import write_set_aside
+from longmlm.data.files import left_out
+from longmlm.downstream.artifacts import ComparedTask, DownstreamComparison, DownstreamTrial
+from longmlm.downstream.card import add_comparison
+from longmlm.downstream.comparison import chosen_values, compared
+from longmlm.downstream.documents import LabelledCorpus, read_labelled, reasons_in_words
+from longmlm.downstream.page import arms_table, failures, finding, write_downstream
+from longmlm.downstream.planned import (
+    FOLDER,
+    TRAINING,
+    TrialConfig,
+    arms_of,
+    combinations,
+    num_trials,
+    planned_trial,
+    seeds_and_folds,
+)
+from longmlm.downstream.records import sources_of
+from longmlm.downstream.settings import DownstreamConfig, LabelledTask
+from longmlm.errors import TrainingError, counted
+from longmlm.hubs.datasets import commit_of
+from longmlm.hubs.models import check_model
+from longmlm.inputs import check_source
+from longmlm.processes import exclusive_lock
+from longmlm.reports.pages import made_with, public_path
+from longmlm.reports.tables import text_table
+from longmlm.runtime.trials import TRIALS, Trials
+from longmlm.temporary import check_writable, remove_inside
+from longmlm.training.run_folder import CHECKPOINTS
+from longmlm.training.tracker import check_installed
+
+SET_ASIDE = "set_aside"
+MAX_LABELS = 8  # that are named
+
+
+def downstream(config: DownstreamConfig) -> None:
+    """Runs the trials that are not finished, then writes and prints the comparison.
+
+    Raises DataError, before any trial starts, for documents that cannot be used; TrainingError if the first trial fails
+    before training, and, when the comparison is written, if any trial failed.
+    """
+    check_inputs(config)
+    folder = Path(config.output) / FOLDER
+    with exclusive_lock(folder):
+        config = replace(config, task=_pinned(config.task))
+        corpus = read_labelled(config.task)
+        write_set_aside(folder / SET_ASIDE / "records.jsonl", corpus.set_aside)
+        print(summary(config, corpus), flush=True)
+        trials = DownstreamTrials(config, compared_task(config, corpus), arms_of(config, corpus))
+        comparison = trials.run_all()
+        failed = [f"{name} failed: {reason}" for name, reason in comparison.failed.items()]
+        print(text_table(arms_table(comparison)), *failed, sep="\n")
+        if earlier := trials.earlier():
+            number = counted(len(earlier), "trial")
+            print(f"{number} of earlier commands not compared, such as {earlier[0]}")
+        print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n", flush=True)
+        if failed:
+            raise TrainingError(f"{failures(comparison)}: fix what failed, and run the same command again")
+
+
+def check_inputs(config: DownstreamConfig) -> None:
+    """Raises a UserError for the first setting that names something unusable."""
+    if find_spec("sklearn") is None:
+        raise TrainingError("longmlm downstream needs scikit-learn: pip install 'longmlm[downstream]'")
+    check_writable(Path(config.output))
+    check_installed(config.tracking.tracker)
+    data = config.task.data
+    source, _ = sources_of(data)[0]
+    check_source(replace(source, files=(*data.files, *data.dev_files, *data.test_files)), config.output)
+    for arm in config.arms.values():
+        if arm.model is not None and not (Path(arm.model) / CHECKPOINTS).is_dir():
+            check_model(arm.model, arm.revision)
+
+
+def summary(config: DownstreamConfig, corpus: LabelledCorpus) -> str:
+    """Returns in a few lines what the documents are, how they are split, and how many trials there are.
+
+    Raises DataError if the first fold cannot be made.
+    """
+    from longmlm.downstream.folds import fold_of  # it imports scikit-learn
+
+    task, data = config.task, config.task.data
+    aside, set_aside = reasons_in_words(corpus.set_aside), Path(config.output) / FOLDER / SET_ASIDE
+    fold = fold_of(corpus, task, config.recipe.seeds[0], 0)
+    own = left_out([*data.files, *data.dev_files, *data.test_files])
+    is_drawn = data.split_field and all(document.split != "test" for document in corpus.documents)
+    sizes = f"{len(fold.train):,} training, {len(fold.dev):,} development, {counted(len(fold.test), 'test document')}"
+    not_tested = f"{counted(len(fold.untested), 'document')} not tested: no training document has all of the labels"
+    lines = [
+        f"{counted(len(corpus.documents), 'document')}: {_labels_text(corpus)}",
+        f"records set aside: {aside}; see {set_aside}" if aside else "no record set aside",
+        *([own] if own else []),
+        f"{counted(task.num_folds, 'fold')}, the first with {sizes}" if task.num_folds else sizes,
+        *([not_tested] if fold.untested else []),
+        *(["no document is given for testing: those are drawn"] if is_drawn else []),
+        f"{counted(len(config.arms), 'arm')}, {counted(num_trials(config), 'trial')}",
+    ]
+    return "\n".join(lines)
+
+
+def compared_task(config: DownstreamConfig, corpus: LabelledCorpus) -> ComparedTask:
+    """Returns what is compared, as the results record it."""
+    return ComparedTask(
+        name=Path(config.output).name,
+        kind=config.task.kind,
+        labels=corpus.labels,
+        is_multilabel=corpus.is_multilabel,
+        num_documents=len(corpus.documents),
+        num_set_aside=len(corpus.set_aside),
+        num_folds=config.task.num_folds,
+        arms={name: replace(arm, model=arm.model and public_path(arm.model)) for name, arm in config.arms.items()},
+        baseline=config.reference,
+    )
+
+
+@dataclass(slots=True)
+class DownstreamTrials:
+    """The trials so far: those that have finished, by arm, with their folders, and why others failed, by name."""
+
+    config: DownstreamConfig
+    task: ComparedTask
+    arms: dict[str, TrialConfig]
+    finished: dict[str, list[tuple[DownstreamTrial, Path]]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def run_all(self) -> DownstreamComparison:
+        """Runs each arm with every combination of values, then with the best one on all seeds and folds.
+
+        Raises TrainingError if the very first trial fails before training, and if all trials fail.
+        """
+        trials = Trials(num_trials(self.config))
+        first, *others = seeds_and_folds(self.config)
+        for arm in self.config.arms:
+            for values in combinations(self.config, arm):
+                self.run(trials, arm, values, first)
+        for arm, searched in self.finished.items():
+            chosen = chosen_values([trial for trial, _ in searched])
+            for seed_and_fold in others:
+                self.run(trials, arm, chosen, seed_and_fold)
+        if not self.finished:
+            name, reason = next(iter(self.failed.items()))
+            raise TrainingError(f"every trial failed: {name}: {reason}")
+        return self.write()
+
+    def run(self, trials: Trials, arm: str, values: dict[str, Any], seed_and_fold: tuple[int, int]) -> None:
+        """Runs a trial unless it has finished, then reports on all trials; exits if a signal stops it."""
+        planned = planned_trial(self.config, self.arms[arm], values, *seed_and_fold)
+        outcome = trials.run(planned)
+        if outcome.error:
+            self.failed[planned.name] = outcome.error
+        else:
+            trial = artifact.read(DownstreamTrial, planned.folder / DownstreamTrial.FILE)
+            self.finished.setdefault(arm, []).append((trial, planned.folder))
+            self.remove_weights(arm)
+            before = "finished before, " if outcome.was_finished else ""
+            print(f"{outcome.label}: {before}{trial.dev_score:.2f} % on the development documents", flush=True)
+        if self.finished and not outcome.was_finished:
+            self.write()
+
+    def remove_weights(self, arm: str) -> None:
+        """Removes the models of an arm's trials but that of the best one so far, unless all are kept."""
+        best, _ = max(self.finished[arm], key=lambda pair: pair[0].dev_score)
+        for trial, folder in self.finished[arm]:
+            remove_inside(folder, TRAINING)
+            if trial is not best and not self.config.keep_weights:
+                remove_inside(folder, MODEL)
+
+    def earlier(self) -> list[Path]:
+        """Returns the folders of finished trials that an earlier command ran and that are not compared now."""
+        compared_now = {folder for finished in self.finished.values() for _, folder in finished}
+        results = Path(self.config.output, FOLDER, TRIALS).glob(f"*/*/*/{DownstreamTrial.FILE}")
+        return sorted(file.parent for file in results if file.parent not in compared_now)
+
+    def write(self) -> DownstreamComparison:
+        """Writes downstream.json, the page and what the cards of all trials say of it; returns the comparison."""
+        pairs = [pair for finished in self.finished.values() for pair in finished]
+        comparison = compared(self.task, [trial for trial, _ in pairs], self.failed)
+        made_by = made_with("downstream", present(asdict(self.config)))
+        write_downstream(comparison, Path(self.config.output) / FOLDER, made_by)
+        add_comparison([folder for _, folder in pairs if (folder / MODEL).is_dir()], comparison)
+        return comparison
+
+
+def _pinned(task: LabelledTask) -> LabelledTask:
+    """Returns the task with a dataset of the hub at its present commit; raises DataError if it cannot be reached."""
+    data = task.data
+    if data.dataset is None or Path(data.dataset).is_dir():
+        return task
+    return replace(task, data=replace(data, revision=commit_of(data.dataset, data.revision)))
+
+
+def _labels_text(corpus: LabelledCorpus) -> str:
+    """Returns the number of documents with each label, the most frequent ones first."""
+    counts = Counter(label for document in corpus.documents for label in sorted(document.all_labels))
+    named = [f"{label} {count:,}" for label, count in counts.most_common(MAX_LABELS)]
+    more = [f"{len(counts) - MAX_LABELS} more"] if len(counts) > MAX_LABELS else []
+    several = "; any number of labels per document, since some are lists" if corpus.is_multilabel else ""
+    return ", ".join(named + more) + several

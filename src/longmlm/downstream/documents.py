@@ -1,0 +1,183 @@
+"""Labelled documents of a task: which records are documents, and whether there is a task to learn."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longmlm.data.corpus import SetAside
+from longmlm.data.files import files_of, kind_of, open_bytes
+from longmlm.data.texts import BAD_ENCODING, Unreadable
+from longmlm.downstream.records import GivenSplit, LabelledDocument, LabelledRecord, labelled_fields, labelled_records
+from longmlm.downstream.settings import LabelledTask
+from longmlm.errors import DataError, counted
+
+SIDES: tuple[GivenSplit, ...] = ("test", "dev", "train")  # a text that two sides have stays in the first
+DEV_FRACTION = LabelledTask.__dataclass_fields__["dev_fraction"].default
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledCorpus:
+    """All documents in their order, the labels that occur, sorted, and the records that were set aside.
+
+    `units` has the unit of each document, as `units_of` returns it.
+    """
+
+    documents: tuple[LabelledDocument, ...]
+    units: tuple[int, ...]
+    labels: tuple[str, ...]
+    is_multilabel: bool
+    set_aside: tuple[SetAside, ...]
+
+
+def read_labelled(task: LabelledTask) -> LabelledCorpus:
+    """Returns the documents of a task, and the records that cannot be used, with the reasons.
+
+    Set aside are records without text or label, with spans outside the text or overlapping, or with an id that occurred
+    before in their file. So are documents that share a text or a group with a given test or development document, and
+    documents that cannot be tested, because no training document has their label, or none could have it. Raises
+    DataError if nothing can be learnt from what remains.
+    """
+    aside: list[SetAside] = []
+    records = _kept(labelled_records(task), aside)
+    if not records:
+        raise DataError(f"no record is a labelled document{_summary(aside)}{_remedy(task, aside)}")
+    data = task.data
+    given = {record.document.split for record in records if record.document.split}
+    given |= {"dev"} if data.dev_files or data.dev_split else set()
+    given |= {"test"} if data.test_files or data.test_split else set()
+    if "dev" in given and task.dev_fraction != DEV_FRACTION:
+        raise DataError("dev_fraction has no effect, since the data has development documents: remove dev_fraction")
+    records = _kept(_separated(records), aside)
+    is_multilabel = any(record.has_list for record in records)
+    _check_targets(records, is_multilabel, aside)
+    records = _kept(_testable(records, task.kind == "classification" and not is_multilabel), aside)
+    for side in given.difference(record.document.split for record in records):
+        raise DataError(f"no {side or 'training'} document can be used{_summary(aside)}")
+    _check_targets(records, is_multilabel, aside)
+    documents = tuple(record.document for record in records)
+    labels = sorted(set[str]().union(*(document.all_labels for document in documents)))
+    return LabelledCorpus(documents, units_of(documents), tuple(labels), is_multilabel, tuple(aside))
+
+
+def units_of(documents: Sequence[LabelledDocument]) -> tuple[int, ...]:
+    """Returns the unit of each document: the number of the first that shares its text or group, also through others."""
+    parents = list(range(len(documents)))
+
+    def root(number: int) -> int:
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    first: dict[tuple[str, str], int] = {}
+    for number, document in enumerate(documents):
+        for key in document.keys:
+            one, other = sorted((root(number), root(first.setdefault(key, number))))
+            parents[other] = one
+    return tuple(root(number) for number in range(len(documents)))
+
+
+def reasons_in_words(aside: Sequence[SetAside]) -> str:
+    """Returns how many records were set aside for each reason, and where the first of them is; empty without any."""
+    counts = Counter(item.reason for item in aside)
+    first = {item.reason: item.origin for item in reversed(aside)}
+    parts = [f"{reason} ({n}, the first at {place_in_words(first[reason])})" for reason, n in counts.most_common()]
+    return ", ".join(parts)
+
+
+def place_in_words(origin: str) -> str:
+    """Returns where a record is, such as "line 12 of few.jsonl"; without lines, its number, counted from 0."""
+    path, _, offset = origin.rpartition(":")
+    if kind_of(Path(path)) == ".parquet" or not Path(path).is_file():  # it is a dataset
+        return f"record {offset} of {path}"
+    with open_bytes(Path(path)) as file:
+        number = 1 + file.read(int(offset)).count(b"\n")
+    return f"line {number} of {path}"
+
+
+def _kept(items: Iterable[LabelledRecord | SetAside], aside: list[SetAside]) -> list[LabelledRecord]:
+    """Returns the items that are documents, and adds the others to `aside`."""
+    items = list(items)
+    aside += [item for item in items if isinstance(item, SetAside)]
+    return [item for item in items if isinstance(item, LabelledRecord)]
+
+
+def _separated(records: Sequence[LabelledRecord]) -> Iterator[LabelledRecord | SetAside]:
+    """Sets aside documents that share a text or a group with documents of another given split."""
+    owners: dict[tuple[str, str], GivenSplit] = {}
+    reasons: dict[str, str] = {}
+    for side in SIDES:
+        for record in (record for record in records if (record.document.split or "train") == side):
+            keys = record.document.keys
+            clash = next((key for key in keys if owners.get(key, side) != side), None)
+            if clash:
+                reasons[record.document.id] = f"its {clash[0]} is also that of a {owners[clash]} document"
+            else:
+                owners |= dict.fromkeys(keys, side)
+    for record in records:
+        reason = reasons.get(record.document.id)
+        yield record.set_aside(reason) if reason else record
+
+
+def _testable(records: Sequence[LabelledRecord], is_single_label: bool) -> Iterator[LabelledRecord | SetAside]:
+    """Sets aside given test and development documents with a label that no training document has.
+
+    Without given test documents, a class of only one text or group is set aside: it cannot be trained and tested.
+    """
+    texts: dict[str, set[object]] = defaultdict(set)
+    groups: dict[str, set[object]] = defaultdict(set)
+    for document in (record.document for record in records if record.is_trained):
+        for label in document.all_labels:
+            texts[label].add(document.keys[0])
+            groups[label].add(document.keys[-1])
+    must_divide = is_single_label and not any(record.document.split == "test" for record in records)
+    for record in records:
+        labels = record.document.all_labels
+        if not record.is_trained and not labels <= texts.keys():
+            yield record.set_aside("no training document has its label")
+        elif must_divide and any(1 in (len(texts[label]), len(groups[label])) for label in labels):
+            yield record.set_aside("its label has only one text or group: training and test need one each")
+        else:
+            yield record
+
+
+def _check_targets(records: Sequence[LabelledRecord], is_multilabel: bool, aside: Sequence[SetAside]) -> None:
+    """Raises DataError if nothing can be learnt from the training documents."""
+    trained = [record for record in records if record.is_trained]
+    if not trained:
+        raise DataError(f"none of {counted(len(records), 'document')} is a training document{_summary(aside)}")
+    counts = Counter(label for record in trained for label in record.document.all_labels)
+    about = f"{counted(len(trained), 'training document')}, the first at {place_in_words(trained[0].origin)}"
+    has_spans = any(record.document.spans for record in trained)
+    are_single = len(counts) > len(trained) and max(counts.values()) == 1
+    if has_spans:
+        return
+    if not counts:
+        problem = f"no label or span in {about}; check label_field or spans_field"
+    elif are_single or (not is_multilabel and len(counts) == len(trained) > 1):
+        problem = f"{counted(len(counts), 'class')} in {about}: no class has examples; check label_field"
+    elif len(counts) == 1 and counts.total() == len(trained):
+        only = f"{next(iter(counts))!r} is the only class of {about}"
+        problem = f"{only}; check label_field, or add documents of another class"
+    else:
+        return
+    raise DataError(problem + _summary(aside))
+
+
+def _summary(aside: Sequence[SetAside]) -> str:
+    return f"; set aside: {reasons_in_words(aside)}" if aside else ""
+
+
+def _remedy(task: LabelledTask, aside: Sequence[SetAside]) -> str:
+    """Returns what to change where no record can be read, or has the fields that are named in data; else nothing."""
+    data = task.data
+    if aside and all(item.reason == BAD_ENCODING for item in aside):
+        return "; save the files as UTF-8"
+    names = next((list(fields) for _, fields, *_ in labelled_fields(data) if not isinstance(fields, Unreadable)), [])
+    if names:
+        lacks_field = any(item.reason.startswith("no field") for item in aside)
+        return f"; the fields are {', '.join(names)}: name them in data" if lacks_field else ""
+    if not data.dataset and not any(Path(path).stat().st_size for path in files_of(data.files)):
+        return f"; {', '.join(data.files)} is empty"
+    is_json = not data.dataset and {kind_of(path) for path in files_of(data.files)} == {".jsonl"}
+    return f"; {', '.join(data.files)} is not JSONL, one object per line" if is_json else "; the records have no fields"

@@ -1,0 +1,91 @@
+"""TF-IDF with logistic regression: what a classifier without a pretrained model reaches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+
+from longmlm.data.sentences import has_spaces
+from longmlm.downstream.documents import LabelledCorpus
+from longmlm.downstream.folds import Fold
+from longmlm.downstream.scores import Output, main_score, predictions_of
+from longmlm.errors import DataError
+from longmlm.settings.pretrain import ComputePrecision
+
+STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # inverse strengths of L2 regularisation to choose from
+MAX_TERMS = 500_000  # the most frequent ones
+MAX_ITERATIONS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class TfidfModel:
+    """A fitted pipeline on the documents of a corpus; `length` words or characters of each are read, None for all."""
+
+    corpus: LabelledCorpus
+    length: int | None
+    spaced: bool
+    pipeline: Any
+
+    num_tokens: ClassVar[int] = 0
+    precision: ClassVar[ComputePrecision] = "no"
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of weights of all terms and labels, and of the labels' biases."""
+        return (len(self.pipeline[0].vocabulary_) + 1) * len(self.corpus.labels)
+
+    def predict(self, numbers: Sequence[int]) -> list[Output]:
+        """Returns for each document the probability of each label."""
+        table = np.zeros((len(numbers), len(self.corpus.labels)))
+        found = self.pipeline.predict_proba([self.read(number) for number in numbers])
+        table[:, self.pipeline.classes_] = found
+        return list(table)
+
+    def read(self, number: int) -> str:
+        """Returns the part of a document that is read."""
+        text = self.corpus.documents[number].text
+        if self.length is None:
+            return text
+        return " ".join(text.split(None, self.length)[: self.length]) if self.spaced else text[: self.length]
+
+    def fit(self, numbers: Sequence[int]) -> None:
+        """Fits the pipeline; raises DataError if no document has a word."""
+        classes = {label: number for number, label in enumerate(self.corpus.labels)}
+        labels = [[classes[label] for label in self.corpus.documents[number].labels] for number in numbers]
+        target = (
+            np.array([one[0] for one in labels])
+            if not self.corpus.is_multilabel
+            else np.zeros((len(labels), len(classes)), int)
+        )
+        for row, one in enumerate(labels if self.corpus.is_multilabel else ()):
+            target[row, one] = 1
+        try:
+            self.pipeline.fit([self.read(number) for number in numbers], target)
+        except ValueError as error:
+            raise DataError(f"TF-IDF cannot be fitted to the training documents: {error}") from error
+
+
+def fit_tfidf(corpus: LabelledCorpus, fold: Fold, length: int | None, seed: int) -> tuple[TfidfModel, float]:
+    """Returns the model that was fitted on the training documents, and the best development score of four strengths.
+
+    Terms are words and pairs of words; characters and pairs of them where most documents are in a script without
+    spaces. Raises DataError if no document has a word.
+    """
+    spaced = 2 * sum(has_spaces(corpus.documents[number].text) for number in fold.train) >= len(fold.train)
+    fitted = []
+    for strength in STRENGTHS:
+        vectorizer = TfidfVectorizer(
+            analyzer="word" if spaced else "char", ngram_range=(1, 2), max_features=MAX_TERMS, sublinear_tf=True
+        )
+        regression = LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, random_state=seed % 2**32)
+        classifier = OneVsRestClassifier(regression) if corpus.is_multilabel else regression
+        model = TfidfModel(corpus, length, spaced, make_pipeline(vectorizer, classifier))
+        model.fit(fold.train)
+        predictions = predictions_of(corpus, fold.dev, model.predict(fold.dev))
+        fitted.append((model, main_score(predictions, "classification", corpus.is_multilabel)))
+    return max(fitted, key=lambda pair: pair[1])

@@ -1,0 +1,140 @@
+"""Stands in for the processes of a comparison: each trial writes what a real one leaves, without training."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.accuracy import Accuracy, Measured
+from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
+from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
+from longmlm.artifacts.run import RunSummary, TrainState
+from longmlm.compare import planned, running
+from longmlm.compare.command import compare
+from longmlm.compare.comparison import Comparison
+from longmlm.compare.settings import ComparedPipeline
+from longmlm.config import parse, read
+from longmlm.folders import MANIFEST
+from longmlm.settings.evaluate import EvaluateRecipe
+from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.results import result_settings
+
+EVALUATION = Evaluation(
+    row_length=64,
+    base_positions=32,
+    position_starts=(0, 32),
+    num_rows=2,
+    recipe=EvaluateRecipe(),
+    precision="no",
+    sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
+    measured={},
+    curve=(),
+)
+
+
+def measured(accuracy: float) -> Measured:
+    whole = Accuracy(accuracy, 0.5, 3.0, 100)
+    return Measured(whole, (whole, whole), (), (50, 50), (round(accuracy / 2), 14))
+
+
+def accuracy_after(pipeline: ResolvedPipeline) -> float:
+    """Returns an accuracy that is best at a rate of 4e-4 and better for tile."""
+    is_tile = pipeline.extend is not None and pipeline.extend.recipe.initialisation == "tile"
+    return 30 + 4 * is_tile - abs(pipeline.pretrain.recipe.learning_rate / 1e-4 - 4)
+
+
+def trained_with(pipeline: ResolvedPipeline) -> object:
+    """Returns the settings that a run depends on."""
+    return {name: result_settings(pipeline.stages[name]) for name in pipeline.stages if name in ("extend", "pretrain")}
+
+
+class FakeRuns:
+    """Runs a pipeline in no time; refuses changed settings as `longmlm run` does.
+
+    `started` are the pipelines that were trained. `failures` returns the error of a pipeline that fails, or nothing;
+    the training that would start as number `stopped_at` is stopped by SIGTERM.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started: list[ResolvedPipeline] = []
+        self.made: dict[str, object] = {}
+        self.rows = "of the text"
+        self.failures: Callable[[ResolvedPipeline], str] = lambda _: ""
+        self.stopped_at: int | None = None
+        monkeypatch.setattr("longmlm.runtime.trials.run_child", self.run_child)
+        for name in ("check_inputs", "check_text"):  # the pipelines name no real model or text
+            monkeypatch.setattr(running, name, lambda _: None)
+        monkeypatch.setattr(planned, "read_rows_manifest", lambda _: SimpleNamespace(sha256=self.rows))
+        monkeypatch.setattr(running, "write_comparison", self.write_record)  # the charts take a second
+
+    @staticmethod
+    def write_record(comparison: Comparison, folder: Path, made_by: str) -> None:
+        (folder / "made_by.toml").write_text(made_by, encoding="utf-8")
+        artifact.write(folder / Comparison.FILE, comparison)
+
+    @property
+    def names(self) -> list[str]:
+        """The folders of the trials that were trained."""
+        return [pipeline.output.partition("/trials/")[2] for pipeline in self.started]
+
+    def run_child(
+        self, command: Sequence[str], _environment: Mapping[str, str], log: Path, **_answer: str
+    ) -> tuple[int, str]:
+        pipeline = read(ResolvedPipeline, [Path(command[5])])
+        if self.made.get(pipeline.output, trained_with(pipeline)) != trained_with(pipeline):
+            return self.fail(log, "error: pretrain: run was made with other settings")
+        rows = Path(pipeline.prepare.output) / MANIFEST
+        if not rows.is_file():
+            rows.parent.mkdir(parents=True, exist_ok=True)
+            rows.touch()
+        if "prepare" in command:
+            return 0, ""
+        if len(self.started) == self.stopped_at:
+            (Path(pipeline.output) / "run").mkdir(parents=True)
+            return 143, "SIGTERM"
+        self.started.append(pipeline)
+        if reason := self.failures(pipeline):
+            return self.fail(log, reason)
+        self.train(pipeline)
+        return 0, ""
+
+    def train(self, pipeline: ResolvedPipeline) -> None:
+        """Writes what training leaves in the output folder."""
+        folder, steps = Path(pipeline.output), pipeline.pretrain.recipe.num_steps
+        self.made[pipeline.output] = trained_with(pipeline)
+        for name in ("run/checkpoints", "long", "evaluation"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "long" / "model.safetensors").touch()
+        (folder / "run" / METRICS_FILE).unlink(missing_ok=True)
+        for step, accuracy in ((0, 10.0), (steps, accuracy_after(pipeline))):
+            line = EvaluationMetrics(step=step, tokens=64 * step, held_out=measured(accuracy), base_cut=40.0)
+            MetricsFile(folder / "run").append(line)
+        state = TrainState(step=steps, tokens=64 * steps)
+        summary = RunSummary(state=state, train_tokens_per_second=128.0, num_processes=1, peak_memory_bytes=1)
+        artifact.write(folder / "run" / RunSummary.FILE, summary)
+        if pipeline.until == "evaluate":
+            artifact.write(folder / "evaluation" / Evaluation.FILE, EVALUATION.signed())
+
+    def fail(self, log: Path, reason: str) -> tuple[int, str]:
+        """Writes an error into the log, among other lines."""
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"[1/1] starts\n{reason}\n[1/1] failed (exit code 2)\n")
+        return 2, ""
+
+
+def settings(*arguments: str) -> ComparedPipeline:
+    return parse(ComparedPipeline, arguments)
+
+
+def compared(*arguments: str) -> Comparison:
+    """Runs a comparison, and returns its record."""
+    config = settings(*arguments)
+    compare(config)
+    return artifact.read(Comparison, Path(config.output) / "compare" / Comparison.FILE)
+
+
+def best_file(name: str = "out") -> ResolvedPipeline:
+    """Returns the pipeline that a comparison recommends."""
+    return parse(ResolvedPipeline, [f"{name}/compare/pipeline.toml"])

@@ -1,0 +1,187 @@
+"""The downstream command around its trials: what it reads and prints, which trials run, and what it keeps of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longmlm.artifacts import artifact
+from longmlm.artifacts.fine_tuned import FineTuned
+from longmlm.config import parse
+from longmlm.downstream.artifacts import DownstreamComparison
+from longmlm.downstream.command import downstream
+from longmlm.downstream.planned import TrialConfig
+from longmlm.downstream.settings import DownstreamConfig
+from longmlm.errors import DataError, FolderError, TrainingError
+from longmlm.processes import exclusive_lock
+from tests.downstream.fake_trials import FakeTrials
+from tests.downstream.two_classes import labelled_records, write_records
+from tests.support.prepare_settings import written
+
+TASK = """
+output = "out"
+[task]
+kind = "classification"
+num_folds = 2
+data.files = ["docs.jsonl"]
+[recipe]
+learning_rate = [1e-5, 2e-5]
+num_epochs = [3]
+seeds = [1, 2]
+[arms.truncate]
+model = "bundled:roberta-mini"
+[arms.tfidf]
+"""
+FAULTY = [{"id": "a", "text": "", "label": "sea"}, {"id": "b", "text": "No label."}, {"id": "c", "text": "Nor here."}]
+SLOW, FAST = "truncate/learning_rate-1e-05,num_epochs-3", "truncate/learning_rate-2e-05,num_epochs-3"
+OTHERS = ["seed-1-fold-1", "seed-2-fold-0", "seed-2-fold-1"]
+TRIALS = Path("out/downstream/trials")
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    write_records(tmp_path / "docs.jsonl", [*labelled_records(20), *FAULTY])
+    return written(tmp_path, "task.toml", TASK)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> FakeTrials:
+    return FakeTrials(monkeypatch)
+
+
+def run(*arguments: str) -> None:
+    downstream(parse(DownstreamConfig, arguments))
+
+
+def comparison() -> DownstreamComparison:
+    return artifact.read(DownstreamComparison, Path("out/downstream/downstream.json"))
+
+
+def test_documents_folds_and_trials_are_summarised_first(
+    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(task)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "20 documents: sea 10, land 10"
+    assert lines[1] == (
+        "records set aside: no field 'label' (2, the first at line 22 of docs.jsonl), field 'text' is empty (1, the "
+        "first at line 21 of docs.jsonl); see out/downstream/set_aside"
+    )
+    assert lines[2].startswith("2 folds, the first with ") and lines[2].endswith(", 10 test documents")
+    assert lines[3] == "2 arms, 9 trials"
+    assert lines[4] == "[1/9] truncate, learning_rate 1e-05, num_epochs 3, seed 1, fold 0 starts"
+    assert "page: out/downstream/index.html" in lines
+    text = Path("out/downstream/set_aside/records.jsonl").read_text(encoding="utf-8")
+    records = [json.loads(line) for line in text.splitlines()]
+    assert len(records) == len(FAULTY)
+    assert all(record["origin"].startswith("docs.jsonl:") and record["reason"] for record in records)
+
+
+def test_values_are_chosen_with_the_first_seed_and_fold_then_all_run_and_are_reported_after_every_trial(
+    task: str, runs: FakeTrials
+) -> None:
+    run(task)
+    first = [f"{SLOW}/seed-1-fold-0", f"{FAST}/seed-1-fold-0", "tfidf/as-given/seed-1-fold-0"]
+    assert runs.names == [*first, *(f"{FAST}/{one}" for one in OTHERS), *(f"tfidf/as-given/{one}" for one in OTHERS)]
+    assert [(trial.learning_rate, trial.num_epochs) for trial in runs.started[:3]] == [
+        (1e-5, 3),
+        (2e-5, 3),
+        (None, None),
+    ]
+    assert runs.written == [*range(1, 10), 9]
+
+
+def test_finished_trials_are_not_repeated_and_others_are_known(
+    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(task)
+    run(task, "--runtime.num-threads", "1", "--baseline", "tfidf")  # which change no result
+    assert len(runs.started) == 9
+    arm = written(Path(), "more.toml", '[arms.last]\nmodel = "bundled:roberta-mini"\nreads = "last"\n')
+    run(task, arm, "--recipe.learning-rate", "1e-5", "2e-5", "3e-5")
+    assert len(runs.started) == 9 + 1 + 3 + 3
+    assert not any("tfidf" in name for name in runs.names[9:])
+    capsys.readouterr()
+    run(task, "--recipe.num-epochs", "4")
+    assert "9 trials of earlier commands not compared, such as out/downstream/trials/last/" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--recipe.weight-decay", "0.1"], "other settings"),
+        (["--task.dev-fraction", "0.2"], "other settings"),
+        (["documents"], "other documents"),
+    ],
+)
+def test_a_trial_with_other_settings_or_documents_starts_anew(
+    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    run(task)
+    if options == ["documents"]:
+        write_records(Path("docs.jsonl"), labelled_records(22))
+        options = []
+    run(task, *options)
+    name = "truncate, learning_rate 2e-05, num_epochs 3, seed 1, fold 0"
+    assert f"[2/9] {name} starts anew: {reason}; its earlier result is now in " in capsys.readouterr().out
+    assert (TRIALS / FAST / "seed-1-fold-0.earlier" / "trial.json").is_file()
+    repeated = [name for name in runs.names[9:] if "truncate" in name]
+    assert repeated == [name for name in runs.names[:9] if "truncate" in name]
+    keeps_tfidf = "--recipe.weight-decay" in options
+    assert len(runs.names) == (9 + 5 if keeps_tfidf else 9 + 9), "TF-IDF has no weight decay"
+
+
+def test_a_failed_trial_is_recorded_and_ends_the_command_with_an_error_after_the_report(
+    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(trial: TrialConfig) -> str:
+        return "error: the loss is not finite" if (trial.arm_name, trial.seed) == ("truncate", 2) else ""
+
+    runs.failures = fails
+    with pytest.raises(TrainingError, match=r"^2 of 9 trials failed: fix what failed, and run the same command again$"):
+        run(task)
+    names = [f"truncate, learning_rate 2e-05, num_epochs 3, seed 2, fold {fold}" for fold in (0, 1)]
+    assert comparison().failed == dict.fromkeys(names, "the loss is not finite")
+    assert "page: out/downstream/index.html\n2 of 9 trials failed; " in capsys.readouterr().out
+    runs.failures = lambda _: ""
+    run(task)
+    assert len(runs.started) == 11 and comparison().failed == {}
+
+
+def test_an_arm_whose_trials_all_fail_is_not_repeated_on_other_folds(task: str, runs: FakeTrials) -> None:
+    runs.failures = lambda trial: "error: no" if trial.values else ""
+    with pytest.raises(TrainingError, match="2 of 6 trials failed, no result of truncate"):
+        run(task)
+    assert len(runs.started) == 2 + 4
+    runs.failures = lambda _: "error: no"
+    with pytest.raises(TrainingError, match="every trial failed: truncate, learning_rate 1e-05"):
+        run(task, "--output", "again")
+
+
+def test_only_the_best_trial_of_an_arm_keeps_its_model_unless_all_are_kept(
+    task: str, runs: FakeTrials, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(task)
+    assert [str(path.parent.relative_to(TRIALS)) for path in TRIALS.rglob("model")] == [f"{FAST}/seed-2-fold-0"]
+    assert not [*TRIALS.rglob("checkpoints")]
+    kept = artifact.read(FineTuned, TRIALS / FAST / "seed-2-fold-0" / FineTuned.FILE)
+    assert "| truncate |" in kept.comparison and "differences are to `truncate`" in kept.comparison
+    run(task, "--keep-weights")
+    assert len([*TRIALS.rglob("model")]) == 5
+    assert len(runs.started) == 9 + 4
+    assert capsys.readouterr().out.count("starts anew: its model was removed") == 4
+
+
+def test_faults_of_the_documents_are_found_before_any_trial(task: str, runs: FakeTrials) -> None:
+    write_records(Path("docs.jsonl"), [{"text": f"Text {number}.", "label": "sea"} for number in range(9)])
+    with pytest.raises(DataError, match="'sea' is the only class of 9 training documents"):
+        run(task)
+    assert runs.started == []
+
+
+def test_a_folder_in_use_or_that_cannot_be_created_is_refused(task: str, runs: FakeTrials) -> None:
+    with exclusive_lock(Path("out/downstream")), pytest.raises(FolderError, match="being written by another process"):
+        run(task)
+    with pytest.raises(FolderError, match=r"^/proc/none.* cannot be created: name a different path$"):
+        run(task, "--output", "/proc/none")

@@ -1,0 +1,151 @@
+"""Models of arms: transformers' own heads on every family, those over chunks, and heads of frozen encoders."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+from longmlm.artifacts.provenance import Provenance
+from longmlm.downstream.documents import LabelledCorpus
+from longmlm.downstream.models import ChunkPooling, FirstTokens, encoder_in_place, load_arm_model
+from longmlm.downstream.reading import Example, collate
+from longmlm.downstream.settings import Arm, Pooling
+from longmlm.errors import ModelError
+from longmlm.model.carried import Carried, save_model
+from longmlm.model.loading import LoadedModel
+from tests.support.tiny import tiny_folder
+
+LABELS = ("animal", "mineral", "plant")
+CORPUS = LabelledCorpus((), (), LABELS, is_multilabel=False, set_aside=())
+CHUNKED = [[5], [14, 9, 3], [9], [3, 12]]
+POOLINGS = get_args(Pooling)
+
+
+@pytest.fixture(scope="session")
+def encoder(any_kind: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a pretrained model of any family, which no test may change."""
+    return tiny_folder(tmp_path_factory.mktemp("encoder") / "model", *any_kind)
+
+
+def loaded_arm(folder: Path, seed: int = 0, **arm: object) -> LoadedModel:
+    loaded = load_arm_model(Arm(model=str(folder), **arm), "classification", CORPUS, seed)
+    loaded.model.eval()
+    return loaded
+
+
+def examples(lengths: list[list[int]]) -> list[Example]:
+    """Returns documents of random tokens: for each, the lengths of its inputs."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = [
+        tuple(torch.randint(5, 250, (length,), generator=generator).tolist() for length in own) for own in lengths
+    ]
+    return [Example(own, torch.tensor(0).numpy()) for own in inputs]
+
+
+@torch.inference_mode()
+def logits_of(loaded: LoadedModel, documents: list[Example]) -> torch.Tensor:
+    batch = collate(documents, loaded.tokenizer.pad_token_id)
+    del batch["labels"]
+    if "Chunk" not in type(loaded.model).__name__:
+        del batch["owners"]
+    return loaded.model(**batch).logits
+
+
+def test_the_encoder_is_the_pretrained_one_and_the_seed_decides_the_head(encoder: Path) -> None:
+    one, same, other = (loaded_arm(encoder, seed).model for seed in (0, 0, 1))
+    assert one.config.id2label == dict(enumerate(LABELS)) and one.config.label2id["plant"] == 2
+    for name, value in AutoModel.from_pretrained(encoder).named_parameters():
+        if not name.startswith("pooler."):
+            assert torch.equal(value, one.base_model.get_parameter(name)), name
+    differing = set()
+    for name, value in one.named_parameters():
+        assert torch.equal(value, same.get_parameter(name)), name
+        if not torch.equal(value, other.get_parameter(name)):
+            differing.add(name)
+    prefix = f"{one.base_model_prefix}."
+    assert differing and all(not name.startswith(prefix) or ".pooler." in name for name in differing)
+
+
+def test_the_head_of_a_frozen_encoder_needs_the_states_of_first_tokens_alone(encoder: Path) -> None:
+    loaded, documents = loaded_arm(encoder), examples([[5], [14], [9]])
+    expected = logits_of(loaded, documents)
+    whole = loaded.model.base_model
+    with torch.inference_mode():
+        states = [whole(torch.tensor([one.inputs[0]])).last_hidden_state[:, 0] for one in documents]
+    setattr(loaded.model, loaded.model.base_model_prefix, FirstTokens(whole))
+    assert loaded.model.num_parameters() < sum(parameter.numel() for parameter in whole.parameters())
+    vectors = [replace(one, vectors=state) for one, state in zip(documents, states, strict=True)]
+    torch.testing.assert_close(logits_of(loaded, vectors), expected, rtol=1e-4, atol=1e-5)
+    with encoder_in_place(loaded.model, whole):
+        torch.testing.assert_close(logits_of(loaded, documents), expected)
+    assert isinstance(loaded.model.base_model, FirstTokens)
+
+
+def test_a_trained_head_is_replaced(encoder: Path, tmp_path: Path) -> None:
+    trained = loaded_arm(encoder, seed=5)
+    assert not any("head" in note for note in trained.notes)
+    save_model(trained.model, trained.tokenizer, Carried(), tmp_path)
+    renewed = loaded_arm(tmp_path, seed=7)
+    assert renewed.notes[-1] == f"{tmp_path} has a trained head: it is replaced by a new one"
+    before, after = trained.model.state_dict(), renewed.model.state_dict()
+    outputs = [name for name, value in before.items() if value.ndim == 2 and len(value) == len(LABELS)]
+    assert len(outputs) == 1 and not torch.equal(before[outputs[0]], after[outputs[0]])
+
+
+def test_a_checkpoint_with_missing_or_misshapen_encoder_weights_is_refused(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("layer.1.output.dense.weight"))
+    for changed, problem in (({}, "is missing"), ({name: weights[name][:3].clone()}, "shape")):
+        kept = {key: value for key, value in weights.items() if key != name}
+        save_file({**kept, **changed}, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ModelError, match=f"layer.1.output.dense.weight .*{problem}"):
+            loaded_arm(folder)
+        with pytest.raises(ModelError, match=problem):
+            loaded_arm(folder, reads="chunks")
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_chunk_logits_depend_on_the_chunks_of_the_document_alone(pooling: Pooling, tmp_path: Path) -> None:
+    loaded = loaded_arm(tiny_folder(tmp_path / "model"), reads="chunks", pooling=pooling)
+    documents = examples(CHUNKED)
+    together = logits_of(loaded, documents)
+    alone = torch.cat([logits_of(loaded, [one]) for one in documents])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    first_chunks = logits_of(loaded, [replace(one, inputs=one.inputs[:1]) for one in documents])
+    assert (together[0] - first_chunks[0]).abs().max() < 1e-4
+    assert (together[1] - first_chunks[1]).abs().max() > 1e-4
+
+
+def test_the_mean_is_that_of_the_first_tokens_states(tmp_path: Path) -> None:
+    folder, documents = tiny_folder(tmp_path / "model"), examples(CHUNKED)
+    stock, loaded = AutoModel.from_pretrained(folder).eval(), loaded_arm(folder, reads="chunks")
+    with torch.inference_mode():
+        states = [[stock(torch.tensor([one])).last_hidden_state[0, 0] for one in own.inputs] for own in documents]
+        expected = torch.stack([loaded.model.classifier(torch.stack(own).mean(0)) for own in states])
+    torch.testing.assert_close(logits_of(loaded, documents), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_the_order_of_chunks_matters_where_the_network_can_see_it(pooling: Pooling) -> None:
+    torch.manual_seed(0)
+    network, chunks = ChunkPooling(pooling, 16, 2).eval(), torch.randn(1, 4, 16)
+    with torch.inference_mode():
+        one, other = (network(states, torch.ones(1, 4, dtype=torch.bool)) for states in (chunks, chunks.flip(1)))
+    assert one.shape == (1, 16)
+    assert torch.allclose(one, other, atol=1e-5) == (pooling in ("mean", "attention"))
+
+
+def test_a_chunk_model_of_any_family_is_made(encoder: Path) -> None:
+    loaded = loaded_arm(encoder, reads="chunks", pooling="attention")
+    assert logits_of(loaded, examples(CHUNKED)).shape == (4, 3)
+
+
+def test_the_history_of_a_long_model_is_read(world) -> None:
+    loaded = loaded_arm(world.long)
+    assert isinstance(loaded.provenance, Provenance) and loaded.provenance.extension is not None
+    assert isinstance(loaded.model, type(AutoModelForSequenceClassification.from_config(loaded.model.config)))

@@ -1,0 +1,125 @@
+"""What arms read of documents, by the model's own tokenizer, and the classes of tokens in windows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from longmlm.downstream.artifacts import LabelledSpan
+from longmlm.downstream.documents import LabelledCorpus, units_of
+from longmlm.downstream.reading import (
+    IGNORED,
+    bio_labels,
+    classification_examples,
+    collate,
+    labelling_examples,
+    set_reading,
+    windows_overlap,
+)
+from longmlm.downstream.records import LabelledDocument
+from longmlm.downstream.settings import Arm
+from longmlm.settings.shipped import PACKAGE
+
+MINI = PACKAGE / "bundled" / "roberta-mini"
+TEXT = "Anna Karenina read a letter in the garden, and her husband walked to the station of Bern alone that night."
+
+
+def tokenizer_of(length: int, **arm: object):
+    tokenizer = AutoTokenizer.from_pretrained(MINI)
+    set_reading(tokenizer, Arm(model="m", **arm), length)
+    return tokenizer
+
+
+def corpus_of(*documents: LabelledDocument, is_multilabel: bool = False) -> LabelledCorpus:
+    labels = sorted({label for document in documents for label in document.all_labels})
+    return LabelledCorpus(documents, units_of(documents), tuple(labels), is_multilabel, ())
+
+
+def test_first_last_and_chunks_are_parts_of_the_whole_document() -> None:
+    corpus = corpus_of(LabelledDocument(id="d", text=TEXT, labels=("a",)))
+    whole = AutoTokenizer.from_pretrained(MINI)(TEXT)["input_ids"]
+    cls, *content, sep = whole
+    assert len(content) > 20
+
+    def inputs(reads: str) -> list[list[int]]:
+        arm = Arm(model="m", reads=reads)
+        [example] = classification_examples(corpus, [0], tokenizer_of(10, reads=reads), arm)
+        return list(example.inputs)
+
+    assert inputs("first") == [[cls, *content[:8], sep]]
+    assert inputs("last") == [[cls, *content[-8:], sep]]
+    chunks = inputs("chunks")
+    assert [one[0] for one in chunks] == [cls] * len(chunks) and max(map(len, chunks)) == 10
+    assert [token for one in chunks for token in one[1:-1]] == content
+
+
+@pytest.mark.parametrize("reads", ["first", "chunks"])
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_the_classes_of_tokens_give_the_spans_back(reads: str, data: st.DataObject) -> None:
+    words = TEXT.replace(",", " ,").split()
+    text, spans, begin, number = " ".join(words), [], 0, 0
+    while number < len(words):
+        size = data.draw(st.integers(1, 3))
+        part = " ".join(words[number : number + size])
+        if data.draw(st.booleans()):
+            spans.append(LabelledSpan(begin, begin + len(part), data.draw(st.sampled_from(["LOC", "PER"]))))
+        begin, number = begin + len(part) + 1, number + size
+    corpus = corpus_of(
+        LabelledDocument(id="d", text=text, spans=tuple(spans)),
+        LabelledDocument(id="e", text="a b", spans=(LabelledSpan(0, 1, "LOC"), LabelledSpan(2, 3, "PER"))),
+    )
+    tokenizer = tokenizer_of(16, reads=reads)
+    example, _ = labelling_examples(corpus, [0, 1], tokenizer, Arm(model="m", reads=reads))
+    names = bio_labels(corpus.labels)
+    encoded = tokenizer(
+        text,
+        truncation=True,
+        stride=windows_overlap(16) if reads == "chunks" else 0,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    assert list(example.inputs) == encoded["input_ids"][: len(example.inputs)]
+    assert (len(example.inputs) == 1) == (reads == "first") and len(example.inputs[0]) == 16
+    for target, offsets in zip(example.target, encoded["offset_mapping"], strict=False):
+        assert target[0] == target[-1] == IGNORED
+        first, last = offsets[1][0], offsets[-2][1]
+        found = [(start, names[one]) for (start, _), one in zip(offsets[1:-1], target[1:-1], strict=True) if one]
+        begun = {start: name[2:] for start, name in found if name.startswith("B")}
+        expected = {span.start: span.label for span in spans if first <= span.start < last}
+        assert begun == expected
+        inside = [span for span in spans if span.start < first < span.end]
+        assert not inside or found[0] == (first, f"I-{inside[0].label}"), "a window that begins inside a span"
+        for start, name in found:
+            assert any(span.start <= start < span.end and span.label == name[2:] for span in spans)
+
+
+def test_batches_are_padded_on_the_right_and_chunks_know_their_document() -> None:
+    corpus = corpus_of(
+        LabelledDocument(id="d", text=TEXT, labels=("a", "b")),
+        LabelledDocument(id="e", text="One.", labels=("b",)),
+        is_multilabel=True,
+    )
+    arm = Arm(model="m", reads="chunks")
+    examples = classification_examples(corpus, [1, 0], tokenizer_of(10, reads="chunks"), arm)
+    batch = collate(examples, pad=1)
+    assert batch["owners"].tolist() == [0] + [1] * len(examples[1].inputs)
+    assert batch["labels"].tolist() == [[0.0, 1.0], [1.0, 1.0]] and batch["labels"].is_floating_point()
+    short = len(examples[0].inputs[0])
+    assert batch["attention_mask"][0].tolist() == [1] * short + [0] * (10 - short)
+    assert (batch["input_ids"][0, short:] == 1).all() and batch["input_ids"][0, :short].tolist() == examples[0].inputs[
+        0
+    ]
+
+
+def test_the_released_tokenizer_cuts_texts_as_the_arm_reads_them(tmp_path: Path) -> None:
+    tokenizer_of(10, reads="last").save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert (tokenizer.truncation_side, tokenizer.model_max_length) == ("left", 10)
+    assert np.array_equal(
+        tokenizer(TEXT, truncation=True)["input_ids"],
+        tokenizer_of(10, reads="last")(TEXT, truncation=True)["input_ids"],
+    )

@@ -1,0 +1,245 @@
+"""The process of a trial, on documents that a tiny model can learn."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    pipeline,
+)
+
+from longmlm.artifacts.provenance import read_provenance
+from longmlm.downstream import arm_model, tuning
+from longmlm.downstream.artifacts import DownstreamTrial, LabelledSpan
+from longmlm.downstream.documents import read_labelled
+from longmlm.downstream.folds import fold_of
+from longmlm.downstream.planned import TRAINING, TrialConfig, documents_sha256
+from longmlm.downstream.scores import main_score
+from longmlm.downstream.settings import Arm, FinetuneRuntime
+from longmlm.errors import DataError, ModelError
+from longmlm.folders import verify
+from longmlm.hubs.models import model_sha256
+from longmlm.settings.pretrain import Tracker
+from tests.downstream.finetuning import LENGTH, Run, accuracy_of, labelling, model, result_of, run, settings
+from tests.downstream.learnable import CUES, separable_file
+
+__all__ = ["labelling", "model", "run", "settings"]
+
+
+def test_a_separable_task_is_learnt_and_the_model_loads_in_transformers(settings: TrialConfig, run: Run) -> None:
+    folder = run(settings)
+    trial = result_of(folder)
+    assert accuracy_of(trial) == max(trial.dev_scores) == 100
+    assert len(trial.dev_scores) == settings.num_epochs
+    assert trial.values == {"learning_rate": settings.learning_rate, "num_epochs": settings.num_epochs}
+    corpus = read_labelled(settings.task)
+    tested = [corpus.documents[number] for number in fold_of(corpus, settings.task, settings.seed, 0).test]
+    assert [one.document for one in trial.predictions] == [document.id for document in tested]
+    assert [one.labels for one in trial.predictions] == [document.labels for document in tested]
+    assert not (folder / TRAINING).exists()
+    verify(folder / "model")
+    stock = AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    assert tuple(stock.config.id2label.values()) == corpus.labels == tuple(sorted(CUES))
+    with torch.inference_mode():
+        for document, prediction in zip(tested, trial.predictions, strict=True):
+            logits = stock(**tokenizer(document.text, truncation=True, return_tensors="pt")).logits
+            assert logits.softmax(-1)[0].tolist() == pytest.approx(prediction.probabilities, abs=1e-4)
+    assert read_provenance(folder / "model").started_from.name == settings.arm.model
+    assert result_of(run(replace(settings, num_epochs=1))) == trial, "a finished trial is not run again"
+
+
+def test_spans_are_learnt_in_windows_and_predicted_as_the_released_pipeline_does(
+    labelling: TrialConfig, run: Run
+) -> None:
+    folder = run(labelling)
+    trial = result_of(folder)
+    assert main_score(trial.predictions, "labelling", is_multilabel=False) > 95 and max(trial.dev_scores) > 95
+    documents = {document.id: document for document in read_labelled(labelling.task).documents}
+    assert all(one.spans == documents[one.document].spans for one in trial.predictions)
+    stock = AutoModelForTokenClassification.from_pretrained(folder / "model").eval()
+    assert [*stock.config.id2label.values()] == ["O", "B-blue", "I-blue", "B-red", "I-red"]
+    options = {"aggregation_strategy": "simple", "stride": (LENGTH - 2) // 2}
+    find = pipeline("token-classification", model=str(folder / "model"), device="cpu", **options)
+    longest = max(trial.predictions, key=lambda one: len(documents[one.document].text))
+    text = documents[longest.document].text
+    assert len(find.tokenizer(text, truncation=False)["input_ids"]) > LENGTH == find.tokenizer.model_max_length
+    found = [LabelledSpan(one["start"], one["end"], one["entity_group"]) for one in find(text)]
+    assert tuple(found) == longest.predicted_spans != ()
+
+
+def test_spans_beyond_the_length_are_not_found(labelling: TrialConfig, run: Run) -> None:
+    trial = result_of(run(replace(labelling, arm=replace(labelling.arm, reads="first"), num_epochs=4)))
+    last = [max(span.end for span in one.predicted_spans) for one in trial.predictions if one.predicted_spans]
+    true = [max(span.end for span in one.spans) for one in trial.predictions if one.spans]
+    assert 0 < max(last) < 6 * LENGTH < max(true)
+
+
+@pytest.mark.parametrize("changed", ["documents", "model"])
+def test_inputs_that_changed_since_the_command_started_are_refused(
+    settings: TrialConfig, run: Run, tmp_path: Path, changed: str
+) -> None:
+    model = shutil.copytree(str(settings.arm.model), tmp_path / "model")
+    settings = replace(
+        settings,
+        arm=Arm(model=str(model)),
+        documents_sha256=documents_sha256(read_labelled(settings.task)),
+        model_sha256=model_sha256(model),
+    )
+    path = tmp_path / "documents.jsonl" if changed == "documents" else model / "tokenizer_config.json"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace('"text": "', '"text": "More. ', 1) if changed == "documents" else f"{before}\n")
+    with pytest.raises(DataError, match=rf"{changed} ha(ve|s) changed since the command started: run longmlm"):
+        run(settings)
+    assert not (tmp_path / "trial" / DownstreamTrial.FILE).exists()
+
+
+def test_the_seed_decides_the_result(settings: TrialConfig, run: Run) -> None:
+    short = replace(settings, num_epochs=1)
+    one, same = (result_of(run(short, name)) for name in ("one", "same"))
+    assert one.predictions == same.predictions and one.dev_scores == same.dev_scores
+    other = result_of(run(replace(short, seed=2), "other"))
+    assert {one.document for one in other.predictions} != {one.document for one in same.predictions}
+
+
+@pytest.mark.parametrize("arm", [{}, {"reads": "chunks", "length": 12, "pooling": "lstm"}, {"frozen": True}])
+def test_a_trial_that_was_killed_ends_as_if_it_had_not_been(
+    settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arm: dict[str, object]
+) -> None:
+    settings = replace(settings, arm=replace(settings.arm, **arm), num_epochs=3)
+    expected = result_of(run(settings, "uninterrupted"))
+    folder, save = tmp_path / "trial", tuning._Tuner._save_checkpoint
+
+    def dying(tuner: tuning._Tuner, *arguments: object) -> None:
+        save(tuner, *arguments)
+        if tuner.state.epoch == 2:
+            newest = folder / TRAINING / f"checkpoint-{tuner.state.global_step}"
+            (newest / tuning.STATE).unlink()  # as if killed while it was written
+            raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tuning._Tuner, "_save_checkpoint", dying)
+        with pytest.raises(SystemExit):
+            run(settings)
+    assert not (folder / DownstreamTrial.FILE).exists() and (folder / TRAINING).is_dir()
+    trial = result_of(run(settings))
+    assert trial.predictions == expected.predictions and trial.dev_scores == expected.dev_scores
+
+
+def test_the_size_of_micro_batches_changes_results_by_rounding_only(settings: TrialConfig, run: Run) -> None:
+    settings = replace(settings, num_epochs=2, recipe=replace(settings.recipe, dropout=0.0))
+    chances = []
+    for size in (1, 3, 8):
+        runtime = FinetuneRuntime(num_threads=1, documents_per_micro_batch=size)
+        trial = result_of(run(replace(settings, runtime=runtime), f"by-{size}"))
+        chances.append([chance for one in trial.predictions for chance in one.probabilities])
+    assert chances[1] == pytest.approx(chances[0], abs=1e-3)
+    assert chances[2] == pytest.approx(chances[0], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("patience", "scores", "ended_and_best"),
+    [
+        (2, [40.0, 60.0, 50.0, 59.0, 99.0, 99.0], (4, 1)),
+        (4, [40.0, 60.0, 60.0, 50.0, 60.0, 50.0], (6, 4)),  # of equal epochs, the latest
+        (1, [50.0, 50.0, 50.0, 99.0, 99.0, 99.0], (3, 2)),  # not after the second: half of the epochs come first
+    ],
+)
+def test_training_ends_when_the_score_has_not_risen_for_a_while_and_the_best_epoch_is_tested(
+    settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch, patience: int, scores: list, ended_and_best: tuple
+) -> None:
+    left, weights, (ended, best) = iter(scores), [], ended_and_best
+    predict = arm_model.ArmModel.predict
+
+    def watched(own: arm_model.ArmModel, numbers: Sequence[int]) -> list:
+        weights.append(own.loaded.model.classifier.weight.detach().numpy().copy())
+        return predict(own, numbers)
+
+    monkeypatch.setattr(arm_model.ArmModel, "predict", watched)
+    monkeypatch.setattr(tuning, "main_score", lambda *_: next(left))
+    folder = run(replace(settings, recipe=replace(settings.recipe, patience=patience)))
+    assert result_of(folder).dev_scores == tuple(scores[:ended])
+    stock = AutoModelForSequenceClassification.from_pretrained(folder / "model")
+    assert np.array_equal(stock.classifier.weight.detach().numpy(), weights[1 + best])  # the first is before training
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        {"reads": "chunks", "length": 12, "pooling": "mean"},
+        {"reads": "chunks", "length": 12, "pooling": "attention"},
+        {"reads": "chunks", "length": 12, "pooling": "cnn", "frozen": True},
+        {"reads": "last", "frozen": True},
+    ],
+)
+def test_every_kind_of_arm_learns_and_a_frozen_encoder_stays_as_it_is(
+    settings: TrialConfig, run: Run, arm: dict[str, object]
+) -> None:
+    num_epochs = 20 if "frozen" in arm else 8
+    recipe = replace(settings.recipe, patience=num_epochs)
+    folder = run(replace(settings, arm=replace(settings.arm, **arm), num_epochs=num_epochs, recipe=recipe))
+    trial = result_of(folder)
+    assert max(trial.dev_scores) > 80 and accuracy_of(trial) > 80
+    if "frozen" in arm and arm["reads"] == "last":
+        states = []
+        for path in (str(settings.arm.model), folder / "model"):
+            stock = AutoModelForSequenceClassification.from_pretrained(path)
+            states.append({name: one for name, one in stock.bert.state_dict().items() if "pooler" not in name})
+        assert len(states[0]) > 10
+        assert all(torch.equal(one, states[1][name]) for name, one in states[0].items())
+
+
+def test_documents_with_several_labels(settings: TrialConfig, run: Run, tmp_path: Path) -> None:
+    file = separable_file(tmp_path / "several.jsonl", is_multilabel=True)
+    task = replace(settings.task, data=replace(settings.task.data, files=(str(file),)))
+    folder = run(replace(settings, task=task, num_epochs=10))
+    trial = result_of(folder)
+    assert {len(one.labels) for one in trial.predictions} == {1, 2}
+    assert accuracy_of(trial) > 80
+    config = AutoModelForSequenceClassification.from_pretrained(folder / "model").config
+    assert config.problem_type == "multi_label_classification"
+
+
+@pytest.mark.parametrize("is_model", [True, False])
+def test_predictions_name_the_unit_of_copies_and_groups(settings: TrialConfig, run: Run, is_model: bool) -> None:
+    file = Path(settings.task.data.files[0])
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for number, record in enumerate(records):
+        record["author"] = f"author {number // 4}"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    task = replace(settings.task, data=replace(settings.task.data, group_field="author"))
+    tfidf = replace(settings, task=task, arm=Arm(), learning_rate=None, num_epochs=None)
+    trial = result_of(run(replace(settings, task=task, num_epochs=1) if is_model else tfidf))
+    assert is_model or (trial.values == {} and len(trial.dev_scores) == 1 and accuracy_of(trial) == 100)
+    groups = {document.id: document.group for document in read_labelled(task).documents}
+    units = {one.document: one.unit for one in trial.predictions}
+    assert len({*units.values()}) == len({groups[name] for name in units}) == len(units) / 4 > 1
+    assert all(groups[unit] == groups[name] for name, unit in units.items())
+
+
+def test_a_length_beyond_the_model_and_a_head_that_reads_more_than_the_first_token_are_refused(
+    settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match=r"reads 32 tokens, but arms.first.length is 33"):
+        run(replace(settings, arm=replace(settings.arm, length=33)))
+    monkeypatch.setattr(
+        arm_model.FirstTokens, "forward", lambda self, inputs_embeds, **_: self.pooler(inputs_embeds + 9)
+    )
+    with pytest.raises(ModelError, match=r"(reads more than the first token: remove frozen|fails on inputs)"):
+        run(replace(settings, arm=replace(settings.arm, frozen=True)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_trial_is_tracked(settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch, tracker: str) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder = run(replace(settings, num_epochs=1, tracking=Tracker(tracker=tracker)))
+    assert any((folder / tracker).rglob("*")) and not (folder / TRAINING).exists()
