@@ -2,9 +2,9 @@
 
     python similarity.py MODEL PAIRS.jsonl OUTPUT
 
-MODEL is a folder that longmlm released, or a hub name. Each line of PAIRS.jsonl has two texts that belong together, in the
-fields "text" and "text2". OUTPUT is a model of sentence-transformers: SentenceTransformer(OUTPUT).encode(texts). The
-script needs sentence-transformers and datasets, not longmlm. With cached gradients, a large batch, and with it many
+MODEL is a folder that longmlm released, or a hub name. Each line of PAIRS.jsonl has two texts that belong together, in
+the fields "text" and "text2". OUTPUT is a model of sentence-transformers: SentenceTransformer(OUTPUT).encode(texts).
+The script needs sentence-transformers and datasets, not longmlm. With cached gradients, a large batch, and with it many
 negatives, fits into memory however long the texts are.
 """
 

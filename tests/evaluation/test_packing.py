@@ -7,7 +7,7 @@ import torch
 from transformers import AttentionInterface
 
 from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.packing import check_packed_attention
+from longmlm.evaluation.measure import check_packed_attention
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import ATTENTION_NAME, packed_attention, use_packed_attention

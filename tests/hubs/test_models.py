@@ -90,14 +90,14 @@ def test_modules_of_sentence_transformers_are_downloaded_without_code(hub: Hub, 
     assert set(snapshot.names) - {".gitattributes"} == {*FILES, *MODULES, *others}
     assert not [request for request in hub.requests for name in others if request.endswith(f"/{name}")]
     (snapshot.folder / "1_Pooling" / "config.json").resolve().write_bytes(b"{ }")
-    with pytest.raises(ModelError, match=r"1_Pooling/config\.json is damaged in the hub's cache"):
+    with pytest.raises(ModelError, match=r"1_Pooling/config\.json.*cache"):
         snapshot_of(NAME)
 
 
 def test_modules_outside_the_folder_are_refused(repository: Repository) -> None:
     outside = MODULES["modules.json"].replace(b"1_Pooling", b"../1_Pooling")
     repository.commit({**FILES, **MODULES, "modules.json": outside})
-    with pytest.raises(ModelError, match=r"modules\.json names a folder outside its own, \.\./1_Pooling"):
+    with pytest.raises(ModelError, match=r"modules\.json.*\.\./1_Pooling"):
         snapshot_of(NAME)
 
 
@@ -170,12 +170,12 @@ def test_name_or_revision_that_does_not_exist_is_told_from_a_fault(
 @pytest.mark.parametrize("name", ["/nowhere/model", "./nowhere", "../nowhere", "~/nowhere"])
 def test_a_path_to_no_folder_is_not_looked_up_on_the_hub(name: str) -> None:
     for look_up in (snapshot_of, check_model, tokenizer_folder):
-        with pytest.raises(UserError, match=f"^{name}: no such folder: check its path"):
+        with pytest.raises(UserError, match=f"^{name}: no such folder"):
             look_up(name)
 
 
 def test_an_unknown_bundled_model_is_answered_with_those_that_exist() -> None:
-    with pytest.raises(ModelNotFoundError, match="^bundled:roberta-min: no such .*: choose bundled:roberta-mini$"):
+    with pytest.raises(ModelNotFoundError, match="^bundled:roberta-min: .*bundled:roberta-mini$"):
         check_model(bundled_resolved("bundled:roberta-min"))
 
 
@@ -220,12 +220,12 @@ def test_a_download_uses_the_client_of_the_program_and_leaves_it_as_it_was(
 
 
 def test_a_run_folder_is_no_model_and_its_newest_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"has no config\.json: name the folder or repository of a model$"):
+    with pytest.raises(ModelError, match=r"config\.json"):
         check_model(str(tmp_path))
     for step in ("step-00000010", "step-00000020"):
         (tmp_path / "checkpoints" / step).mkdir(parents=True)
         (tmp_path / "checkpoints" / step / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"of a model, such as \S*/checkpoints/step-00000020$"):
+    with pytest.raises(ModelError, match="checkpoints/step-00000020$"):
         check_model(str(tmp_path))
 
 
@@ -241,12 +241,12 @@ def test_licence_is_not_unknown_because_the_hub_fails(hub: Hub, repository: Repo
     commit = repository.commit({**FILES, "README.md": b"---\nlicense: mit\n---\n"})
     provenance = Provenance(started_from=ModelSource(name=NAME, revision=commit))
     hub.faults = [Fault("README.md", 503, times=10**6)]
-    with pytest.raises(UnavailableError, match=rf"{NAME}: .*; or state the licence of the base model as card\.license"):
+    with pytest.raises(UnavailableError, match=rf"{NAME}: .*card\.license"):
         licence_of(None, provenance)
     hub.faults = []
     assert licence_of(None, provenance) == Licence("mit", is_of_base=True)
 
 
 def test_a_folder_has_no_revision(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"is a folder, which has no revision v1: remove revision"):
+    with pytest.raises(ModelError, match="v1: remove revision"):
         snapshot_of(str(tmp_path), "v1")

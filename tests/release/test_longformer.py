@@ -116,7 +116,7 @@ def test_what_a_longformer_cannot_compute_is_refused_in_one_line(
 ) -> None:
     model = tiny_model(*kind, **more)
     use_window(model, Window(2, 1))
-    with pytest.raises(ReleaseError, match=f"{reason}.* without attention_window$") as refused:
+    with pytest.raises(ReleaseError, match=f"{reason}.* attention_window") as refused:
         as_longformer(model, Window(2, 1))
     assert "\n" not in str(refused.value)
     assert reason in str(longformer_problem(tiny_config(*kind, **more)))
@@ -139,7 +139,7 @@ def test_a_pooler_gets_its_name_in_longformer_and_modules_are_left_out_by_name(t
 
 def test_files_that_cannot_have_a_window_are_refused() -> None:
     trained = windowed(("roberta", 1), Window(3, 1))
-    with pytest.raises(ReleaseError, match=r"cannot be written for a model with a window: remove recipe.onnx"):
+    with pytest.raises(ReleaseError, match=r"remove recipe\.onnx"):
         check_exportable(trained, ReleaseRecipe(onnx=True))
     with pytest.raises(ReleaseError, match="num_global_tokens = 0"):
         check_exportable(trained, ReleaseRecipe(sentence_transformer="mean"))
@@ -183,5 +183,5 @@ def test_an_exported_longformer_is_not_extended_trained_or_measured_further(tmp_
         lambda: longmlm.evaluate(model, rows, tokenizer),
         lambda: longmlm.export(model, tokenizer, tmp_path / "again"),
     ):
-        with pytest.raises(ModelError, match=r"out is a longformer model: only .*; .* take the checkpoint of its run$"):
+        with pytest.raises(ModelError, match="longformer.* checkpoint"):
             refused()

@@ -157,7 +157,7 @@ def test_folder_without_the_file_passes_without_it(world: World, folder: Path, m
 def test_model_above_the_limit_of_a_file_is_refused_in_a_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_graph, "MAX_BYTES", 1000)
     monkeypatch.setattr(onnx_graph, "_program", None)
-    with pytest.raises(ReleaseError, match=r"onnx/mlm\.onnx would have 0\.0 GB.* 2 GB.*recipe\.onnx"):
+    with pytest.raises(ReleaseError, match=r"onnx/mlm\.onnx .*recipe\.onnx"):
         write_graphs(exported)
 
 
@@ -167,7 +167,7 @@ def test_model_that_cannot_be_traced_is_refused_in_a_line(without_files: Path, m
         raise RuntimeError("no such operator\nand more")
 
     monkeypatch.setattr(torch.onnx, "export", fail)
-    with pytest.raises(ReleaseError, match=r"model\.onnx cannot .*: no such operator$"):
+    with pytest.raises(ReleaseError, match=r"model\.onnx .*no such operator$"):
         write_graphs(without_files)
 
 
@@ -175,7 +175,7 @@ def test_model_that_cannot_be_traced_is_refused_in_a_line(without_files: Path, m
 def test_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runnable.check_onnx_installed()
     monkeypatch.setattr(runnable, "find_spec", lambda other: None if other == name else object())
-    with pytest.raises(ReleaseError, match=rf"recipe\.onnx = true needs {name}, .*: pip install 'longmlm\[onnx\]'$"):
+    with pytest.raises(ReleaseError, match=rf"{name}.*longmlm\[onnx\]"):
         runnable.check_onnx_installed()
 
 

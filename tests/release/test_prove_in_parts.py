@@ -18,7 +18,7 @@ from longmlm.release.onnx_graph import write_graphs
 from longmlm.release.proof import prove
 from longmlm.release.reload import MLM
 from tests.release.test_longformer import windowed
-from tests.release.test_prove import TAMPERINGS, last_position, nudge, round_positions
+from tests.release.test_prove import last_position
 from tests.support.families import SPECIAL_OF_OTHERS
 from tests.support.logit_tensors import LogitTensors
 from tests.support.tiny import LONG_POSITIONS, World, held_out, prove_in_this_process, tiny_folder, tiny_rows
@@ -67,19 +67,14 @@ def test_the_encoder_of_every_family_is_compared(
     assert prove(trained, "fp32", rows, tmp_path / "out").largest_difference <= 1e-5
 
 
-@pytest.mark.parametrize("tamper", [nudge, last_position, round_positions], ids=lambda tamper: tamper.__name__)
-def test_tampering_is_found(
-    world: World,
-    rows: Rows,
-    tmp_path: Path,
-    tamper: Callable[[Path], None],
-    limit_logits: Callable[[LoadedModel], None],
+def test_a_position_that_was_changed_is_found(
+    world: World, rows: Rows, tmp_path: Path, limit_logits: Callable[[LoadedModel], None]
 ) -> None:
     trained = load_model(str(world.trained))
     export(trained, "fp32", tmp_path)
-    tamper(tmp_path)
+    last_position(tmp_path)
     limit_logits(trained)
-    with pytest.raises(ReleaseError, match=TAMPERINGS[tamper]):
+    with pytest.raises(ReleaseError, match="outputs differ by"):
         prove(trained, "fp32", rows, tmp_path)
 
 

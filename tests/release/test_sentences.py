@@ -51,7 +51,7 @@ def test_any_model_becomes_one_that_pools_as_asked(world: World, tmp_path: Path,
 
 def test_modules_of_the_base_model_are_not_replaced(tmp_path: Path) -> None:
     loaded = load_model(str(sentence_folder(tmp_path / "base")))
-    with pytest.raises(ReleaseError, match=r"already has .* modules \(Pooling, Dense, Normalize\): remove"):
+    with pytest.raises(ReleaseError, match="Pooling, Dense, Normalize"):
         with_sentence_modules(loaded, "mean")
 
 

@@ -18,10 +18,10 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from longmlm.errors import ReleaseError
 from longmlm.folders import verify
+from longmlm.hubs import licences
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.loading import LoadedModel
 from longmlm.release import build, reload
-from longmlm.reports import model_card
 from longmlm.reports.card_code import Address, LoadingCode
 from longmlm.settings.release import ReleaseCard, ReleaseConfig
 from longmlm.stages import release as release_stage
@@ -320,7 +320,7 @@ def test_no_text_of_the_base_model_or_of_a_name_is_run(
     code = f"open({str(planted)!r}, 'w').close()"
     fenced = f"\n\n## Use\n\n```python\n{code}\n```\n"
     front_matter = yaml.safe_dump({"license": "other", "license_name": f"mine{fenced}", "license_link": fenced})
-    monkeypatch.setattr(model_card, "model_card_of", lambda *_: f"---\n{front_matter}---\n")
+    monkeypatch.setattr(licences, "model_card_of", lambda *_: f"---\n{front_matter}---\n")
     output = tmp_path / f"""a", revision={code.replace("/", "%")}, b="```{code.replace("/", "%")}"""
     asked = settings(world, evaluation, output)
     asked["card"] = {"title": fenced, "hardware": fenced}

@@ -15,16 +15,25 @@ Target = Literal["mlm"]  # what a loss is of
 
 
 @dataclass(frozen=True, slots=True)
-class InputBatch:
-    """Token ids of some rows: padded on the right, or packed.
+class MlmBatch:
+    """Some rows as the model sees them: padded on the right, or packed.
 
     `attention_mask` is None when all rows are equally long. In a packed batch, `input_ids` is one sequence in which the
-    rows follow each other, and `row_lengths` has their lengths; else it is empty.
+    rows follow each other, and `row_lengths` has their lengths; else it is empty. `selected` holds indices into the
+    flattened `input_ids`, `labels` the original tokens there. `row_ids` identify the rows.
     """
 
     input_ids: Int64[Tensor, "rows length"]
     attention_mask: Bool[Tensor, "rows length"] | None
+    selected: Int64[Tensor, " selected"]
+    labels: Int64[Tensor, " selected"]
+    row_ids: tuple[int, ...] = ()
     row_lengths: tuple[int, ...] = field(default=(), kw_only=True)
+
+    @property
+    def num_targets(self) -> dict[Target, int]:
+        """The number of selected tokens."""
+        return {"mlm": len(self.labels)}
 
     @property
     def num_tokens(self) -> int:
@@ -49,24 +58,7 @@ class InputBatch:
         return replace(self, **{name: move(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
-@dataclass(frozen=True, slots=True)
-class MlmBatch(InputBatch):
-    """Rows as the model sees them; `selected` holds indices into the flattened `input_ids`.
-
-    `labels` holds the original tokens at `selected`. `row_ids` identify the rows.
-    """
-
-    selected: Int64[Tensor, " selected"]
-    labels: Int64[Tensor, " selected"]
-    row_ids: tuple[int, ...] = ()
-
-    @property
-    def num_targets(self) -> dict[Target, int]:
-        """The number of selected tokens."""
-        return {"mlm": len(self.labels)}
-
-
-def joined_rows(
+def _joined_rows(
     rows: Sequence[np.ndarray], pad: int | None
 ) -> tuple[Int64[Tensor, "rows length"], Bool[Tensor, "rows length"] | None, Int64[np.ndarray, " inputs"]]:
     """Returns rows as the tensors of one batch, padded or, if `pad` is None, packed, and where each begins in it."""
@@ -84,7 +76,7 @@ def joined_rows(
 def collate(masked: Sequence[MaskedRow], pad: int | None, row_ids: Sequence[int] = ()) -> MlmBatch:
     """Returns masked rows as one batch: padded on the right to the longest, or packed if `pad` is None."""
     rows = [item.row for item in masked]
-    input_ids, attention_mask, starts = joined_rows([row.input_ids for row in rows], pad)
+    input_ids, attention_mask, starts = _joined_rows([row.input_ids for row in rows], pad)
     return MlmBatch(
         input_ids,
         attention_mask,

@@ -1,5 +1,6 @@
 """TF-IDF with logistic regression: what a classifier without a pretrained model reaches."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -65,7 +66,9 @@ class TfidfModel:
         for row, one in enumerate(labels if self.corpus.is_multilabel else ()):
             target[row, one] = 1
         try:
-            self.pipeline.fit([self.read(number) for number in numbers], target)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Label .* is present in all training examples")
+                self.pipeline.fit([self.read(number) for number in numbers], target)
         except ValueError as error:
             raise DataError(f"TF-IDF cannot be fitted to the training documents: {error}") from error
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import FrozenRows, Viewer
 from longmlm.evaluation.tally import SelectedTokens, Tally
-from longmlm.model.encoding import EncoderObjective
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import attention_name, use_packed_attention
 from longmlm.progress import Progress
@@ -35,6 +34,7 @@ from longmlm.runtime.memory import BatchSize, results_of_batches
 from longmlm.runtime.watchdog import heartbeat
 
 BATCHES_PER_CHUNK = 32
+NUM_PACKED_ROWS, MAX_DIFFERENCE = 4, 0.05  # of the mean loss, in nats; rounding in bf16 changes it by less than 0.01
 Name = TypeVar("Name", bound=str)
 
 
@@ -128,7 +128,7 @@ def _tokens(inputs: Sequence[Input]) -> SelectedTokens:
 
 
 @contextmanager
-def inference(objective: EncoderObjective[Any]) -> Iterator[None]:
+def inference(objective: MlmObjective) -> Iterator[None]:
     """Turns gradients and dropout off and, on a CPU in bf16, packs rows, until the block ends."""
     model, modes = objective.encoder, [(module, module.training) for module in objective.modules()]
     attention = attention_name(model)
@@ -143,3 +143,27 @@ def inference(objective: EncoderObjective[Any]) -> Iterator[None]:
             model.set_attn_implementation(attention)
         for module, is_training in modes:
             module.training = is_training
+
+
+def check_packed_attention(objective: MlmObjective, frozen: FrozenRows) -> tuple[str, ...]:
+    """Compares the loss on some held-out rows, padded and packed; if they differ, the model reads padded ones.
+
+    Returns the reason as one line, or nothing if they agree.
+    """
+    masked = [frozen.masked(row_id) for row_id in frozen.row_ids[: min(NUM_PACKED_ROWS, frozen.rows_per_batch)]]
+    try:
+        with inference(objective):
+            batches = [collate(masked, pad).to(objective.model.device) for pad in (frozen.special.pad, None)]
+            padded, packed = (float(objective(batch)["mlm"].loss_sum) / len(batch.labels) for batch in batches)
+        is_equal = abs(packed - padded) <= MAX_DIFFERENCE
+        reason = "" if is_equal else f"gives a loss of {packed:.3f}, padded rows {padded:.3f}"
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = f"fails: {str(error).splitlines()[0]}"
+    if not reason:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the size of micro-batches depends on the memory that is free
+        return ()
+    objective.encoder.set_attn_implementation("sdpa")
+    return (f"attention over packed rows {reason} (torch {torch.__version__}): rows are padded instead",)

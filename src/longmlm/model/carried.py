@@ -29,18 +29,17 @@ from longmlm.hubs.models import HubSnapshot, weight_files
 from longmlm.model.files import load_tensors
 from longmlm.model.position_table import with_lengths
 from longmlm.progress import quiet_libraries
-from longmlm.settings.release import SentencePooling
 
 PARTS = {"pooler": "pooler", "seq_relationship": "NSP head", "sop_classifier": "SOP head"}
 POOLING_FILE = "1_Pooling/config.json"
-POOLING_KEYS: dict[SentencePooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+POOLING_KEYS: dict[str, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 ALL_POOLING_KEYS = (*POOLING_KEYS.values(), "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
 
 
 class SentenceEmbedding(NamedTuple):
     """How the vectors of a text's tokens are pooled into one."""
 
-    pooling: SentencePooling
+    pooling: str
     is_normalized: bool
 
 
@@ -111,7 +110,7 @@ class Carried:
         }
         return replace(self, files=kept)
 
-    def with_pooling(self, pooling: SentencePooling, width: int, num_positions: int) -> Self:
+    def with_pooling(self, pooling: str, width: int, num_positions: int) -> Self:
         """Returns a copy with the modules of a sentence-transformers model with this pooling."""
         kinds = {"": "Transformer", "1_Pooling": "Pooling"}
         modules = [

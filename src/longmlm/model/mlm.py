@@ -1,7 +1,8 @@
-"""The masked-language-modelling objective: loss and accuracy at the selected positions of a batch."""
+"""The masked-language-modelling objective: loss and accuracy at the selected positions of a padded or packed batch."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,11 +11,18 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch, Target
-from longmlm.model.architecture import layers_of, parts_of
-from longmlm.model.encoding import EncoderObjective, LossSum
+from longmlm.model.architecture import NUM_GLOBAL, layers_of, parts_of, position_offset
+from longmlm.model.packed_attention import PackedRows, reads_packed_batches
 from longmlm.settings.pretrain import ComputePrecision
 
 MAX_LOGITS = 2**26  # computed at a time, 256 MiB in fp32; the backward pass holds three times as much
+
+
+class LossSum(NamedTuple):
+    """Summed loss in nats, and the number of correct predictions, over the targets of a batch."""
+
+    loss_sum: Float[Tensor, ""]
+    num_correct: Int[Tensor, ""]
 
 
 class MlmOutput(NamedTuple):
@@ -24,8 +32,10 @@ class MlmOutput(NamedTuple):
     is_correct: Bool[Tensor, " selected"]
 
 
-class MlmObjective(EncoderObjective[MlmBatch]):
+class MlmObjective(nn.Module):
     """A masked language model whose head runs at the selected positions only.
+
+    Parameters stay fp32 in any precision.
 
     The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
     positions. If a batch has more, it computes them again in the backward pass. Unless it `runs_alone`, it runs once:
@@ -33,8 +43,11 @@ class MlmObjective(EncoderObjective[MlmBatch]):
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
-        super().__init__(model, precision)
-        self.parts, self.runs_alone = parts_of(model), True
+        super().__init__()
+        self.model, self.parts, self.runs_alone = model, parts_of(model), True
+        self.precision: ComputePrecision = precision
+        if precision != "no" and self.encoder.config.model_type == "deberta":
+            _attend_in_fp32(cast(Any, self.encoder).encoder.layer)
 
     def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         """Returns the sums over the batch, which a training step adds up over its micro-batches."""
@@ -69,6 +82,57 @@ class MlmObjective(EncoderObjective[MlmBatch]):
         with self.autocast(batch.input_ids):
             return self.hidden_states(batch).flatten(0, 1).index_select(0, batch.selected)
 
+    @property
+    def encoder(self) -> PreTrainedModel:
+        """The model without its head."""
+        return cast(PreTrainedModel, self.model.base_model)
+
+    @property
+    def reads_packed_batches(self) -> bool:
+        """Whether the model can read packed batches; it can always read padded ones."""
+        return reads_packed_batches(self.encoder)
+
+    def autocast(self, like: Tensor) -> torch.autocast:
+        """Returns the context that computes in the objective's precision on the device of `like`."""
+        half = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        return torch.autocast(like.device.type, half, enabled=self.precision != "no")
+
+    def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
+        """Returns the last hidden states."""
+        return self.encoder(**self.model_inputs(batch)).last_hidden_state
+
+    def model_inputs(self, batch: MlmBatch) -> dict[str, Any]:
+        """Returns the arguments of the encoder, or of a model that passes them to it."""
+        more = self._packing(batch) if batch.row_lengths else self._global_tokens(batch)
+        return {"input_ids": batch.input_ids, "attention_mask": self.attention_mask(batch), **more}
+
+    def _packing(self, batch: MlmBatch) -> dict[str, Any]:
+        """Returns the arguments that keep the rows of a packed batch separate."""
+        device, num_tokens = batch.input_ids.device, batch.input_ids.numel()
+        lengths = torch.tensor(batch.row_lengths).to(device, non_blocking=True)
+        ends = lengths.cumsum(0)
+        begins = torch.repeat_interleave(ends - lengths, lengths, output_size=num_tokens)
+        positions = torch.arange(num_tokens, device=device) - begins + position_offset(self.encoder)
+        packed_rows = PackedRows(batch.row_lengths, nn.functional.pad(ends, (1, 0)))
+        arguments = {"position_ids": positions.unsqueeze(0), "packed_rows": packed_rows}
+        if hasattr(self.encoder.embeddings, "token_type_embeddings"):
+            arguments["token_type_ids"] = torch.zeros_like(batch.input_ids)
+        return arguments
+
+    def _global_tokens(self, batch: MlmBatch) -> dict[str, Any]:
+        """Returns the argument that a released Longformer with global tokens needs; no argument for other models."""
+        config = self.encoder.config
+        number = getattr(config, NUM_GLOBAL, 0) if config.model_type == "longformer" else 0
+        if not number:
+            return {}
+        is_global = torch.zeros_like(batch.input_ids)
+        is_global[:, :number] = 1
+        return {"global_attention_mask": is_global}
+
+    def attention_mask(self, batch: MlmBatch) -> Tensor | None:
+        """Returns the mask that the encoder gets."""
+        return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
+
 
 def max_positions_at_a_time(vocab_size: int) -> int:
     """Returns at how many positions logits are computed at a time: MAX_LOGITS // vocab_size, and at least one."""
@@ -79,3 +143,15 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     """Makes each layer keep only its input and recompute the rest in the backward pass (Chen et al. 2016)."""
     for layer in layers_of(cast(PreTrainedModel, model.base_model)):
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+def _attend_in_fp32(layers: nn.ModuleList) -> None:
+    """Excludes DeBERTa's attention from autocast: it masks scores with the minimum of fp32, which half cannot hold."""
+    for layer in layers:
+        attention = cast(Any, layer).attention.self
+        attention.forward = partial(_run_in_fp32, attention.forward)
+
+
+def _run_in_fp32(forward: Callable[..., Any], hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    with torch.autocast(hidden_states.device.type, enabled=False):
+        return forward(hidden_states.float(), *args, **kwargs)

@@ -119,7 +119,7 @@ def check_short_texts(evaluation: Evaluation, recipe: ReleaseRecipe) -> None:
     if change and evaluation.is_worse_on_short_texts and not recipe.allow_worse_short_texts:
         raise ReleaseError(
             f"on rows cut to {counted(evaluation.base_positions, 'token')}, long_after_cut is "
-            f"{change.compared_with('base_cut')}: train on shorter documents too or with a lower learning rate, or set "
+            f"{change.compared_with('base_cut')}: train longer or with a lower learning rate, or set "
             "allow_worse_short_texts = true in [release.recipe] (in a file for release alone, [recipe]), and the card "
             "will say so"
         )

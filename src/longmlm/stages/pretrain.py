@@ -24,7 +24,7 @@ from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import Vocabulary, vocabulary_of_pretrained
 from longmlm.errors import TrainingError, counted
 from longmlm.evaluation.frozen import FrozenRows
-from longmlm.evaluation.packing import check_packed_attention
+from longmlm.evaluation.measure import check_packed_attention
 from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.models import snapshot_of
