@@ -1,5 +1,6 @@
 """Results are known as current by content: the same thing under another name is the same, another thing is not."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -32,18 +33,27 @@ TABLES = {
 }
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ResolvedPipeline]:
-    """A pipeline in the current folder whose stages have results, all but a release; returns it with other settings."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(MINI, "base")
+def with_settings(**changes: object) -> ResolvedPipeline:
+    return resolved_pipeline(merged(TABLES, changes))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a text and the results of a pipeline, all but a release."""
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copytree(MINI, folder / "base")
     lines = [json.dumps({"text": f"Text number {number}."}) for number in range(30)]
-    Path("text.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "text.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    with contextlib.chdir(folder):
+        write_results(replace(with_settings(), until="evaluate"))
+    return folder
 
-    def with_settings(**changes: object) -> ResolvedPipeline:
-        return resolved_pipeline(merged(TABLES, changes))
 
-    write_results(replace(with_settings(), until="evaluate"))
+@pytest.fixture
+def pipeline(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ResolvedPipeline]:
+    """A pipeline in the current folder whose stages have results, all but a release; returns it with other settings."""
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return with_settings
 
 

@@ -1,5 +1,6 @@
 """The run command's checks before a stage starts: what was made from other settings or text is never taken for done."""
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -25,13 +26,22 @@ from tests.support.results import write_result, write_results, write_run
 from tests.support.tiny import tiny_folder
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a text and the results of a pipeline."""
+    folder = tmp_path_factory.mktemp("project")
+    with contextlib.chdir(folder):
+        tiny_folder(Path("base"))
+        write_text(10)
+        write_results(settings())
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pipeline's output folder in which every stage has its result."""
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    tiny_folder(Path("base"))
-    write_text(10)
-    write_results(settings())
     return tmp_path / "out"
 
 
