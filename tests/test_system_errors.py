@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
+from longmlm.artifacts.metrics import MetricsFile, TargetMetrics, TrainingMetrics
 from longmlm.data.corpus import SetAside, write_set_aside
 from longmlm.data.row import Row
 from longmlm.data.rows import open_shard
@@ -27,8 +27,8 @@ from tests.support.limits import largest_file, no_more_files
 LONG = "a line of text\n" * 2000
 ROW = Row(*(np.arange(5000, dtype=np.int64) for _ in range(3)))
 METRICS = TrainingMetrics(
-    step=1, tokens=1, loss=1.0, accuracy=1.0, learning_rate=1.0, gradient_norm=1.0, tokens_per_second=1.0,
-    elapsed_seconds=1.0,
+    step=1, tokens=1, targets={"mlm": TargetMetrics(1.0, 1.0)}, learning_rate=1.0, gradient_norm=1.0,
+    tokens_per_second=1.0, elapsed_seconds=1.0,
 )  # fmt: skip
 CHART = Chart("accuracy", ("step", "%"), [Series("a", "blue", [1.0, 2.0], [1.0, 2.0])])
 

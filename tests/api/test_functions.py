@@ -163,7 +163,7 @@ def test_the_loss_of_a_batch_is_that_of_training(
     long = longmlm.extend(base, LONG_POSITIONS, initialisation="hierarchical").eval()
     vocabulary = load_vocabulary(str(world.base))
     masked = [mask_row(rows[row_id], vocabulary.maskable, Masking(), 0, 0, row_id) for row_id in range(4)]
-    output = MlmObjective(long)(collate(masked, vocabulary.special.pad))
+    output = MlmObjective(long)(collate(masked, vocabulary.special.pad))["mlm"]
     batch = longmlm.mask(rows, range(4), tokenizer)
     num_selected = int((batch["labels"] != -100).sum())
     assert float(long(**batch).loss) == pytest.approx(float(output.loss_sum) / num_selected, rel=1e-5)

@@ -98,7 +98,7 @@ def test_a_step_is_that_of_the_stock_head_on_the_selected_hidden_states_bit_for_
         logits = STOCK_HEADS.get(family, STOCK_HEADS["roberta"])(twin, hidden.flatten(0, 1)[batch.selected]).float()
     expected = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
     objective = MlmObjective(model, precision)
-    output, step = objective.predict(batch), objective(batch)
+    output, step = objective.predict(batch), objective(batch)["mlm"]
     assert torch.equal(output.losses, expected)
     assert torch.equal(output.is_correct, logits.argmax(-1) == batch.labels)
     assert torch.equal(step.loss_sum, expected.sum())
@@ -135,7 +135,7 @@ def test_losses_and_correctness_are_those_computed_by_hand(model: PreTrainedMode
     expected = full_logits(model, batch).double()
     best = expected.argmax(1)
     batch.labels[::2] = best[::2]
-    output, step = MlmObjective(model).predict(batch), MlmObjective(model)(batch)
+    output, step = MlmObjective(model).predict(batch), MlmObjective(model)(batch)["mlm"]
     losses = [
         math.log(sum(math.exp(logit - row.max()) for logit in row)) + float(row.max() - row[label])
         for row, label in zip(expected, batch.labels.tolist(), strict=True)
@@ -177,11 +177,11 @@ def test_gradients_of_micro_batches_add_up_to_that_of_one_batch(
         set_dropout(objective.train(), 0.0)
     rows, pad = masked_rows(lengths), whole.model.config.pad_token_id
     count = sum(len(row.labels) for row in rows)
-    (whole(collate(rows, pad)).loss_sum / count).backward()
+    (whole(collate(rows, pad))["mlm"].loss_sum / count).backward()
     counts, begin = [], 0
     for size in sizes:
         batch = collate(rows[begin : begin + size], pad)
-        (parts(batch).loss_sum / count).backward()
+        (parts(batch)["mlm"].loss_sum / count).backward()
         counts.append(len(batch.labels))
         begin += size
     assert (sum(counts), begin) == (count, len(rows))
@@ -269,12 +269,12 @@ def test_logits_are_computed_for_some_positions_at_a_time(
     with LogitSizes(twin) as sizes:
         twin(batch)
     assert max(sizes.rows) == len(batch.labels) > 8
-    expected = twin(batch)
+    expected = twin(batch)["mlm"]
     expected.loss_sum.backward()
     monkeypatch.setattr(mlm, "MAX_LOGITS", 3 * model.config.vocab_size + 1)
     with LogitSizes(objective) as sizes:
         with sizes.saved:
-            found = objective(batch)
+            found = objective(batch)["mlm"]
         found.loss_sum.backward()
     assert max(sizes.rows) == 3 and max(sizes.saved_rows) == 0
     assert torch.allclose(found.loss_sum, expected.loss_sum, rtol=1e-6)
@@ -292,8 +292,8 @@ def test_a_partitioned_head_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = MlmObjective(tiny_model("roberta", 1))
     batch = collate(masked_rows(PADDED), 1)
     monkeypatch.setattr(mlm, "MAX_LOGITS", 1)
-    for is_partitioned, expected in ((False, 1), (True, len(batch.labels))):
-        monkeypatch.setattr(mlm, "is_partitioned", lambda _, now=is_partitioned: now)
+    for runs_alone, expected in ((True, 1), (False, len(batch.labels))):
+        objective.runs_alone = runs_alone
         with LogitSizes(objective) as sizes, torch.no_grad():
             objective(batch)
         assert max(sizes.rows) == expected

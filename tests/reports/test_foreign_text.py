@@ -20,6 +20,7 @@ from longmlm.hubs.licences import Licence
 from longmlm.release import dataset
 from longmlm.release.dataset import Publication
 from longmlm.reports import pages
+from longmlm.reports.card_code import Address
 from longmlm.reports.evaluation import evaluation_page
 from longmlm.reports.model_card import CardFacts, Training, model_card
 from longmlm.reports.packing import Example, packing_page

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from longmlm.artifacts.accuracy import Difference
 from longmlm.artifacts.run import TrainState
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.loop import accuracy_reached
-from longmlm.training.optimizer import learning_rate, new_optimizer
+from longmlm.training.optimizer import Optimizer, learning_rate
 
 RECIPE = PretrainRecipe(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
 
@@ -62,7 +63,7 @@ def test_impossible_recipes_are_refused(changed, said):
 
 def test_biases_and_layer_norms_are_not_decayed_and_nothing_is_left_out():
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3), nn.LayerNorm(3))
-    decayed, spared = new_optimizer(model, RECIPE).param_groups
+    decayed, spared = Optimizer.of(model, RECIPE).torch_optimizer.param_groups
     assert decayed["weight_decay"] == RECIPE.weight_decay > 0
     assert spared["weight_decay"] == 0
     assert {id(one) for one in decayed["params"]} == {id(model[0].weight), id(model[1].weight)}
@@ -71,9 +72,29 @@ def test_biases_and_layer_norms_are_not_decayed_and_nothing_is_left_out():
 
 def test_optimizer_takes_its_constants_from_the_recipe():
     recipe = replace(RECIPE, adam_beta2=0.9, adam_epsilon=1e-3)
-    group = new_optimizer(nn.Linear(2, 2), recipe).param_groups[0]
+    group = Optimizer.of(nn.Linear(2, 2), recipe).torch_optimizer.param_groups[0]
     assert (group["betas"], group["eps"]) == ((recipe.adam_beta1, 0.9), 1e-3)
-    assert isinstance(new_optimizer(nn.Linear(2, 2), recipe), torch.optim.AdamW)
+
+
+def test_an_optimizer_knows_the_bytes_that_its_first_update_allocates():
+    model = nn.Linear(7, 3)
+    optimizer = Optimizer.of(model, RECIPE)
+    model(torch.ones(1, 7)).sum().backward()
+    optimizer.update(1e-3, torch.tensor(1.0))
+    states = [state[name] for state in optimizer.torch_optimizer.state.values() for name in Optimizer.STATES]
+    assert optimizer.state_bytes == sum(state.nbytes for state in states) > 0
+    assert optimizer.gradient_bytes == sum(parameter.grad.nbytes for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("norm", [math.inf, math.nan])
+def test_an_update_whose_norm_is_not_finite_is_skipped(norm):
+    model = nn.Linear(2, 2)
+    optimizer, before = Optimizer.of(model, RECIPE), model.weight.detach().clone()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.update(1e-3, torch.tensor(norm))
+    assert torch.equal(model.weight, before)
+    optimizer.update(1e-3, torch.tensor(1.0))
+    assert not torch.equal(model.weight, before)
 
 
 def test_the_first_recovery_stays_on_record():

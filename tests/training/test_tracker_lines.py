@@ -14,7 +14,7 @@ from tests.artifacts.test_metrics import at
 
 def test_numbers_have_the_names_of_the_curves_and_absent_ones_are_left_out():
     shown = tracker.figures(replace(at(3), gradient_norm=float("inf")))
-    assert (shown["train/loss"], shown["train/memory_bytes"]) == (2.5, 7.0)
+    assert (shown["train/mlm_loss"], shown["train/tokens_per_second"]) == (2.5, 10.0)
     assert not {"train/mfu", "train/gradient_norm", "train/step", "train/format", "train/longmlm"} & shown.keys()
     accuracy = Accuracy(40.0, 1.0, 3.0, 9)
     held_out = Measured(accuracy, (accuracy, Accuracy(None, None, None, 0)))

@@ -44,7 +44,7 @@ GPUS = {
     "V100-PCIE": Gpu(112e12, 16, has_bf16=False),
     "T4": Gpu(65e12, 16, has_bf16=False),
 }
-BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and AdamW's two moments
+BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and the optimizer's two states
 BYTES_PER_LOGIT = 12  # fp32, with its gradients
 USED_SHARE = 0.85  # of the free memory; the rest is for temporary buffers, weights cast to bf16, and fragmentation
 CPU_TOKENS = 2048  # per micro-batch on a CPU

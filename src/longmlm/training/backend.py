@@ -142,11 +142,11 @@ class PlainBackend:
         DDP averages the gradients, so one that is not finite on any rank is not finite on every rank, and all ranks
         skip the update.
         """
-        self.scaler.unscale_(self.optimizer.adamw)
+        self.scaler.unscale_(self.optimizer.torch_optimizer)
         norm = nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm)
         self.optimizer.update(learning_rate, norm)
         self.scaler.update()
-        self.optimizer.adamw.zero_grad(set_to_none=True)
+        self.optimizer.torch_optimizer.zero_grad(set_to_none=True)
         return norm
 
     def gather_weights(self) -> dict[str, Tensor]:
@@ -157,7 +157,7 @@ class PlainBackend:
         """Returns the optimizer's state dict, in fp16 with the scaler's."""
         if not self.accelerator.is_main_process:
             return {}
-        content = self.optimizer.adamw.state_dict()
+        content = self.optimizer.torch_optimizer.state_dict()
         states = {index: cpu_copies(state, True) for index, state in content["state"].items()}
         return {**content, "state": states, **({"scaler": scaler} if (scaler := self.scaler.state_dict()) else {})}
 
@@ -165,8 +165,8 @@ class PlainBackend:
         """Loads the optimizer's state dict; its groups, which DeepSpeed's backend does not save, stay the recipe's."""
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
-        groups = self.optimizer.adamw.state_dict()["param_groups"]
-        self.optimizer.adamw.load_state_dict({**state, "param_groups": groups})
+        groups = self.optimizer.torch_optimizer.state_dict()["param_groups"]
+        self.optimizer.torch_optimizer.load_state_dict({**state, "param_groups": groups})
 
 
 def gather_state_dict(model: PreTrainedModel, full: Callable[[Tensor], Tensor], is_kept: bool) -> dict[str, Tensor]:

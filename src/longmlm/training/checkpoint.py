@@ -48,7 +48,7 @@ MAX_LISTED = 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Stock weights, AdamW's state dict and every rank's generator states, on the CPU and shared with nobody."""
+    """Stock weights, the optimizer's state and every rank's generator states, on the CPU and shared with nobody."""
 
     weights: dict[str, Tensor]
     optimizer: OptimizerState

@@ -76,7 +76,7 @@ class DeepSpeedBackend:
         """Returns the backend around an objective, with a new optimizer whose state is partitioned from the start."""
         optimizer, stage = Optimizer.of(objective, recipe), zero_stage(accelerator)
         parameters, gradient_bytes = optimizer.parameters, optimizer.gradient_bytes
-        engine, wrapped = accelerator.prepare(objective, optimizer.adamw)
+        engine, wrapped = accelerator.prepare(objective, optimizer.torch_optimizer)
         zero = wrapped.optimizer
         for flat in getattr(zero, "fp32_partitioned_groups_flat", None) or zero.single_partition_of_fp32_groups:
             zero.optimizer.state[flat] = {"step": torch.zeros((), device=flat.device)}

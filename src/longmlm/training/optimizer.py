@@ -21,8 +21,9 @@ class Optimizer:
     """
 
     STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("exp_avg_sq",)
 
-    adamw: torch.optim.AdamW
+    torch_optimizer: torch.optim.AdamW
 
     @classmethod
     def of(cls, model: nn.Module, recipe: PretrainRecipe) -> Self:
@@ -39,7 +40,7 @@ class Optimizer:
     @property
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """The parameters in the order of its state dict."""
-        return tuple(parameter for group in self.adamw.param_groups for parameter in group["params"])
+        return tuple(parameter for group in self.torch_optimizer.param_groups for parameter in group["params"])
 
     @property
     def gradient_bytes(self) -> int:
@@ -56,10 +57,10 @@ class Optimizer:
 
         The fused AdamW itself skips an update whose `found_inf` is 1.
         """
-        for group in self.adamw.param_groups:
+        for group in self.torch_optimizer.param_groups:
             group["lr"] = rate
-        cast(Any, self.adamw).found_inf = norm.isfinite().logical_not().float()
-        self.adamw.step()
+        cast(Any, self.torch_optimizer).found_inf = norm.isfinite().logical_not().float()
+        self.torch_optimizer.step()
 
 
 def learning_rate(step: int, recipe: PretrainRecipe) -> float:

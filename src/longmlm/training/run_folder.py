@@ -5,7 +5,7 @@ run/
     checkpoints/step-00001000/                  written as step-00001000.partial, renamed when complete
         config.json model.safetensors tokenizer*.json   what transformers loads
         longmlm.json                                    base model, extension, training so far
-        optimizer.pt rng-00000.pt ...                   AdamW's full state; each rank's generator states
+        optimizer.pt rng-00000.pt ...                   the optimizer's full state; each rank's generator states
         state.json settings.toml                        CheckpointState, resolved settings
         manifest.json                                   size and SHA-256 of each file, written last
 """

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from longmlm.errors import CheckpointError, counted, system_error
 from longmlm.runtime.launch import restore_generators
 from longmlm.training.backend import OptimizerState
+from longmlm.training.optimizer import Optimizer
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 SCALER = {
     "scale": float,
     "growth_factor": float,
@@ -23,7 +23,7 @@ SCALER = {
 
 
 def read_optimizer(path: Path, model: nn.Module, num_updates: int, is_scaled: bool) -> OptimizerState:
-    """Returns AdamW's state; raises CheckpointError unless it is that of the model's parameters after `num_updates`.
+    """Returns the optimizer's state; raises CheckpointError unless it is the parameters' after `num_updates`.
 
     With `is_scaled`, the loss scaler's state is part of it.
     """
@@ -77,11 +77,11 @@ def _problems(state: dict[Any, Any], shapes: Sequence[tuple[int, ...]], num_upda
         return
     for index, shape in ((index, shapes[index]) for index in sorted(state)):
         moments = state[index] if isinstance(state[index], dict) else {}
-        for key in MOMENTS:
+        for key in Optimizer.STATES:
             value = moments.get(key)
             if not isinstance(value, Tensor) or not value.is_floating_point() or tuple(value.shape) != shape:
                 yield f"{key} of parameter {index} is not a floating-point tensor of shape {shape}"
-            elif not value.isfinite().all() or (key == "exp_avg_sq" and (value < 0).any()):
+            elif not value.isfinite().all() or (key in Optimizer.NEVER_NEGATIVE and (value < 0).any()):
                 yield f"{key} of parameter {index} holds numbers that no training gives"
         step = moments.get("step")
         if not isinstance(step, Tensor | int | float) or (isinstance(step, Tensor) and step.numel() != 1):
