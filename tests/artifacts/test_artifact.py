@@ -18,6 +18,7 @@ from longmlm.artifacts.metrics import EvaluationMetrics, TargetMetrics, Training
 from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
 from longmlm.artifacts.run import CheckpointState, MicroBatch, RunSummary, TrainState
 from longmlm.errors import ArtifactError
+from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.masking import HeldOut, Masking
 from longmlm.settings.pretrain import PretrainRecipe
 
@@ -49,7 +50,7 @@ EVALUATION = Evaluation(
     base_positions=512,
     position_starts=(0, 64),
     num_rows=200,
-    held_out=HeldOut(),
+    recipe=EvaluateRecipe(),
     precision="no",
     sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
     measured=dict.fromkeys(get_args(ViewName), MEASURED),

@@ -8,7 +8,6 @@ import pytest
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, Measured
-from longmlm.artifacts.artifact import to_toml
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
 from longmlm.artifacts.metrics import METRICS_FILE, EvaluationMetrics, MetricsFile
 from longmlm.artifacts.run import RunSummary, TrainState
@@ -17,18 +16,17 @@ from longmlm.compare.command import compare
 from longmlm.compare.comparison import Comparison
 from longmlm.compare.settings import ComparedPipeline
 from longmlm.config import parse, read
-from longmlm.errors import FolderError
 from longmlm.folders import MANIFEST
-from longmlm.settings.masking import HeldOut
+from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.pipeline import ResolvedPipeline
-from longmlm.staleness import check_results
+from longmlm.settings.results import result_settings
 
 EVALUATION = Evaluation(
     row_length=64,
     base_positions=32,
     position_starts=(0, 32),
     num_rows=2,
-    held_out=HeldOut(),
+    recipe=EvaluateRecipe(),
     precision="no",
     sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
     measured={},
@@ -47,6 +45,11 @@ def accuracy_after(pipeline: ResolvedPipeline) -> float:
     return 30 + 4 * is_tile - abs(pipeline.pretrain.recipe.learning_rate / 1e-4 - 4)
 
 
+def trained_with(pipeline: ResolvedPipeline) -> object:
+    """Returns the settings that a run depends on."""
+    return {name: result_settings(pipeline.stages[name]) for name in pipeline.stages if name in ("extend", "pretrain")}
+
+
 class FakeRuns:
     """Runs a pipeline in no time; refuses changed settings as `longmlm run` does.
 
@@ -56,12 +59,13 @@ class FakeRuns:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[ResolvedPipeline] = []
+        self.made: dict[str, object] = {}
         self.rows = "of the text"
         self.failures: Callable[[ResolvedPipeline], str] = lambda _: ""
         self.stopped_at: int | None = None
         monkeypatch.setattr("longmlm.runtime.trials.run_child", self.run_child)
-        monkeypatch.setattr(running, "check_inputs", lambda _: None)  # the pipelines name no real model
-        monkeypatch.setattr(running, "check_text", lambda *_, **_needed: None)
+        for name in ("check_inputs", "check_text"):  # the pipelines name no real model or text
+            monkeypatch.setattr(running, name, lambda _: None)
         monkeypatch.setattr(planned, "read_rows_manifest", lambda _: SimpleNamespace(sha256=self.rows))
         monkeypatch.setattr(running, "write_comparison", self.write_record)  # the charts take a second
 
@@ -79,10 +83,8 @@ class FakeRuns:
         self, command: Sequence[str], _environment: Mapping[str, str], log: Path, **_answer: str
     ) -> tuple[int, str]:
         pipeline = read(ResolvedPipeline, [Path(command[5])])
-        try:
-            check_results(pipeline)
-        except FolderError as error:
-            return self.fail(log, f"error: {error}")
+        if self.made.get(pipeline.output, trained_with(pipeline)) != trained_with(pipeline):
+            return self.fail(log, "error: pretrain: run was made with other settings")
         rows = Path(pipeline.prepare.output) / MANIFEST
         if not rows.is_file():
             rows.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +103,8 @@ class FakeRuns:
     def train(self, pipeline: ResolvedPipeline) -> None:
         """Writes what training leaves in the output folder."""
         folder, steps = Path(pipeline.output), pipeline.pretrain.recipe.num_steps
-        for name in ("run/checkpoints", "long", "evaluation", "done"):
+        self.made[pipeline.output] = trained_with(pipeline)
+        for name in ("run/checkpoints", "long", "evaluation"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "long" / "model.safetensors").touch()
         (folder / "run" / METRICS_FILE).unlink(missing_ok=True)
@@ -113,8 +116,6 @@ class FakeRuns:
         artifact.write(folder / "run" / RunSummary.FILE, summary)
         if pipeline.until == "evaluate":
             artifact.write(folder / "evaluation" / Evaluation.FILE, EVALUATION.signed())
-        for name, stage in pipeline.stages.items():
-            (folder / "done" / f"{name}.toml").write_text(to_toml(stage), encoding="utf-8")
 
     def fail(self, log: Path, reason: str) -> tuple[int, str]:
         """Writes an error into the log, among other lines."""

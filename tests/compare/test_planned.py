@@ -229,9 +229,9 @@ def test_a_comparison_of_rows_of_other_text_is_refused() -> None:
     prepare_rows(config.prepare.recipe, load_vocabulary("base"), Path("out/rows"))
     one = variant(config, "a", {}, 42)
     shutil.copytree("out/rows", "moved/rows")
-    check_text(replace(one.pipeline.prepare, output="moved/rows"), is_needed=False)
+    check_text(replace(one.pipeline.prepare, output="moved/rows"))
     write_text(22)
     with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now"):
         RunningComparison(config).run(Trials(1), [one])
     Path("docs.jsonl").unlink()
-    check_text(one.pipeline.prepare, is_needed=False)
+    check_text(one.pipeline.prepare)

@@ -74,7 +74,7 @@ def test_a_pipeline_runs_from_text_to_release_and_again_does_nothing(folder: Pat
     assert {path: path.stat().st_mtime_ns for path in before} == before
     file = folder / "out" / "evaluation" / Evaluation.FILE
     evaluation = read_evaluation(file)
-    artifact.write(file, replace(evaluation, sources=replace(evaluation.sources, after="other")).signed())
+    artifact.write(file, replace(evaluation, sources=replace(evaluation.sources, after_sha256="0" * 64)).signed())
     code, lines = longmlm(folder, "run", "mine.toml", "--release.recipe.weights=bf16", "--release.card.title=Mine")
     assert (code, labels(lines)[3:]) == (0, ["evaluate: started", "release: started"])
     assert read_evaluation(file) == evaluation

@@ -15,7 +15,7 @@ from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.evaluation import VIEW_NAMES, Evaluation, EvaluationSources, evaluation_folder, read_evaluation
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.batches.collate import MlmBatch
-from longmlm.hubs.models import weights_sha256
+from longmlm.hubs.models import model_sha256, weights_sha256
 from longmlm.model.mlm import MlmObjective, MlmOutput
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.stages.evaluate import evaluate
@@ -55,6 +55,8 @@ def test_all_five_measures_are_taken_on_all_held_out_rows(world: World, evaluati
         before=str(world.long),
         after=str(world.trained),
         after_sha256=weights_sha256(world.trained),
+        base_sha256=model_sha256(world.base),
+        before_sha256=weights_sha256(world.long),
     )
 
 

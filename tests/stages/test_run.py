@@ -1,6 +1,8 @@
 """The run command's checks before a stage starts: what was made from other settings or text is never taken for done."""
 
+import contextlib
 import itertools
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,33 +11,70 @@ import pytest
 
 from longmlm import staleness
 from longmlm.artifacts import artifact
-from longmlm.artifacts.artifact import to_toml
-from longmlm.artifacts.provenance import AddedTokens, ModelSource, Provenance
+from longmlm.artifacts.evaluation import Evaluation, read_evaluation
+from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile
 from longmlm.artifacts.run import RunSummary, TrainState
 from longmlm.config import parse
 from longmlm.data import disk
 from longmlm.errors import DataError, FolderError
-from longmlm.folders import MANIFEST, sha256_of
 from longmlm.settings.pipeline import ResolvedPipeline
+from longmlm.settings.results import result_of
 from longmlm.settings.shipped import PACKAGE
 from longmlm.stages import run
-from tests.support.tiny import tiny_extension
+from longmlm.staleness import REPLACING
+from tests.support.results import write_result, write_results, write_run
+from tests.support.tiny import tiny_folder
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a text and the results of a pipeline."""
+    folder = tmp_path_factory.mktemp("project")
+    with contextlib.chdir(folder):
+        tiny_folder(Path("base"))
+        write_text(10)
+        write_results(settings())
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pipeline's output folder in which every stage has its result and the record of its settings."""
+def folder(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline's output folder in which every stage has its result."""
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    for name, stage in settings().stages.items():
-        run.result_of(stage).mkdir(parents=True)
-        (tmp_path / "out" / "done").mkdir(exist_ok=True)
-        (tmp_path / "out" / "done" / f"{name}.toml").write_text(to_toml(stage), encoding="utf-8")
     return tmp_path / "out"
+
+
+def write_text(num_documents: int) -> None:
+    lines = [json.dumps({"text": f"Text number {number}."}) for number in range(num_documents)]
+    Path("text.jsonl").write_text("\n".join(lines), encoding="utf-8")
 
 
 def settings(*options: str) -> ResolvedPipeline:
     base = ("--model", "base", "--corpus", "text.jsonl", "--length", "40", "--output", "out")
-    return parse(ResolvedPipeline, [*base, *options])
+    return parse(ResolvedPipeline, [*base, "--prepare.recipe.held-out-fraction", "0.4", *options])
+
+
+def remove(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stages that were started, whose results are then written."""
+    names: list[str] = []
+
+    def run_stage(config: ResolvedPipeline, name: str, _label: str) -> None:
+        names.append(name)
+        if name in REPLACING:
+            shutil.rmtree(result_of(config.stages[name]), ignore_errors=True)
+        if not result_of(config.stages[name]).exists():
+            write_result(config, name)
+
+    monkeypatch.setattr(run, "run_stage", run_stage)
+    monkeypatch.setattr(run, "summary", lambda _: "")
+    return names
 
 
 @pytest.mark.parametrize(
@@ -45,11 +84,13 @@ def settings(*options: str) -> ResolvedPipeline:
 def test_a_run_is_not_taken_for_one_of_the_model_or_rows_that_replace_its_own(
     folder: Path, option: str, removed: str
 ) -> None:
-    for name in (removed, "release"):
-        (folder / name).rmdir()
-    with pytest.raises(FolderError, match=r"out/run was made with other settings: recipe\..*set them back, or name"):
+    remove(folder / removed, folder / "release")
+    name = option[2:].partition("=")[0].replace("-", "_")
+    with pytest.raises(
+        FolderError, match=f"out/run was made with other settings: {name} was .*; set them back, or name"
+    ):
         staleness.check_results(settings(option))
-    (folder / "run").rmdir()
+    remove(folder / "run")
     staleness.check_results(settings(option))
 
 
@@ -60,104 +101,129 @@ def test_an_output_that_is_a_file_is_refused_with_the_remedy(tmp_path: Path, mon
         run.run_pipeline(settings())
 
 
-def test_stages_after_one_whose_result_is_made_again_check_their_own(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("rows", "release"):
-        (folder / name).rmdir()
-    for name in ("long", "evaluation"):
-        (folder / name / MANIFEST).touch()
-    started = []
+def test_a_finished_pipeline_has_nothing_to_do(folder: Path, started: list[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    run.run_pipeline(settings("--pretrain.runtime.num-threads", "2"))
+    assert started == []
+    assert {path: path.stat().st_mtime_ns for path in before if path.name != "pipeline.toml"} == before
 
-    def run_stage(_config: ResolvedPipeline, name: str, _label: str) -> None:
-        started.append(name)
 
-    monkeypatch.setattr(run, "run_stage", run_stage)
-    monkeypatch.setattr(staleness, "is_trained", lambda _: True)
-    monkeypatch.setattr(staleness, "is_extended", lambda _: True)
-    monkeypatch.setattr(run, "summary", lambda _: "")
+def test_what_is_made_again_from_the_same_is_the_same(folder: Path, started: list[str]) -> None:
+    remove(folder / "rows", folder / "long", folder / "release")
     run.run_pipeline(settings())
-    assert started == ["prepare", "pretrain", "evaluate", "release"]
+    assert started == ["extend", "prepare", "release"]
 
 
-def test_a_stage_beyond_until_does_not_keep_the_record_of_an_earlier_input(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("rows", "release"):
-        (folder / name).rmdir()
-    (folder / "long" / MANIFEST).touch()
-    monkeypatch.setattr(run, "run_stage", lambda *_: None)
-    monkeypatch.setattr(staleness, "is_trained", lambda _: True)
-    monkeypatch.setattr(run, "summary", lambda _: "")
+def test_a_stage_beyond_until_is_not_current_with_other_rows(folder: Path, started: list[str]) -> None:
+    remove(folder / "rows", folder / "release", folder / "evaluation", folder / "run")
+    write_text(30)
+    run.run_pipeline(settings("--until", "pretrain"))
+    remove(folder / "rows")
+    write_text(10)
     run.run_pipeline(settings("--until", "prepare"))
-    (folder / "rows").mkdir()
-    (folder / "rows" / MANIFEST).touch()
-    assert staleness.is_made(settings(), "prepare")
-    assert not staleness.is_made(settings(), "pretrain")
+    assert staleness.is_current(settings(), "prepare")
+    assert not staleness.is_current(settings(), "pretrain")
+    with pytest.raises(DataError, match="^pretrain: out/run was made from other text than the corpus holds now: name"):
+        run.run_pipeline(settings())
+    assert started == ["prepare", "pretrain", "prepare"]
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--evaluate.recipe.held-out.max-rows=1", ["evaluate", "release"]),
+        ("--evaluate.recipe.precision=no", ["evaluate", "release"]),
+        ("--release.recipe.weights=bf16", ["release"]),
+        ("--release.card.title=Mine", ["release"]),
+    ],
+)
+def test_an_evaluation_and_a_release_of_other_settings_are_replaced(
+    folder: Path, started: list[str], option: str, expected: list[str]
+) -> None:
+    run.run_pipeline(settings(option))
+    assert started == expected
+    run.run_pipeline(settings(option))
+    assert started == expected
+
+
+def test_an_evaluation_of_an_earlier_model_or_curve_is_made_again(folder: Path, started: list[str]) -> None:
+    file = folder / "evaluation" / Evaluation.FILE
+    evaluation = read_evaluation(file)
+    for name in ("base_sha256", "before_sha256", "after_sha256", "rows_sha256"):
+        changed = replace(evaluation, sources=replace(evaluation.sources, **{name: "0" * 64}))
+        artifact.write(file, changed.signed())
+        assert not staleness.is_current(settings(), "evaluate"), name
+    artifact.write(file, evaluation)
+    renamed = replace(evaluation, sources=replace(evaluation.sources, base="b", before="l", after="r", rows="o"))
+    artifact.write(file, renamed.signed())
+    assert staleness.is_current(settings(), "evaluate")
+    line = EvaluationMetrics(step=0, tokens=0, held_out=evaluation.measured["long_after"], base_cut=40.0)
+    MetricsFile(folder / "run").append(line)
+    assert not staleness.is_current(settings(), "evaluate")
+
+
+def test_more_steps_are_allowed_while_the_rate_is_constant(folder: Path) -> None:
+    schedule = ["--pretrain.recipe.schedule=constant-then-decay", "--pretrain.recipe.decay-steps=10"]
+    remove(folder / "run", folder / "release")
+    write_run(settings(*schedule), step=100)
+    staleness.check_results(
+        settings(*schedule, "--pretrain.recipe.num-steps=5000", "--pretrain.recipe.warmup-steps=150")
+    )
+    with pytest.raises(FolderError, match=r"pretrain: .*: recipe\.weight_decay was 0\.01, is 0\.5"):
+        staleness.check_results(settings(*schedule, "--pretrain.recipe.weight-decay=0.5"))
 
 
 @pytest.mark.parametrize("until", ["prepare", "pretrain", "evaluate"])
-def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, until: str
-) -> None:
+def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(folder: Path, until: str) -> None:
+    staleness.check_results(settings("--until", until))
+    remove(folder / "long")
     with pytest.raises(FolderError, match=r"extend has to run again, but out/release has its earlier result"):
         staleness.check_results(settings("--until", until))
-    monkeypatch.setattr(staleness, "is_made", lambda *_: True)
-    staleness.check_results(settings("--until", until))
 
 
-@pytest.mark.parametrize("is_recorded", [True, False])
-def test_terms_are_those_of_the_long_model(folder: Path, is_recorded: bool) -> None:
-    terms, config = folder.parent / "terms.txt", settings("--extend.recipe.add-tokens", "terms.txt")
+@pytest.mark.parametrize("positions", [(), ("--extend.recipe.num-positions", "40")])
+def test_terms_are_those_of_the_long_model(folder: Path, positions: tuple[str, ...]) -> None:
+    terms = folder.parent / "terms.txt"
     terms.write_text("myocarditis\n", encoding="utf-8")
-    record = folder / "done" / "extend.toml"
-    record.unlink()
-    if is_recorded:
-        record.write_text(to_toml(config.extend), encoding="utf-8")
-    (folder / "done" / "prepare.toml").unlink()
-    (folder / "long" / MANIFEST).touch()
-    added = AddedTokens(base=ModelSource(name="base"), file_sha256=sha256_of(terms), num_added=1, num_skipped=0)
-    artifact.write(folder / "long" / Provenance.FILE, Provenance(added_tokens=added))
-    recipe = replace(config.extend.recipe, num_positions=None)
-    config = replace(config, extend=replace(config.extend, recipe=recipe)) if not is_recorded else config
+    config = settings("--extend.recipe.add-tokens", "terms.txt")
+    with pytest.raises(FolderError, match=r"recipe\.add_tokens was None, is terms\.txt"):
+        staleness.check_result(config, "extend")
+    remove(folder / "long")
+    write_result(config, "extend")
+    shutil.copy(terms, "renamed.txt")
     assert staleness.is_done(config, "extend")
-    staleness.check_inputs(config)
+    assert staleness.is_done(settings("--extend.recipe.add-tokens", "renamed.txt"), "extend")
+    assert not staleness.is_done(settings(), "extend")
     terms.write_text("myocarditis\nsarcoidosis\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"out/long was made from other text than terms.txt holds now"):
-        staleness.check_inputs(config)
-
-
-def test_a_long_model_without_the_terms_is_not_taken_for_one_with_them(folder: Path) -> None:
-    (folder / "done" / "extend.toml").unlink()
-    (folder / "long" / MANIFEST).touch()
-    config = settings("--extend.recipe.initialisation", "hierarchical")
-    about = Provenance(extension=tiny_extension("base"))
-    artifact.write(folder / "long" / Provenance.FILE, about)
+    with pytest.raises(DataError, match=r"extend: out/long was made from other text than terms.txt holds now"):
+        staleness.check_result(config, "extend")
+    terms.unlink()
     assert staleness.is_done(config, "extend")
-    assert not staleness.is_done(settings("--extend.recipe.add-tokens", "terms.txt"), "extend")
+
+
+def test_a_model_with_more_tokens_alone_has_the_positions_of_its_base_model(folder: Path) -> None:
+    Path("terms.txt").write_text("myocarditis\n", encoding="utf-8")
+    config = settings("--extend.recipe.add-tokens", "terms.txt", "--no-extension", "--length", "16")
+    remove(folder / "long")
+    write_result(config, "extend")
+    shutil.copy("base/config.json", folder / "long")
+    for positions, is_done in ((None, True), (16, True), (40, False)):
+        recipe = replace(config.extend.recipe, num_positions=positions)
+        asked = replace(config, extend=replace(config.extend, recipe=recipe))
+        assert staleness.is_done(asked, "extend") == is_done, positions
 
 
 def test_a_long_model_of_another_initialisation_is_not_taken_for_this_one(folder: Path) -> None:
-    (folder / "done" / "extend.toml").unlink()
-    (folder / "long" / MANIFEST).touch()
-    stretched = tiny_extension("base", initialisation="stretched", smooth_terms=6)
-    artifact.write(folder / "long" / Provenance.FILE, Provenance(extension=stretched))
-    options = ("--extend.recipe.initialisation=stretched", "--extend.recipe.smooth-terms=6")
-    assert staleness.is_done(settings(*options), "extend")
-    for other in ("smooth-terms=5", "smooth-terms=7"):
-        assert not staleness.is_done(settings(*options, f"--extend.recipe.{other}"), "extend")
-    assert not staleness.is_done(settings(), "extend")
+    for other in ("smooth-terms=5", "initialisation=stretched", "initialisation=tile", "seed=1"):
+        assert not staleness.is_done(settings(f"--extend.recipe.{other}"), "extend"), other
+    assert staleness.is_done(settings(), "extend")
 
 
-def test_a_disk_that_is_too_small_is_refused_before_any_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_refused_before_any_stage(
+    folder: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(folder, Path("base"))
     shutil.copytree(PACKAGE / "bundled" / "roberta-mini", "base")
-    Path("text.jsonl").write_text('{"text": "A text."}\n', encoding="utf-8")
-    for name in ("long", "run", "rows", "evaluation", "release"):
-        (folder / name).rmdir()
-    shutil.rmtree(folder / "done")
-    started: list[str] = []
-    monkeypatch.setattr(run, "run_stage", lambda _config, name, _label: started.append(name))
-    monkeypatch.setattr(run, "summary", lambda _config: "")
     monkeypatch.setattr(disk, "free_bytes", lambda _: 200_000_000)
     with pytest.raises(
         FolderError, match=r"^the results in out need about 0\.[23]\d GB more \(.*\), 0\.20 GB are free: "
@@ -178,29 +244,22 @@ def test_a_run_is_trained_once_its_last_step_is_evaluated(tmp_path: Path) -> Non
 
 
 def test_results_of_a_base_model_that_has_changed_are_refused(folder: Path) -> None:
-    base, config = folder.parent / "base", settings()
-    base.mkdir()
-    (base / "config.json").write_text("{}", encoding="utf-8")
-    for weights in ("first", "second"):
-        (base / "model.safetensors").write_text(weights, encoding="utf-8")
-        if weights == "second":
-            with pytest.raises(DataError, match=r"out was made from other weights than base holds now: name another"):
-                staleness.check_base_model(config)
-            for made in ("long", "run"):
-                (folder / made).rmdir()
-        staleness.check_base_model(config)
-        staleness.check_base_model(config)
+    weights = folder.parent / "base" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b"changed")
+    for name in ("long", "run"):
+        with pytest.raises(
+            DataError, match=f"out/{name} was made from other weights than base holds now: name another"
+        ):
+            staleness.check_results(settings())
+        remove(folder / name)
+    remove(folder / "release")
+    staleness.check_results(settings())
+    assert staleness.is_current(settings(), "prepare"), "rows depend on the tokenizer alone"
 
 
-def test_a_finished_pipeline_that_publishes_its_rows_can_be_run_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staleness, "is_trained", lambda _: True)
+def test_a_finished_pipeline_that_publishes_its_rows_can_be_run_again(folder: Path) -> None:
     config = settings("--prepare.publish", "hf:me/rows", "--prepare.card.license", "mit")
-    (folder / "rows" / MANIFEST).touch()
-    (folder / "done" / "prepare.toml").write_text(to_toml(config.prepare), encoding="utf-8")
     assert not staleness.is_done(config, "prepare")
-    (folder / "long" / MANIFEST).touch()
     staleness.check_results(config)
 
 

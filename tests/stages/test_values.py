@@ -15,7 +15,7 @@ from longmlm import cli, staleness
 from longmlm.artifacts.evaluation import read_evaluation
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.artifacts.rows import read_rows_manifest
-from longmlm.config import STAGES
+from longmlm.config import STAGES, parse
 from longmlm.options import sections
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageName
 from longmlm.stages import run
@@ -107,7 +107,6 @@ def test_every_setting_that_lists_its_values_is_tested() -> None:
 def test_a_pipeline_runs_until(command: Command, mine: Path, value: str, monkeypatch) -> None:
     started = []
     monkeypatch.setattr(run, "run_stage", lambda _config, name, _label: started.append(name))
-    monkeypatch.setattr(staleness, "is_trained", lambda _: True)
     monkeypatch.setattr(run, "summary", lambda _: "")
     command("run", mine, "--until", value)
     assert started == [*STAGE_NAMES[: STAGE_NAMES.index(value) + 1]]
@@ -120,7 +119,7 @@ def test_a_pipeline_runs_until_each_stage_and_again(command: Command, mine: Path
         command("run", mine, "--until", last)
         lines = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
         assert list(dict.fromkeys(lines)) == [f"{name}:" for name in STAGE_NAMES[: STAGE_NAMES.index(last) + 1]]
-        assert (Path("out/done") / f"{last}.toml").is_file()
+        assert staleness.is_current(parse(ResolvedPipeline, [str(mine)]), last)
 
 
 @every_value_of("prepare: recipe.packing")

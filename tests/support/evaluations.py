@@ -7,7 +7,7 @@ from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
 from longmlm.artifacts.evaluation import Evaluation, EvaluationSources
 from longmlm.artifacts.metrics import EvaluationMetrics
-from longmlm.settings.masking import HeldOut
+from longmlm.settings.evaluate import EvaluateRecipe
 
 NOTHING = Accuracy(None, None, None, 0)
 SOURCES = EvaluationSources(
@@ -39,7 +39,7 @@ FULL = Evaluation(
     base_positions=16,
     position_starts=(0, 16, 32),
     num_rows=25,
-    held_out=HeldOut(),
+    recipe=EvaluateRecipe(),
     precision="no",
     sources=SOURCES,
     measured={

@@ -10,7 +10,7 @@ from longmlm.artifacts.accuracy import Difference
 from longmlm.artifacts.run import TrainState
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.loop import accuracy_reached
-from longmlm.training.optimizer import Optimizer, is_constant, learning_rate
+from longmlm.training.optimizer import Optimizer, learning_rate
 
 RECIPE = PretrainRecipe(num_steps=100, batch_tokens=1, learning_rate=0.5, warmup_steps=10)
 
@@ -37,14 +37,14 @@ def test_constant_then_decay_is_constant_until_the_decay():
 def test_more_steps_change_no_rate_while_it_is_constant():
     short = replace(RECIPE, schedule="constant-then-decay", decay_steps=20)
     longer = replace(short, num_steps=200)
-    assert is_constant(80, short)
+    assert short.is_constant(80)
     assert rates(short)[:80] == rates(longer)[:80]
-    assert not is_constant(81, short)
+    assert not short.is_constant(81)
     assert rates(short)[:82] != rates(longer)[:82]
 
 
 def test_rate_of_a_linear_schedule_always_depends_on_the_number_of_steps():
-    assert not is_constant(20, RECIPE)
+    assert not RECIPE.is_constant(20)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from longmlm.artifacts.artifact import PAGE_FILE, Artifact, Json, dump, read, wi
 from longmlm.artifacts.metrics import EvaluationMetrics
 from longmlm.errors import ArtifactError, ReleaseError
 from longmlm.folders import check_replaceable, replaced_folder
-from longmlm.settings.evaluate import EvaluateConfig
+from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -30,7 +30,10 @@ REMEDY = "run the evaluate stage again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSources:
-    """The rows and models by path or name, and the hashes by which a release recognizes them."""
+    """The rows and models by path or name, and the hashes of those in folders.
+
+    `before_sha256` and `after_sha256` are the hashes of weights, `base_sha256` is that of the whole model.
+    """
 
     rows: str
     rows_sha256: str
@@ -40,6 +43,8 @@ class EvaluationSources:
     base_revision: str | None = None
     before_revision: str | None = None
     after_sha256: str | None = None
+    base_sha256: str | None = None
+    before_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,8 @@ class OffsetGain:
 class Evaluation(Artifact):
     """Accuracies by view, the run's curve, and masks filled in by the latest long model.
 
-    `position_starts` are the first positions of the bins in Measured.positions. `sha256` is the hash of the content.
+    `position_starts` are the first positions of the bins in Measured.positions, `precision` is that of the computation.
+    `sha256` is the hash of the content.
     """
 
     FILE: ClassVar[str] = "evaluation.json"
@@ -69,7 +75,7 @@ class Evaluation(Artifact):
     base_positions: int
     position_starts: tuple[int, ...]
     num_rows: int
-    held_out: HeldOut
+    recipe: EvaluateRecipe
     precision: ComputePrecision
     sources: EvaluationSources
     measured: dict[ViewName, Measured]
@@ -77,6 +83,11 @@ class Evaluation(Artifact):
     curve: tuple[EvaluationMetrics, ...] = ()
     examples: tuple[FilledMask, ...] = ()
     sha256: str = ""
+
+    @property
+    def held_out(self) -> HeldOut:
+        """The rows that were measured, and their masks."""
+        return self.recipe.held_out
 
     def accuracy(self, view: ViewName) -> float | None:
         """Returns the accuracy on whole rows in percent; None if the view was not measured or no token selected."""
@@ -126,11 +137,6 @@ class Evaluation(Artifact):
         sides = [[self.measured[name]] for name in ("long_after", "base_windows") if name in self.measured]
         paired = paired_difference(*sides) if len(sides) == 2 else None  # noqa: PLR2004 - both
         return None if paired is None else paired.standard_error
-
-    def is_of(self, stage: EvaluateConfig) -> bool:
-        """Returns whether it compares the models of this stage; `longmlm evaluate` may have overwritten it."""
-        sources = self.sources
-        return (sources.base, sources.before, sources.after) == (stage.base, stage.long_before, stage.long_after)
 
     def signed(self) -> Self:
         """Returns the evaluation with the hash of its content, by which a reader knows that nobody changed it."""

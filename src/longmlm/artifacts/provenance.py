@@ -16,12 +16,13 @@ from longmlm.settings.shipped import is_same_path
 class ModelSource:
     """A model by its folder or hub name; `revision` is the commit of a model on the hub.
 
-    `sha256` is the hash of a model in a folder; it is missing in files of early versions.
+    `requested` is the branch, tag or commit that was asked for, and `sha256` the hash of a model in a folder.
     """
 
     name: str
     revision: str | None = None
     sha256: str | None = None
+    requested: str | None = None
 
     def is_same(self, other: "ModelSource") -> bool:
         """Returns whether both are one model: by content if both hashes are known, else by name and commit."""
@@ -141,6 +142,11 @@ class Provenance(Artifact):
         """The base model, or the model that training started from if extend did not write this one."""
         extended = self.extension or self.added_tokens
         return extended.base if extended else self.started_from
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether extend wrote this model, or the one that its training started from."""
+        return self.extension is not None or self.added_tokens is not None
 
     def of_run(self, start: ModelSource) -> Self:
         """Returns the history of a run that starts from the model at `start`, whose own history this is."""

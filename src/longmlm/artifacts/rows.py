@@ -1,7 +1,7 @@
 """Artifacts of packed rows: the manifest of their folder, and the plan and reports of unfinished rows."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -13,6 +13,7 @@ from longmlm.settings.prepare import PackingMode
 RECIPE_VERSION = 2
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
+NOT_SETTINGS = ("tokenizer", "tokenizer_fingerprint", "tokenizer_sha256", "recipe_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,8 @@ class RowsPlan:
     `recipe_version` is that of the rules by which text becomes rows: 2 has other ends of sentences than 1, and cuts
     a sentence that is longer than a row between characters.
 
-    `tokenizer_fingerprint` covers the whole tokenizer backend.
+    `tokenizer_fingerprint` covers the whole tokenizer backend, `tokenizer_sha256` is the hash of its files, if they are
+    in a folder.
     """
 
     tokenizer: str
@@ -72,6 +74,7 @@ class RowsPlan:
     slice_bytes: int
     sources: tuple[SourceRecord, ...]
     tokenizer_fingerprint: str
+    tokenizer_sha256: str | None = None
     recipe_version: int = 1
 
     def without_paths(self) -> Self:
@@ -79,11 +82,22 @@ class RowsPlan:
         sources = tuple(source.without_paths() for source in self.sources)
         return replace(self, tokenizer=Path(self.tokenizer).name, sources=sources)
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings but for the tokenizer, those of the sources by their number, without the names of files."""
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in NOT_SETTINGS}
+        sources = (asdict(replace(source.without_names(), files=(), commit=None)) for source in self.sources)
+        return own | {"sources": {str(number): source for number, source in enumerate(sources)}}
+
+    @property
+    def text(self) -> list[tuple[str | None, tuple[SourceFile, ...]]]:
+        """The content of each source: its commit, or the hashes of its files."""
+        return [(source.commit, source.without_names().files) for source in self.sources]
+
     def is_same(self, other: "RowsPlan") -> bool:
         """Returns whether both plans give the same rows: their texts and tokenizers may lie under different names."""
         one, two = (
-            replace(plan, tokenizer="", sources=tuple(source.without_names() for source in plan.sources))
-            for plan in (self, other)
+            (plan.settings, plan.text, plan.tokenizer_fingerprint, plan.recipe_version) for plan in (self, other)
         )
         return one == two
 

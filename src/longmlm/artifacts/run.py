@@ -1,10 +1,12 @@
 """Artifacts of a run: state.json in each checkpoint, and summary.json in the run folder."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
 from longmlm.artifacts.artifact import Artifact
+from longmlm.artifacts.rows import RowsPlan
 from longmlm.settings.pretrain import ComputePrecision, PretrainRecipe
+from longmlm.settings.tables import Pair, pairs
 
 ALL = 100.0  # in percent
 
@@ -98,7 +100,8 @@ class CheckpointState(Artifact):
     """What a checkpoint holds in addition to tensors: progress, and all that a resumed run must agree with.
 
     `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
-    commit. Both are None in checkpoints of early versions. `num_threads` is that of each process, on CPUs.
+    commit. Both are None in checkpoints of early versions. `num_threads` is that of each process, on CPUs. `rows_plan`
+    is what the rows depend on, `architecture_sha256` the hash of the config.json that an untrained model started from.
     """
 
     FILE: ClassVar[str] = "state.json"
@@ -109,6 +112,19 @@ class CheckpointState(Artifact):
     rows: str | None = None
     precision: ComputePrecision | None = None
     num_threads: int | None = None
+    rows_plan: RowsPlan | None = None
+    architecture_sha256: str | None = None
+
+    def compared(self, recipe: PretrainRecipe) -> list[Pair]:
+        """Returns each setting of the run's recipe, beside that of another one.
+
+        An `auto` precision is the one that the run computes in; num_steps is left out as long as no learning rate so
+        far depended on it.
+        """
+        before = replace(self.recipe, precision=self.precision or self.recipe.precision)
+        now = replace(recipe, precision=before.precision) if recipe.precision == "auto" else recipe
+        may_change = {"recipe.num_steps"} if all(one.is_constant(self.state.step) for one in (before, now)) else set()
+        return [pair for pair in pairs("recipe.", asdict(before), asdict(now)) if pair.name not in may_change]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

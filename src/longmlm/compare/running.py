@@ -57,7 +57,7 @@ class RunningComparison:
                 check_inputs(one.pipeline)
         packed = {one.rows: one.pipeline.prepare for one in variants if one.rows.is_file()}
         for config in packed.values():
-            check_text(config, is_needed=False)
+            check_text(config)
         if not all(one.rows in packed for one in variants):  # finished trials are judged by rows once they are packed
             variants = sorted(variants, key=lambda one: has_finished(one.trial()))
         for one in variants:

@@ -1,5 +1,6 @@
 """Preparation of rows: a plan of all that they depend on, slices packed by an executor, and the sealed folder."""
 
+import functools
 import operator
 import shutil
 import time
@@ -31,6 +32,7 @@ from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, UserError, counted
 from longmlm.folders import parse_json, sha256_of
 from longmlm.hubs.datasets import commit_of, is_local, source_files
+from longmlm.hubs.models import tokenizer_sha256
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
 from longmlm.settings.prepare import PrepareRecipe, Source
@@ -52,7 +54,7 @@ def prepare_rows(
         check_writable(output)
     for source in recipe.sources:
         check_language(source.language)
-    work, sources = plan_rows(recipe, vocabulary.fingerprint, output)
+    work, sources = plan_rows(recipe, vocabulary.fingerprint, _previous_plan(output))
     if not output.exists():
         job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
         check_splits(recipe, job.slices)
@@ -72,13 +74,14 @@ def prepare_rows(
     return manifest
 
 
-def plan_rows(recipe: PrepareRecipe, tokenizer_fingerprint: str, output: Path) -> tuple[WorkPlan, tuple[Source, ...]]:
+def plan_rows(
+    recipe: PrepareRecipe, tokenizer_fingerprint: str, earlier: RowsPlan | None = None
+) -> tuple[WorkPlan, tuple[Source, ...]]:
     """Returns the plan, and the recipe's sources with those of the hub at a commit.
 
-    That is the commit of an earlier plan for `output`, if there is one, else what the revision means now. Raises
+    That is the commit of the same source in an earlier plan, if there is one, else what the revision means now. Raises
     DataError for sources that cannot be used.
     """
-    earlier = _previous_plan(output)
     sources = pin_sources(recipe.sources, earlier.sources if earlier else ())
     records: list[SourceRecord] = []
     stamps: list[FileStamp] = []
@@ -92,10 +95,9 @@ def plan_rows(recipe: PrepareRecipe, tokenizer_fingerprint: str, output: Path) -
         fields["files"] = tuple(SourceFile(path=stamp.path, sha256=stamp.sha256) for stamp in stamped)
         records.append(SourceRecord(**fields))
     settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
-    return WorkPlan(
-        plan=RowsPlan(**settings, tokenizer_fingerprint=tokenizer_fingerprint, recipe_version=RECIPE_VERSION),
-        files=tuple(stamps),
-    ), sources
+    settings |= {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "recipe_version": RECIPE_VERSION}
+    plan = RowsPlan(**settings, tokenizer_fingerprint=tokenizer_fingerprint)
+    return WorkPlan(plan=plan, files=tuple(stamps)), sources
 
 
 def pin_sources(sources: Sequence[Source], earlier: Sequence[SourceRecord]) -> tuple[Source, ...]:
@@ -129,7 +131,13 @@ def _previous_plan(output: Path) -> RowsPlan | None:
 
 def _stamp(path: Path) -> FileStamp:
     status = path.stat()  # before the content, so that a later change shows
-    return FileStamp(path=str(path), sha256=sha256_of(path), bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+    size, mtime_ns = status.st_size, status.st_mtime_ns
+    return FileStamp(path=str(path), sha256=_sha256_of(path, size, mtime_ns), bytes=size, mtime_ns=mtime_ns)
+
+
+@functools.cache
+def _sha256_of(path: Path, _size: int, _mtime_ns: int) -> str:
+    return sha256_of(path)  # read once in a process that plans the same rows several times
 
 
 def check_files_unchanged(files: Sequence[FileStamp]) -> None:

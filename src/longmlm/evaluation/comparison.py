@@ -21,7 +21,8 @@ from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.terms import with_tokens_of
-from longmlm.settings.pretrain import ComputePrecision
+from longmlm.runtime.launch import resolved_precision
+from longmlm.settings.evaluate import EvaluateRecipe
 
 NUM_EXAMPLES = 8
 
@@ -55,7 +56,7 @@ def compare(
     frozen: FrozenRows,
     sources: EvaluationSources,
     curve: tuple[EvaluationMetrics, ...],
-    precision: ComputePrecision,
+    recipe: EvaluateRecipe,
     accelerator: Accelerator,
 ) -> Evaluation:
     """Returns the accuracy of every view of the base model, and of the models before and after training.
@@ -63,7 +64,7 @@ def compare(
     `sources` says which of these two exist. If the base model reads whole rows, each model has a single view. The last
     model fills in the examples. Raises ModelError for a base model of a shorter length that predicts nothing.
     """
-    row_length = frozen.rows.row_length
+    row_length, precision = frozen.rows.row_length, resolved_precision(recipe.precision)
     base_positions = min(architecture_of(models[0].model).num_positions, row_length)
     cut_row = partial(cut, base_positions=base_positions, special=frozen.special)
     row_windows = partial(windows, base_positions=base_positions, special=frozen.special)
@@ -84,7 +85,7 @@ def compare(
         base_positions=base_positions,
         position_starts=bin_starts(base_positions, row_length),
         num_rows=len(frozen.row_ids),
-        held_out=frozen.settings,
+        recipe=recipe,
         precision=precision,
         sources=sources,
         measured={name: sums.measured for name, sums in found.items()},

@@ -14,7 +14,7 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from huggingface_hub.utils.sha import git_hash
 
 from longmlm.errors import ModelError, ModelNotFoundError
-from longmlm.folders import parse_json, sha256_of
+from longmlm.folders import MANIFEST, parse_json, read_manifest, sha256_of
 from longmlm.hubs import huggingface
 from longmlm.hubs.extra_files import LICENCES, check_links, extra_files, files_below, module_folders
 from longmlm.settings.publishing import Target
@@ -24,9 +24,7 @@ CONFIG = "config.json"
 PATH_PREFIXES = ("/", "./", "../", "~")
 SETTINGS = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja", *LICENCES)  # config and tokenizer, never code
 IGNORED = ("*/*", "adapter_config.json")  # the latter would make transformers load a different repository
-READ_FOR_RESULTS = (  # next to the weights, in a local folder
-    CONFIG,
-    "longmlm.json",
+TOKENIZER_FILES = (
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -200,11 +198,29 @@ def weights_sha256(folder: str | Path) -> str:
     return hashlib.sha256("".join(sha256_of(path) for path in local_weights(folder)).encode()).hexdigest()
 
 
+def listed_weights_sha256(folder: Path) -> str | None:
+    """Returns weights_sha256, without reading the weights if a manifest lists their hashes; None without weights."""
+    if not (folder / MANIFEST).is_file():
+        return weights_sha256(folder) if weight_paths(folder) else None
+    files = read_manifest(folder)["files"]
+    return hashlib.sha256("".join(files[name]["sha256"] for name in weight_files(list(files))).encode()).hexdigest()
+
+
 def model_sha256(folder: str | Path) -> str:
     """Returns one SHA-256 of weights, architecture and tokenizer in a local folder; ModelError without weights."""
-    files = {path for pattern in READ_FOR_RESULTS for path in Path(folder).glob(pattern) if path.is_file()}
-    hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(files)]
+    hashes = _hashes(Path(folder), (CONFIG, "longmlm.json", *TOKENIZER_FILES))
     return hashlib.sha256("\n".join([weights_sha256(folder), *hashes]).encode()).hexdigest()
+
+
+def _hashes(folder: Path, patterns: Sequence[str]) -> list[str]:
+    files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return [f"{path.name} {sha256_of(path)}" for path in sorted(files)]
+
+
+def tokenizer_sha256(name: str) -> str | None:
+    """Returns one SHA-256 of the tokenizer's files in a local folder; None if there are none, as for one on a hub."""
+    hashes = _hashes(Path(name), TOKENIZER_FILES)
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else None
 
 
 def local_model_sha256(name: str | None) -> str:

@@ -70,10 +70,11 @@ class LoadedModel:
     provenance: Provenance = field(default_factory=Provenance)
     carried: Carried = field(default_factory=Carried)
 
-    def provenance_of_run(self, name: str) -> Provenance:
+    def provenance_of_run(self, name: str, requested: str | None = None) -> Provenance:
         """Returns the history of a run that starts from this model, which was loaded by `name`."""
         sha256 = local_model_sha256(name) or None
-        return self.provenance.of_run(ModelSource(name=name, revision=self.revision, sha256=sha256))
+        source = ModelSource(name=name, revision=self.revision, sha256=sha256, requested=requested)
+        return self.provenance.of_run(source)
 
 
 def load_model(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:

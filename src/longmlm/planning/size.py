@@ -1,13 +1,21 @@
-"""The size of a corpus, and an estimate of its tokens and rows before anything is encoded."""
+"""The size of a corpus and of a pipeline's results, and an estimate of tokens and rows before anything is encoded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
 from longmlm.artifacts.rows import RowsManifest
+from longmlm.data.disk import Sizes
 from longmlm.data.files import COMPRESSED, files_of, readable
 from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.hubs.datasets import is_local, source_files
+from longmlm.hubs.models import CONFIG, config_of_model, read_architecture
+from longmlm.model.families import num_parameters
+from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareRecipe, Source
+from longmlm.settings.results import result_of
+from longmlm.training.run_folder import list_checkpoints
 
 COMPRESSION = 3  # bytes of text per byte of a .gz or .zst file
 UNUSED_TOKENS = 22  # empty at the end of a row: rows of English novels are 81 to 85 % full at 128 tokens, 98 % at 1536
@@ -77,3 +85,24 @@ def rows_size(manifest: RowsManifest) -> RowsSize:
         mean_fill=train.fill_rate,
         is_exact=True,
     )
+
+
+def planned_sizes(config: ResolvedPipeline) -> Sizes:
+    """Returns what the sizes of the results follow from, as far as known without loading the model or all text."""
+    num_tokens = 0 if result_of(config.prepare).exists() else corpus_size(config.prepare.recipe.sources).num_tokens
+    model = _planned_config(config) or SimpleNamespace(model_type="")
+    return Sizes(num_parameters(model, config.length) or 0, getattr(model, "vocab_size", 0), num_tokens)
+
+
+def _planned_config(config: ResolvedPipeline) -> SimpleNamespace | None:
+    """Returns the config of the model that is trained: of its newest checkpoint, else of the long or the base model."""
+    start, extend = config.pretrain.start, config.extend
+    made = [*reversed(list_checkpoints(result_of(config.pretrain))), *([result_of(extend)] if extend else [])]
+    if folder := next((folder for folder in made if (folder / CONFIG).is_file()), None):
+        return config_of_model(str(folder), needs_weights=False)
+    if extend:
+        return config_of_model(extend.base, extend.revision, needs_weights=False)
+    if start.checkpoint is None:
+        return SimpleNamespace(**read_architecture(str(start.architecture)))
+    folder = next(reversed(list_checkpoints(Path(start.checkpoint))), None)  # of another run
+    return config_of_model(str(folder or start.checkpoint), start.revision, needs_weights=False)

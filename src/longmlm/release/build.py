@@ -1,9 +1,7 @@
 """Building of a released folder: export, card and provenance, verified before the folder appears."""
 
-import hashlib
-import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from huggingface_hub.constants import REPOCARD_NAME
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import PICTURES, Evaluation
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
+from longmlm.artifacts.release import RELEASED_FROM, ReleasedFrom
 from longmlm.batches.steps import check_rows_fit_model
 from longmlm.data.rows import Rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
@@ -35,7 +34,7 @@ from longmlm.settings.publishing import Target
 from longmlm.settings.release import ReleaseCard, ReleaseRecipe, SentencePooling
 from longmlm.temporary import leads_out
 
-RELEASED_FROM, MODEL_SHA256, ADDRESS = "released_from", "model_sha256", "address"  # keys of the manifest
+MODEL_SHA256, ADDRESS = "model_sha256", "address"  # keys of the manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +91,35 @@ def write_release(source: ReleaseSource, settings: ReleaseSettings) -> Proof | N
     by the address on its card. One of the same model in which any of these differ is replaced. Raises FolderError when
     the folder holds something else. A folder that fails a check is removed, and an earlier one kept.
     """
-    evaluation_sha256 = source.evaluation.sha256 if source.evaluation else None
-    card = asdict(settings.card) | {"languages": languages(settings.card, source.rows.manifest)}
-    content = [asdict(settings.recipe), card, source.identity.by_name, evaluation_sha256]
-    about = about_release(settings, weights_sha256(source.model), content)
+    base = source.provenance.source
+    made_from = ReleasedFrom(
+        recipe=settings.recipe,
+        card=settings.card,
+        model_sha256=weights_sha256(source.model),
+        rows_sha256=source.rows.sha256,
+        base=base and base.published(),
+        evaluation_sha256=source.evaluation.sha256 if source.evaluation else None,
+    )
+    about = about_release(settings, made_from.model_sha256, made_from.content)
     if about is None:
         return None
     with new_release(settings.output, about) as partial:
         return build(source, settings, partial)
 
 
-def about_release(settings: ReleaseSettings, model_sha256: str, content: Sequence[object]) -> dict[str, object] | None:
-    """Returns what the manifest says of a release with this content; None if the folder already holds that release.
+def about_release(
+    settings: ReleaseSettings, model_sha256: str, made_from: Mapping[str, object]
+) -> dict[str, object] | None:
+    """Returns what the manifest says of a release made from this; None if the folder already holds that release.
 
     Raises FolderError as `check_replaceable_release` does.
     """
     output, address = settings.output, asdict(settings.address)
-    released_from = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    about: dict[str, object] = {RELEASED_FROM: released_from, MODEL_SHA256: model_sha256, ADDRESS: address}
+    about: dict[str, object] = {RELEASED_FROM: made_from, MODEL_SHA256: model_sha256, ADDRESS: address}
     if output.exists():
         earlier = verified_release(output)
         is_addressed = settings.target is None or earlier.get(ADDRESS) == address
-        if earlier.get(RELEASED_FROM) == released_from and is_addressed:
+        if earlier.get(RELEASED_FROM) == made_from and is_addressed:
             return None
     check_replaceable_release(output, about)
     return about

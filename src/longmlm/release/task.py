@@ -1,5 +1,7 @@
 """Release of a fine-tuned model: a stock folder with a card, verified by reloading."""
 
+import hashlib
+import json
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -53,9 +55,14 @@ def write_task_release(folder: Path, settings: ReleaseSettings) -> list[str]:
         raise ReleaseError(tuned.problem)
     if not model.is_dir():
         raise ReleaseError(f"{folder} has no model: release the trial of its arm that keeps one, or set keep_weights")
-    facts = replace(tuned, longmlm="", commit=None)
-    content = [asdict(settings.recipe), asdict(settings.card), weights_sha256(model), asdict(facts)]
-    about = about_release(settings, weights_sha256(model), content)
+    facts = json.dumps(asdict(replace(tuned, longmlm="", commit=None)), sort_keys=True)
+    made_from = {
+        "recipe": asdict(settings.recipe),
+        "card": json.loads(json.dumps(asdict(settings.card))),
+        "model_sha256": weights_sha256(model),
+        "trial_sha256": hashlib.sha256(facts.encode()).hexdigest(),
+    }
+    about = about_release(settings, made_from["model_sha256"], made_from)
     if about is None:
         return []
     with new_release(settings.output, about) as partial:

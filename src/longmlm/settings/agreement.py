@@ -24,9 +24,13 @@ def disagreements(pipeline: ResolvedPipeline) -> Iterator[str]:
 
 def _agree(value: object, own_value: object) -> bool:
     if isinstance(value, str) and isinstance(own_value, str):
-        is_checkpoint = Path(own_value).parent.name == "checkpoints"
-        return is_same_path(value, own_value) or (is_checkpoint and is_same_path(value, Path(own_value).parents[1]))
+        return is_same_path(value, own_value) or is_checkpoint_of(own_value, value)
     return value == own_value
+
+
+def is_checkpoint_of(name: str, run: str) -> bool:
+    """Returns whether a path is that of a checkpoint in this run folder, whether or not it still exists."""
+    return Path(name).parent.name == "checkpoints" and is_same_path(run, Path(name).parents[1])
 
 
 def _pairs(pipeline: ResolvedPipeline) -> Iterator[Pair]:

@@ -102,6 +102,10 @@ class PretrainRecipe:
         if self.schedule == "constant-then-decay" and not self.decay_steps:
             raise ValueError("constant-then-decay needs decay_steps")
 
+    def is_constant(self, step: int) -> bool:
+        """Returns whether no update before `step` depended on the number of steps, so that it may be changed."""
+        return self.schedule == "constant-then-decay" and step <= self.num_steps - self.decay_steps
+
 
 def check_regularisation(weight_decay: float, dropout: float | None) -> None:
     """Raises ValueError for values that no training can use."""

@@ -12,7 +12,7 @@ from longmlm.data.rows import folder_of_rows, open_named_rows, pin_rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.evaluation.comparison import compare, load_models
 from longmlm.evaluation.frozen import FrozenRows
-from longmlm.hubs.models import weights_sha256
+from longmlm.hubs.models import local_model_sha256, weights_sha256
 from longmlm.reports.evaluation import accuracy_table, write_evaluation
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import text_table
@@ -39,8 +39,7 @@ def evaluate(config: EvaluateConfig) -> None:
 def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
     """Returns the evaluation of the models that the settings name."""
     curve = evaluations_of(Path(config.run)) if config.run else ()
-    precision = resolved_precision(config.recipe.precision)
-    (base, *names), after_sha256 = broadcast_from_main(accelerator, lambda: evaluated_models(config))
+    (base, *names), hashes = broadcast_from_main(accelerator, lambda: evaluated_models(config))
     rows_name = broadcast_from_main(accelerator, lambda: pin_rows(config.rows))
     local_main_first(accelerator, lambda: folder_of_rows(rows_name, ["held_out"]))
     rows = open_named_rows(rows_name, "held_out")
@@ -55,15 +54,20 @@ def measured(config: EvaluateConfig, accelerator: Accelerator) -> Evaluation:
         before=config.long_before,
         before_revision=models[1].revision if config.long_before else None,
         after=config.long_after,
-        after_sha256=after_sha256,
+        **hashes,
     )
     vocabulary, held_out = vocabulary_of_pretrained(models[0].tokenizer, config.base), config.recipe.held_out
     frozen = FrozenRows(rows, held_out, vocabulary.maskable, vocabulary.special, config.runtime.rows_per_batch)
-    return compare(models, frozen, sources, curve, precision, accelerator)
+    return compare(models, frozen, sources, curve, config.recipe, accelerator)
 
 
-def evaluated_models(config: EvaluateConfig) -> tuple[list[str], str | None]:
-    """Returns the base model and the long ones, a run as its best checkpoint, and the hash of the trained weights."""
+def evaluated_models(config: EvaluateConfig) -> tuple[list[str], dict[str, str | None]]:
+    """Returns the base model and the long ones, a run as its best checkpoint, and the hashes in EvaluationSources."""
     given = (config.base, config.long_before, config.long_after)
-    names = [model_or_best_checkpoint(name) for name in given if name]
-    return names, weights_sha256(names[-1]) if config.long_after else None
+    base, before, after = (model_or_best_checkpoint(name) if name else None for name in given)
+    hashes = {
+        "base_sha256": local_model_sha256(base) or None,
+        "before_sha256": weights_sha256(before) if before and Path(before).is_dir() else None,
+        "after_sha256": weights_sha256(after) if after else None,
+    }
+    return [name for name in (base, before, after) if name], hashes

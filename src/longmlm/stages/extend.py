@@ -21,7 +21,8 @@ def extend(config: ExtendConfig) -> None:
     output, recipe = Path(config.output), config.recipe
     check_absent(output)
     base = load_model(config.base, config.revision, recipe.new_head, recipe.seed)
-    source = ModelSource(name=config.base, revision=base.revision, sha256=local_model_sha256(config.base) or None)
+    sha256 = local_model_sha256(config.base) or None
+    source = ModelSource(name=config.base, revision=base.revision, sha256=sha256, requested=config.revision)
     n = architecture_of(base.model).num_positions
     extension = planned_extension(recipe, source, base.provenance, base.model.config, n)
     terms = read_terms(recipe.add_tokens, base.tokenizer, source) if recipe.add_tokens is not None else None

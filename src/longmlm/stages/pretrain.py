@@ -26,7 +26,7 @@ from longmlm.errors import TrainingError, counted
 from longmlm.evaluation.frozen import FrozenRows
 from longmlm.evaluation.measure import check_packed_attention
 from longmlm.evaluation.run_evaluation import RunEvaluation
-from longmlm.folders import MANIFEST
+from longmlm.folders import MANIFEST, sha256_of
 from longmlm.hubs.models import snapshot_of
 from longmlm.model.architecture import architecture_of, set_dropout
 from longmlm.model.cost import Work, cost_of, peak_flops
@@ -39,7 +39,7 @@ from longmlm.runtime.collectives import broadcast_from_main, check_same_on_all_r
 from longmlm.runtime.launch import launch, resolved_precision, seed_process, shut_down
 from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
-from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe
+from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe, Start
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import check_room, check_scaling, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
@@ -134,7 +134,17 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     )
     training = training_record(config, rows, precision)
     cursor = 0 if newest.folder else first_cursor(provenance.started_from, rows, recipe, accelerator)
-    record = RunRecord(loaded.tokenizer, to_toml(config), recipe, provenance, training, loaded.carried, cursor)
+    record = RunRecord(
+        tokenizer=loaded.tokenizer,
+        settings=to_toml(config),
+        recipe=recipe,
+        provenance=provenance,
+        trained_on=training,
+        carried=loaded.carried,
+        cursor=cursor,
+        rows_plan=rows.manifest.plan,
+        architecture_sha256=saved.architecture_sha256 if saved else architecture_sha256(config.start),
+    )
     if cursor:
         notes += (f"{config.start.checkpoint} was trained on {counted(cursor, 'row')}: the run goes on after them",)
     batches = step_batches(run, recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
@@ -219,12 +229,17 @@ def load_start(
         source = broadcast_from_main(accelerator, lambda: model_or_best_checkpoint(name))
         commit = broadcast_from_main(accelerator, lambda: snapshot_of(source, start_from.revision).commit)
         loaded = load_model(source, commit or start_from.revision, start_from.new_head, seed)
-        return loaded, loaded.provenance_of_run(source)
+        return loaded, loaded.provenance_of_run(source, start_from.revision)
     if resumed_from is not None:
         loaded = load_model(str(resumed_from))
     else:
         loaded = new_model(str(start_from.architecture), str(start_from.tokenizer), seed)
     return loaded, loaded.provenance
+
+
+def architecture_sha256(start: Start) -> str | None:
+    """Returns the hash of the config.json of an untrained model; None for a checkpoint."""
+    return sha256_of(Path(start.architecture)) if start.architecture is not None else None
 
 
 def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, accelerator: Accelerator) -> int:

@@ -7,7 +7,7 @@ time. A run resumes with the recipe, rows and precision that it was started with
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -29,9 +29,7 @@ from longmlm.runtime.launch import generator_states, resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
 from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
 from longmlm.settings.shipped import LAUNCHES
-from longmlm.settings.tables import leaves
 from longmlm.training.backend import Backend, OptimizerState, PlainBackend
-from longmlm.training.optimizer import is_constant
 from longmlm.training.run import Run, RunRecord
 from longmlm.training.run_folder import (
     CHECKPOINTS,
@@ -207,14 +205,8 @@ def resumable_state(folder: Path, record: RunRecord) -> TrainState:
     run computes in, if the checkpoint recorded it.
     """
     saved = read_state(folder)
-    before, now = saved.recipe, record.recipe
-    if saved.precision and record.trained_on.precision:
-        before, now = replace(before, precision=saved.precision), replace(now, precision=record.trained_on.precision)
-    old, new = dict(leaves(asdict(before))), dict(leaves(asdict(now)))
-    changed = [name for name in new if old.get(name) != new[name]]
-    if all(is_constant(saved.state.step, recipe) for recipe in (before, now)):
-        changed = [name for name in changed if name != "num_steps"]
-    problems = [f"recipe.{name} was {old.get(name)}, is {new[name]}" for name in changed]
+    now = replace(record.recipe, precision=record.trained_on.precision or record.recipe.precision)
+    problems = [str(pair) for pair in saved.compared(now) if not pair.is_same]
     rows_sha256 = str(record.trained_on.rows_sha256)
     if saved.rows_sha256 != rows_sha256:
         problems.append(f"the rows' SHA-256 was {saved.rows_sha256[:12]}, is {rows_sha256[:12]}")

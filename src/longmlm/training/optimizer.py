@@ -78,8 +78,3 @@ def learning_rate(step: int, recipe: PretrainRecipe) -> float:
         case _:
             assert_never(recipe.schedule)
     return recipe.learning_rate * share
-
-
-def is_constant(step: int, recipe: PretrainRecipe) -> bool:
-    """Returns whether no update before `step` depended on the number of steps, so that it may be changed."""
-    return recipe.schedule == "constant-then-decay" and step <= recipe.num_steps - recipe.decay_steps

@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
+from longmlm.artifacts.rows import RowsPlan
 from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Cost
@@ -20,7 +21,8 @@ from longmlm.training.objective import Batches, Evaluation
 class RunRecord:
     """What is saved next to the weights; `trained_on` is the entry for longmlm.json, without the progress made.
 
-    A new run reads the rows from `cursor` on: those before it were read by the run that it starts from.
+    A new run reads the rows from `cursor` on: those before it were read by the run that it starts from. `rows_plan` and
+    `architecture_sha256` are what CheckpointState records of its inputs.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -30,6 +32,8 @@ class RunRecord:
     trained_on: TrainingRecord
     carried: Carried = field(default_factory=Carried)
     cursor: int = 0
+    rows_plan: RowsPlan | None = None
+    architecture_sha256: str | None = None
 
     def at(self, state: TrainState) -> CheckpointState:
         """Returns the content of state.json for this progress."""
@@ -41,6 +45,8 @@ class RunRecord:
             rows=training.rows,
             precision=training.precision,
             num_threads=None if torch.cuda.is_available() else torch.get_num_threads(),
+            rows_plan=self.rows_plan,
+            architecture_sha256=self.architecture_sha256,
         )
 
 
