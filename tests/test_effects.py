@@ -95,7 +95,7 @@ def field_of(case: Refused) -> tuple[type, Field]:
 
 def test_every_setting_is_effective_or_refused_somewhere() -> None:
     every = {setting for name, kind in COMMANDS.items() if name not in WINGS for setting in settings_of(kind)}
-    assert len(every) > 115
+    assert len(every) > 110
     effective = {f"{kind}.{name}" for kind, names in EFFECTIVE.items() for name in names.split()}
     refused = {declared(kind, item.name) for kind, item in map(field_of, REFUSED)} | REFUSED_LATER.keys()
     assert every - effective - refused == set()

@@ -23,7 +23,7 @@ MINILM, CHINESE, BUNDLED = (
     "Chinese BERT mini (docs/experiments/chinese-mini)",
     "bundled RoBERTa mini",
 )
-NAMES = {MINILM: "MiniLM", CHINESE: "a small Chinese BERT", BUNDLED: "bundled RoBERTa"}
+NAMES = {MINILM: "MiniLM", CHINESE: "Chinese BERT", BUNDLED: "RoBERTa"}
 EVERY = {MINILM: 50, CHINESE: 10, BUNDLED: 10}  # steps between evaluations, in docs/experiments/compare
 COPIED = "†"  # marks what stands in a log alone: the files of the run were not kept
 GROUPS = {"in the chunk": "in its chunk", "elsewhere": "elsewhere only", "nowhere": "nowhere", "all": "all"}
@@ -48,7 +48,7 @@ def named() -> dict[str, list[str]]:
 
 def lost() -> list[str]:
     """Returns the table of accuracies before any training."""
-    head = "| model | positions | base model | fitted | hierarchical | tiled, window |"
+    head = "| model | positions | base | fitted | hierarchical | window |"
     cells = [
         [*_names(key), f"{data('summary')[key]['base_cut']}", *(f"{_run(key, arm)['long_before']}" for arm in ARMS)]
         for key in (MINILM, CHINESE)
@@ -63,7 +63,7 @@ def lost() -> list[str]:
 
 def returns() -> list[str]:
     """Returns the table of tokens until the accuracy is back."""
-    head = "| model | positions | seeds | recovered after (M tokens) | resolution | at the end |"
+    head = "| model | positions | seeds | recovered after (M tokens) | measured every | at the end |"
     cells = []
     for key, model in data("summary").items():
         for run in model["runs"]:
@@ -71,23 +71,23 @@ def returns() -> list[str]:
                 continue
             resolution = run["tokens_trained"] or model["runs"][0]["tokens_trained"]
             steps = run["num_steps"] if run["tokens_trained"] else model["runs"][0]["num_steps"]
-            end = f"{run['long_after']} after {_millions(run['tokens_trained'])}" if run["long_after"] else "–"
+            end = f"{run['long_after']} at {_millions(run['tokens_trained'])}" if run["long_after"] else "–"
             row = [len(run["seeds"]), _millions(run["tokens_to_recovery"]), _millions(EVERY[key] * resolution / steps)]
             cells.append([NAMES[key], run["arm"], *map(str, row), end])
     first, second, *_ = (point for point in data("demo")["curve"])
     back = next(point for point in data("demo")["curve"] if point["whole"]["accuracy"] >= point["base_cut"])
     last = data("demo")["curve"][-1]
     resolution = _millions(second["tokens"] - first["tokens"])
-    end = f"{last['whole']['accuracy']:.2f} after {_millions(last['tokens'])}"
-    cells.append([f"{NAMES[BUNDLED]}, `longmlm run demo`", "fitted", "1", _millions(back["tokens"]), resolution, end])
+    end = f"{last['whole']['accuracy']:.2f} at {_millions(last['tokens'])}"
+    cells.append([f"{NAMES[BUNDLED]} (demo)", "fitted", "1", _millions(back["tokens"]), resolution, end])
     return _table(head, "|---|---|---:|---:|---:|---|", cells)
 
 
 def context() -> list[str]:
     """Returns the table of what whole rows gain over chunks, by where else the row has the masked token."""
     head = (
-        f"| the masked token occurs | {NAMES[BUNDLED]}: share | whole − control | whole − own chunks "
-        f"| MiniLM {COPIED}: share | whole − control | whole − own chunks |"
+        f"| the token occurs | {NAMES[BUNDLED]}: share | − control | − own chunks "
+        f"| MiniLM {COPIED}: share | − control | − own chunks |"
     )
     kept = data("repeated-tokens")
     recorded = {one["token_occurs"]: one for one in data("recorded")["where_longer_context_helps"]}
@@ -97,13 +97,13 @@ def context() -> list[str]:
         share = 100 * ours["tokens"] / kept["all"]["tokens"]
         gains = [_points(ours["models"]["fitted"][key]) for key in RECORDED_GAINS]
         copied = [_points(theirs[key]) for key in RECORDED_GAINS.values()]
-        cells.append([name, f"{share:.1f} %", *gains, f"{recorded[name]['share_percent']} %", *copied])
+        cells.append([name, f"{share:.1f}%", *gains, f"{recorded[name]['share_percent']:.1f}%", *copied])
     return _table(head, "|---|---:|---:|---:|---:|---:|---:|", cells)
 
 
 def tasks() -> list[str]:
     """Returns the table of differences on labelled tasks that an interval tells from zero before correction."""
-    head = "| task | compared | difference, 95 % interval | the same, corrected for all comparisons of the task |"
+    head = "| task | compared | difference | corrected |"
     study = json.loads((EXPERIMENTS / "downstream.json").read_text(encoding="utf-8"))
     cells = []
     for task, arm, words in COMPARED:
@@ -129,10 +129,10 @@ def demo() -> list[str]:
 
 
 COMPARED = (
-    ("hyperpartisan-frozen", "chunks-attention", "chunks of 512, pooled by attention − the first 512 tokens"),
-    ("hyperpartisan-frozen", "recovered-1536", "the long model on 1536 tokens − the first 512 tokens"),
-    ("litbank", "recovered-1536", "entities: the long model in inputs of 1536 − the base model in inputs of 512"),
-    ("laws", "tfidf-128", "TF-IDF on the first 128 characters − a small BERT on 128 tokens"),
+    ("hyperpartisan-frozen", "chunks-attention", "chunks of 512 − first 512 tokens"),
+    ("hyperpartisan-frozen", "recovered-1536", "long model, 1536 tokens − first 512"),
+    ("litbank", "recovered-1536", "long model, inputs of 1536 − base model, 512"),
+    ("laws", "tfidf-128", "TF-IDF, 128 characters − BERT, 128 tokens"),
 )
 ARMS = ("fitted", "hierarchical")
 VIEWS = ("base_cut", "base_windows", "long_before", "long_after", "long_after_cut")

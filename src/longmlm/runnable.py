@@ -49,7 +49,9 @@ def _check_training(config: ResolvedPipeline) -> None:
 def _check_start(config: ResolvedPipeline) -> None:
     """Raises ConfigError if training starts from a checkpoint that was not made from the pipeline's model."""
     name, extend = config.pretrain.start.checkpoint, config.extend
-    if name is None or config.model is None or is_same_path(name, extend.output if extend else config.model):
+    if name is None or config.model is None:
+        return
+    if is_same_path(name, extend.output if extend else bundled_resolved(config.model)):
         return
     folder = next(reversed(list_checkpoints(Path(name))), Path(name))
     about = read_provenance(folder)

@@ -50,7 +50,7 @@ MAX_LISTED = 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Stock weights, the optimizer's state dict and every rank's generator states, on the CPU and shared with nobody."""
+    """Stock weights, the optimizer's state and every rank's generator states, on the CPU and shared with nobody."""
 
     weights: dict[str, Tensor]
     optimizer: OptimizerState

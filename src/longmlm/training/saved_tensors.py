@@ -23,7 +23,7 @@ SCALER = {
 
 
 def read_optimizer(path: Path, model: nn.Module, num_updates: int, is_scaled: bool) -> OptimizerState:
-    """Returns the optimizer's state; raises CheckpointError unless it is that of the model's parameters after `num_updates`.
+    """Returns the optimizer's state; raises CheckpointError unless it is the parameters' after `num_updates`.
 
     With `is_scaled`, the loss scaler's state is part of it.
     """
