@@ -12,7 +12,7 @@ import argparse
 
 from datasets import load_dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.losses import CachedMultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
 
 def main() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from longmlm.cli import STAGES
+from longmlm.cli import STAGES, WINGS
 from longmlm.config import STAGES as PIPELINE_STAGES
-from longmlm.downstream.settings import DownstreamConfig
 from longmlm.options import OWN_NAME, explanations, named_fields, sections
 from longmlm.settings.pipeline import Pipeline, stage_tables
 from longmlm.settings.tables import Table, default_of, leaves, table_of
@@ -36,7 +35,7 @@ are those from which the value is computed.
 This page is generated from `src/longmlm/settings/`. Those of compare are [on its page](compare.md#settings).
 """
 EXAMPLE = Pipeline(model="MODEL", corpus=("TEXT",), length=1536, output="OUTPUT")
-OTHERS = {"downstream": DownstreamConfig}
+OTHERS = {name: kind for name, kind in WINGS.items() if name != "compare"}  # whose page lists its settings
 TYPES: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean"}
 
 

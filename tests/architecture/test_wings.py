@@ -10,6 +10,10 @@ import pytest
 
 WINGS = {  # what is deleted, besides the line in cli.py
     "compare": ("src/longmlm/compare", "tests/compare", "docs/compare.md", "docs/experiments/scripts/summary.py"),
+    "downstream": (
+        *("src/longmlm/downstream", "tests/downstream", "docs/downstream.md"),
+        "docs/experiments/scripts/downstream_study.py",
+    ),
 }
 SCRIPTS = Path(sys.executable).parent
 CHECKS = (
