@@ -122,7 +122,8 @@ def test_another_model_another_text_and_other_settings_are_not_the_same(
 ) -> None:
     shutil.copytree("base", "other")
     tokenizer = Path("other/tokenizer.json")
-    tokenizer.write_text(tokenizer.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    written = tokenizer.read_text(encoding="utf-8")
+    tokenizer.write_text(written + "\n", encoding="utf-8")
     with pytest.raises(
         FolderError, match=r"^extend: out/long was made with other settings: base was base, is other; set"
     ):
@@ -135,6 +136,9 @@ def test_another_model_another_text_and_other_settings_are_not_the_same(
     shutil.rmtree("out/long")
     with pytest.raises(DataError, match="out/run was made from other weights than base holds now: name another"):
         staleness.check_result(pipeline(), "pretrain")
+    with pytest.raises(DataError, match="out/rows was made from another tokenizer than base holds now: name another"):
+        staleness.check_result(pipeline(), "prepare")
+    Path("base/tokenizer.json").write_text(written, encoding="utf-8")
     with Path("text.jsonl").open("a", encoding="utf-8") as file:
         file.write('\n{"text": "One more."}')
     with pytest.raises(DataError, match="out/rows was made from other text than the corpus holds now: name another"):
