@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
@@ -15,9 +16,9 @@ from longmlm.hubs.weight_names import weight_names
 from longmlm.inputs import check_inputs
 from longmlm.runnable import check_runnable, machine_notes
 from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
+from longmlm.settings.tables import Table, merged
 from tests.support.tiny import tiny_folder
 
-SCRATCH = ("--no-extension", "--pretrain.start.architecture", "config.json", "--pretrain.start.tokenizer", "tokenizer")
 CARD = "---\nlicense: mit\n---\n"
 
 
@@ -29,8 +30,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings(*options: str, kind: type = ResolvedPipeline) -> ResolvedPipeline:
-    base = () if "--pretrain.start.architecture" in options else ("--model", "base")
-    return parse(kind, [*base, "--corpus", "text.jsonl", "--length", "40", "--output", "out", *options])
+    base = ("--model", "base", "--corpus", "text.jsonl", "--length", "40", "--output", "out")
+    return parse(kind, [*base, *options])
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +72,27 @@ def test_what_cannot_be_run_is_refused_before_any_stage(base: Path, options: tup
         check_inputs(settings(*options))
 
 
+MODEL = {"model": "base"}
+UNTRAINED = {"extension": False, "pretrain": {"start": {"architecture": "config.json", "tokenizer": "tokenizer"}}}
+LICENSED = MODEL | {"release": {"card": {"license": "mit"}}}
+
+
 @pytest.mark.parametrize("publish", [None, "folder:there", "memory://bucket", "hf:me/model", "ms:me/model"])
-@pytest.mark.parametrize("options", [(), SCRATCH, ("--until", "evaluate"), ("--release.card.license", "mit")])
+@pytest.mark.parametrize("given", [MODEL, UNTRAINED, MODEL | {"until": "evaluate"}, LICENSED])
 @pytest.mark.parametrize("card", [None, "# no metadata", CARD])
-def test_a_licence_is_needed_for_a_hub_only(
-    folder: Path, publish: str | None, options: tuple[str, ...], card: str | None
-) -> None:
+def test_a_licence_is_needed_for_a_hub_only(folder: Path, publish: str | None, given: Table, card: str | None) -> None:
     base = folder / "base"
     base.mkdir()
     (base / "config.json").write_text('{"model_type": "roberta"}', encoding="utf-8")
     if card:
         (base / "README.md").write_text(card, encoding="utf-8")
-    given = settings(*options, *(("--release.publish", publish) if publish else ()))
+    tables = merged({"corpus": ["text.jsonl"], "length": 40, "output": "out"}, given)
+    tables = merged(tables, {"release": {"publish": publish}} if publish else {})
+    (folder / "mine.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
     is_hub = publish is not None and publish[:3] in ("hf:", "ms:")
-    is_unknown = options == SCRATCH or (not options and card != CARD)
-    for config in (given, settings(*options, *(("--release.publish", publish) if publish else ()), kind=PlanConfig)):
+    is_unknown = given is UNTRAINED or (given is MODEL and card != CARD)
+    for kind in (ResolvedPipeline, PlanConfig):
+        config = parse(kind, ["mine.toml"])
         if is_hub and is_unknown:
             with pytest.raises(ConfigError, match=r'\[release\.card\] and license = "apache-2\.0"'):
                 check_runnable(config)
