@@ -13,7 +13,6 @@ from longmlm.options import OWN_NAME, named_fields, sections
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.tables import Table, with_arrays
 
-RENAMED = {"rows_per_batch": "rows_per_evaluation_batch"}  # keys of earlier versions
 OVERLAID = ("compare", "tables", "arms")  # numbers as keys are no array indices: merged later, or names of the user's
 
 
@@ -86,6 +85,6 @@ def _nearest(path: Sequence[str], kind: type) -> str | None:
     """Returns the key that was probably meant: the same key in a different section, or a similar one in its own."""
     *own, key = path
     names = [name.rpartition(".") for name, _ in named_fields(kind)]
-    moved = [section + dot + last for section, dot, last in names if last in (key, RENAMED.get(key))]
+    moved = [section + dot + last for section, dot, last in names if last == key]
     siblings = [last for section, _, last in names if fnmatch(".".join(own), section.replace(OWN_NAME, "*"))]
     return next(iter(moved + difflib.get_close_matches(key, siblings, n=1, cutoff=0.5)), None)
