@@ -59,7 +59,6 @@ class FakeRuns:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[ResolvedPipeline] = []
-        self.made: dict[str, object] = {}
         self.rows = "of the text"
         self.failures: Callable[[ResolvedPipeline], str] = lambda _: ""
         self.stopped_at: int | None = None
@@ -83,7 +82,8 @@ class FakeRuns:
         self, command: Sequence[str], _environment: Mapping[str, str], log: Path, **_answer: str
     ) -> tuple[int, str]:
         pipeline = read(ResolvedPipeline, [Path(command[5])])
-        if self.made.get(pipeline.output, trained_with(pipeline)) != trained_with(pipeline):
+        made = Path(pipeline.output) / "run" / "made"
+        if made.is_file() and made.read_text(encoding="utf-8") != repr(trained_with(pipeline)):
             return self.fail(log, "error: pretrain: run was made with other settings")
         rows = Path(pipeline.prepare.output) / MANIFEST
         if not rows.is_file():
@@ -103,10 +103,10 @@ class FakeRuns:
     def train(self, pipeline: ResolvedPipeline) -> None:
         """Writes what training leaves in the output folder."""
         folder, steps = Path(pipeline.output), pipeline.pretrain.recipe.num_steps
-        self.made[pipeline.output] = trained_with(pipeline)
         for name in ("run/checkpoints", "long", "evaluation"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "long" / "model.safetensors").touch()
+        (folder / "run" / "made").write_text(repr(trained_with(pipeline)), encoding="utf-8")
         (folder / "run" / METRICS_FILE).unlink(missing_ok=True)
         for step, accuracy in ((0, 10.0), (steps, accuracy_after(pipeline))):
             line = EvaluationMetrics(step=step, tokens=64 * step, held_out=measured(accuracy), base_cut=40.0)
