@@ -16,7 +16,7 @@ from longmlm.hubs.transfers import redact
 from longmlm.reports.pages import made_with
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.publishing import VARIABLE, Publishing, parse_target, secret_of, without_secret
+from longmlm.settings.publishing import VARIABLE, Publishing, parse_target, redacted_address, secret_of
 from longmlm.settings.release import ReleaseConfig
 from longmlm.stages import run
 
@@ -48,14 +48,14 @@ PUBLIC = (
 
 @pytest.mark.parametrize(("address", "written"), SECRETS.items())
 def test_secret_is_hidden(address: str, written: str) -> None:
-    assert without_secret(address) == written
-    assert without_secret(written) == written
+    assert redacted_address(address) == written
+    assert redacted_address(written) == written
     assert "planted" not in redact(f"cannot reach {address}")
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_address_without_a_secret_stays(address: str) -> None:
-    assert without_secret(address) == address
+    assert redacted_address(address) == address
     assert secret_of(Publishing(publish=address)) == {}
 
 
@@ -104,7 +104,7 @@ def test_run_writes_no_secret_and_gives_it_to_the_stages_that_publish(
     monkeypatch.setattr(run, "summary", lambda _: "")
     run.run_pipeline(config)
     assert seen == {"prepare": address, "extend": None, "pretrain": None, "evaluate": None, "release": address}
-    assert without_secret(address) in Path("out/pipeline.toml").read_text()
+    assert redacted_address(address) in Path("out/pipeline.toml").read_text()
 
 
 def test_settings_that_were_written_ask_for_the_address_again(address: str) -> None:
@@ -117,7 +117,7 @@ def test_settings_that_were_written_ask_for_the_address_again(address: str) -> N
     option = ["--prepare.publish", address, "--release.publish", address]
     assert parse(ResolvedPipeline, ["out.toml", *option]).release.publish == address
     assert parse(ReleaseConfig, ["out.toml", "--publish", address]).publish == address
-    assert read(ResolvedPipeline, [Path("out.toml")]).release.publish == without_secret(address)
+    assert read(ResolvedPipeline, [Path("out.toml")]).release.publish == redacted_address(address)
 
 
 def test_secret_of_another_address_is_not_used(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, absent_stages, stage_tables
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, without_secret
+from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_address
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
 from longmlm.settings.tables import Table, merged, table_at, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
@@ -104,7 +104,7 @@ def _with_secret(config: Any) -> Any:
     if not isinstance(config, Publishing) or HIDDEN not in (config.publish or ""):
         return config
     address = os.environ.pop(VARIABLE, "")
-    if without_secret(address) != config.publish:
+    if redacted_address(address) != config.publish:
         raise ConfigError(f"publish = {config.publish!r}: no file holds its password or key: give the whole address")
     return replace(config, publish=address)
 

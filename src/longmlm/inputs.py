@@ -151,7 +151,7 @@ def check_source(source: Source, output: str) -> None:
         for name in (name for name, value in unused.items() if value):
             raise DataError(f"{name} has no effect, since the dataset {folder} is a local folder: remove it")
         if Path(output).resolve().is_relative_to(folder.resolve()):
-            raise DataError(f"{output} is inside the dataset {folder}, which would grow by it: name another output")
+            raise DataError(f"{output} is inside the dataset {folder} and would become part of it: name another output")
 
 
 def _check_splits(config: PrepareConfig) -> None:

@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from longmlm.errors import ConfigError
-from longmlm.settings.publishing import without_secrets
+from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.tables import Table, default_of, without_empty_tables
 
 TYRO_ERROR = 2  # exit code of tyro for arguments that cannot be used
@@ -115,7 +115,7 @@ def _typed_dict(name: str, keys: Table, doc: str | None = None) -> Any:
 
 
 def _hint(item: Field, shown: Mapping[str, Any], derived: Any) -> str:
-    value = without_secrets({item.name: shown.get(item.name, default_of(item))})[item.name]
+    value = redacted_settings({item.name: shown.get(item.name, default_of(item))})[item.name]
     if value is MISSING:
         return "(required)"
     pipeline = f"in a pipeline file: {_words(derived)}" if derived not in (None, value) else ""

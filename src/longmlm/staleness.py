@@ -45,7 +45,9 @@ def check_results(config: ResolvedPipeline) -> None:
     released = result_of(config.release)
     for name in config.stages if (released / MANIFEST).is_file() else ():
         if name not in REPLACING and not is_current(config, name):
-            raise FolderError(f"{name} has to run again, but {released} has its earlier result: remove that first")
+            raise FolderError(
+                f"{name} has to run again, but {released} was made from its earlier result: remove {released} first"
+            )
 
 
 def check_result(config: ResolvedPipeline, name: str) -> None:
@@ -55,7 +57,7 @@ def check_result(config: ResolvedPipeline, name: str) -> None:
 
 
 def check_text(config: PrepareConfig) -> None:
-    """Raises DataError if complete rows were made from other text than the corpus holds now, if it can be read."""
+    """Raises DataError if the rows are complete but the corpus has changed; does nothing if it cannot be read."""
     try:
         found = list(_rows(config.recipe, read_rows_manifest(result_of(config)).plan))
     except DataError:
@@ -69,7 +71,9 @@ def _refuse(name: str, result: Path, found: list[Pair]) -> None:
         listed = ", ".join(settings[:MAX_LISTED])
         raise FolderError(f"{made} with other settings: {listed}; set them back, or name another output")
     for pair in found:
-        raise DataError(f"{made} from {pair.name} than {pair.place} holds now: name another output, or put it back")
+        raise DataError(
+            f"{made} from {pair.name} than {pair.place} holds now: name another output, or restore that input"
+        )
 
 
 def is_done(config: ResolvedPipeline, name: str) -> bool:
@@ -101,7 +105,7 @@ def is_trained(stage: PretrainConfig) -> bool:
 
 
 def differences(config: ResolvedPipeline, name: str) -> list[Pair]:
-    """Returns the settings and inputs of a result, of a run also so far, that are not those expected now."""
+    """Returns the settings and inputs in which a complete result, or a run so far, differs from what is expected."""
     stage = config.stages[name]
     result = result_of(stage)
     match stage:

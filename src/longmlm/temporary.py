@@ -139,7 +139,7 @@ def is_own_file(path: Path, header: str) -> bool:
 def check_own_file(path: Path, header: str) -> None:
     """Raises FolderError if a file that longmlm did not write would be replaced."""
     if os.path.lexists(path) and not is_own_file(path, header):
-        raise FolderError(f"{path} is not of an earlier run, and would be replaced: name another output")
+        raise FolderError(f"{path} was not written by longmlm and would be overwritten: name another output")
 
 
 def move_aside(folder: Path, names: Collection[str]) -> Path:

@@ -17,7 +17,7 @@ from longmlm.inputs import check_inputs
 from longmlm.reports.pages import made_with
 from longmlm.reports.tables import Table
 from longmlm.runtime.trials import TRIAL
-from longmlm.settings.publishing import without_secret
+from longmlm.settings.publishing import redacted_address
 from tests.compare.fake_runs import settings
 from tests.support.pages import ROOT
 from tests.support.prepare_settings import written
@@ -110,7 +110,7 @@ def test_a_comparison_publishes_nothing_and_writes_no_secret(monkeypatch: pytest
     monkeypatch.setattr(command, "arms_table", lambda _: Table(["arm"], [["a"]]))
     command.compare(config)
     best = (Path("out") / FOLDER / command.PIPELINE).read_text(encoding="utf-8")
-    assert without_secret(address) in best
+    assert redacted_address(address) in best
     assert "planted" not in best + made_with("compare", {"tables": config.tables})
 
 

@@ -146,7 +146,7 @@ def test_an_altered_export_is_not_released(settings: TrialConfig, run: Run, monk
 
 def test_what_cannot_be_released_is_refused(settings: TrialConfig, run: Run, tmp_path: Path) -> None:
     tfidf = run(replace(settings, arm=Arm(), learning_rate=None, num_epochs=None), "tfidf")
-    with pytest.raises(ReleaseError, match="this trial is of TF-IDF, which is no model of transformers"):
+    with pytest.raises(ReleaseError, match="TF-IDF is not a transformers model"):
         released(tfidf)
     trial = run(replace(settings, num_epochs=1, arm=replace(settings.arm, reads="chunks", length=24)))
     with pytest.raises(ReleaseError, match="no class of transformers pools the vectors of chunks"):

@@ -292,8 +292,8 @@ def test_a_partitioned_head_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = MlmObjective(tiny_model("roberta", 1))
     batch = collate(masked_rows(PADDED), 1)
     monkeypatch.setattr(mlm, "MAX_LOGITS", 1)
-    for runs_alone, expected in ((True, 1), (False, len(batch.labels))):
-        objective.runs_alone = runs_alone
+    for has_full_parameters, expected in ((True, 1), (False, len(batch.labels))):
+        objective.has_full_parameters = has_full_parameters
         with LogitSizes(objective) as sizes, torch.no_grad():
             objective(batch)
         assert max(sizes.rows) == expected

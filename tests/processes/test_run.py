@@ -96,7 +96,7 @@ def assert_changes_are_refused(folder: Path) -> None:
         assert (code, line.startswith(f"error: {stage} was made with other settings: {key}")) == (2, True), line
     (folder / "out" / "long").rename(folder / "aside")
     code, [line] = longmlm(folder, "run", "mine.toml")
-    assert code == 2 and "extend has to run again, but out/release has its earlier result" in line
+    assert code == 2 and "extend has to run again, but out/release was made from its earlier result" in line
     (folder / "aside").rename(folder / "out" / "long")
 
 

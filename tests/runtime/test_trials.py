@@ -64,7 +64,7 @@ def test_a_finished_trial_is_not_repeated(capsys: pytest.CaptureFixture[str]) ->
     ("changes", "reason"),
     [
         ({"key": {"settings": "2", "rows": "2"}}, "other settings and rows"),
-        ({"lacks": "its weights are gone"}, "its weights are gone"),
+        ({"missing": "its weights are gone"}, "its weights are gone"),
     ],
 )
 def test_an_earlier_result_moves_aside(

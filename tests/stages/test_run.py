@@ -177,7 +177,7 @@ def test_more_steps_are_allowed_while_the_rate_is_constant(folder: Path) -> None
 def test_a_finished_pipeline_may_be_run_again_up_to_an_earlier_stage(folder: Path, until: str) -> None:
     staleness.check_results(settings("--until", until))
     remove(folder / "long")
-    with pytest.raises(FolderError, match=r"extend has to run again, but out/release has its earlier result"):
+    with pytest.raises(FolderError, match=r"extend has to run again, but out/release was made from its earlier result"):
         staleness.check_results(settings("--until", until))
 
 

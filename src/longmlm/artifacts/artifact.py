@@ -21,7 +21,7 @@ import tomli_w
 
 from longmlm.errors import ArtifactError
 from longmlm.folders import parse_json, write_json
-from longmlm.settings.publishing import without_secrets
+from longmlm.settings.publishing import redacted_settings
 
 ROOT = Path(__file__).parents[3]
 SIGNED = {"mtime_ns"}  # a time may be before 1970
@@ -154,7 +154,7 @@ def _adapter(kind: type[Artifact]) -> Any:
 
 def to_toml(config: Any) -> str:
     """Returns the settings as TOML that `read` accepts, without passwords; settings that are None are left out."""
-    return tomli_w.dumps(without_secrets(present(asdict(config))))
+    return tomli_w.dumps(redacted_settings(present(asdict(config))))
 
 
 def present(value: Any) -> Any:

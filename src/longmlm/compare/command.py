@@ -22,7 +22,7 @@ from longmlm.errors import TrainingError, counted
 from longmlm.folders import write_text
 from longmlm.processes import exclusive_lock
 from longmlm.reports.tables import text_table
-from longmlm.settings.publishing import without_secrets
+from longmlm.settings.publishing import redacted_settings
 from longmlm.settings.tables import table_at
 
 PIPELINE = "pipeline.toml"
@@ -31,8 +31,8 @@ PIPELINE = "pipeline.toml"
 def compare(config: ComparedPipeline) -> None:
     """Runs the trials that are not finished, then writes and prints the comparison.
 
-    Raises ConfigError, before any trial starts, for an arm that is no valid pipeline; TrainingError if the first trial
-    fails before training, and if all trials but those of the control fail.
+    Raises ConfigError, before any trial starts, for an arm that is an invalid pipeline; TrainingError if the first
+    trial fails before training, and if all trials but those of the control fail.
     """
     folder = Path(config.output) / FOLDER
     with exclusive_lock(folder):
@@ -41,7 +41,7 @@ def compare(config: ComparedPipeline) -> None:
             raise TrainingError(f"every trial failed: {comparison.failed[0].description}")
         best = best_pipeline(config, arms[0])
         num_steps = table_at(best, "pretrain", "recipe").get("num_steps", config.pretrain.recipe.num_steps)
-        write_text(folder / PIPELINE, f"# {finding(comparison)}\n{tomli_w.dumps(without_secrets(best))}")
+        write_text(folder / PIPELINE, f"# {finding(comparison)}\n{tomli_w.dumps(redacted_settings(best))}")
         print(text_table(arms_table(comparison)), *(trial.description for trial in comparison.failed), sep="\n")
         print(f"page: {folder / PAGE_FILE}", finding(comparison), sep="\n")
         print(f"to train the best arm anew, for {counted(num_steps, 'step')}: longmlm run {folder / PIPELINE}")

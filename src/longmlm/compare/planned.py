@@ -27,7 +27,7 @@ from longmlm.hubs.models import local_model_sha256
 from longmlm.runtime.trials import TRIAL, TRIALS, PlannedTrial, folder_name, sha256_of_json, trial_name
 from longmlm.settings.effects import settings_without_effect
 from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, StageName
-from longmlm.settings.publishing import Publishing, without_secrets
+from longmlm.settings.publishing import Publishing, redacted_settings
 from longmlm.settings.results import LOCATIONS, result_of, result_settings, result_settings_by_name
 from longmlm.settings.tables import Table, leaves, merged, table_at, table_of, without
 from longmlm.training.run_folder import CHECKPOINTS
@@ -63,17 +63,17 @@ class Variant:
         if self.rows.is_file():
             key["rows"] = read_rows_manifest(self.rows.parent).sha256
         is_evaluated = "evaluate" in self.pipeline.stages
-        lacks_weights = run.is_file() and not (evaluation.is_file() or (run.parent / CHECKPOINTS).is_dir())
+        is_missing_weights = run.is_file() and not (evaluation.is_file() or (run.parent / CHECKPOINTS).is_dir())
         return PlannedTrial(
             name=trial_name(self.arm, self.values, self.seed),
             folder=self.folder,
             key=key,
-            files={TRIAL: tomli_w.dumps(without_secrets(self.tables))},
+            files={TRIAL: tomli_w.dumps(redacted_settings(self.tables))},
             module="longmlm",
             arguments=("run", str(self.folder / TRIAL)),
             training="run",
             result="/".join(RESULTS[is_evaluated]),
-            lacks="its weights, which evaluate needs, are gone" if is_evaluated and lacks_weights else "",
+            missing="its weights, which evaluate needs, are gone" if is_evaluated and is_missing_weights else "",
         )
 
     def _stages(self) -> dict[str, str]:

@@ -27,7 +27,7 @@ class CompareSettings:
 
     arms: dict[str, dict[str, Any]] = field(default_factory=dict)
     """One table per arm, [compare.arms.NAME], with the keys of the pipeline that this arm changes. Without arms, the
-    pipeline's learning rate, half of it and twice of it are compared."""
+    pipeline's learning rate is compared with half and with twice that rate."""
     search: dict[str, Any] = field(default_factory=dict)
     """Settings to try for every arm, each with a list of values, such as pretrain.recipe.learning_rate = [1e-4, 3e-4].
     All combinations run with the first seed, the best one of each arm with the other seeds too."""

@@ -1,4 +1,4 @@
-r"""Members of the JSON objects in .jsonl files; one that cannot be read costs nothing but itself.
+r"""Members of the JSON objects in .jsonl files; a member that cannot be read does not affect the others.
 
 A line that a parser refuses is cut into the members of its object, and each value is parsed by itself:
 

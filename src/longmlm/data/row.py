@@ -1,4 +1,4 @@
-"""The nouns of packed rows: a row, rows in memory, and the ids that rows and masks use. Imports numpy alone."""
+"""Packed rows: a row, rows in memory, and the ids that rows and masks use. It imports only numpy."""
 
 from dataclasses import dataclass, replace
 from typing import Self

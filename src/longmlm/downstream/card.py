@@ -79,7 +79,7 @@ def _about(config: TrialConfig, corpus: LabelledCorpus) -> Markup:
 
 def _problem(config: TrialConfig) -> str:
     if config.arm.model is None:
-        return "this trial is of TF-IDF, which is no model of transformers: release another arm"
+        return "TF-IDF is not a transformers model and cannot be released: release another arm"
     if config.task.kind == "classification" and config.arm.reads == "chunks":
         return "no class of transformers pools the vectors of chunks: release an arm that reads one input"
     return ""

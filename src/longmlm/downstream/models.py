@@ -56,7 +56,7 @@ def load_arm_model(arm: Arm, kind: TaskKind, corpus: LabelledCorpus, seed: int) 
 
 
 class ChunkClassifier(PreTrainedModel):
-    """An encoder, and what makes logits of its chunk vectors.
+    """An encoder with a head that pools its chunk vectors and computes the logits of each document.
 
     Its config is the encoder's with `chunk_pooling` in addition: transformers itself cannot load such a model.
     """
@@ -135,7 +135,7 @@ class ChunkPooling(nn.Module):
 
 
 class FirstTokens(nn.Module):
-    """Stands in for a frozen encoder: its input are the encoder's last hidden states of first tokens.
+    """Stands in for a frozen encoder: its inputs are the encoder's last hidden states at the first tokens.
 
     It has the encoder's pooler, which is a part of the head.
     """

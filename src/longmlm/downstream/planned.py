@@ -117,7 +117,7 @@ def planned_trial(
         arguments=(str(folder),),
         training=TRAINING,
         result=DownstreamTrial.FILE,
-        lacks="its model was removed" if needs_model and not (folder / MODEL).is_dir() else "",
+        missing="its model was removed" if needs_model and not (folder / MODEL).is_dir() else "",
     )
 
 

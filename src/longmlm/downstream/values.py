@@ -76,7 +76,7 @@ def parse_tags(words: Any, tags: Any) -> tuple[str, tuple[LabelledSpan, ...]]:
     if len(words) != len(tags):
         raise ValueError("not as many tags as words")
     if not all(isinstance(word, str) and word.strip() for word in words):
-        raise ValueError("a word that is no text")
+        raise ValueError("a word that is not text")
     words = [word.strip() for word in words]
     spans, begin, is_open = list[LabelledSpan](), 0, False
     for word, tag in zip(words, tags, strict=True):

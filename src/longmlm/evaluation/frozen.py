@@ -97,7 +97,7 @@ MIN_SELECTED = 200  # of fewer tokens, the most frequent one may have a large sh
 def check_predicts(base: Accuracy, frozen: FrozenRows, view: Viewer, name: str) -> None:
     """Raises ModelError if the base model, with this accuracy in this view, is no better than a constant guess.
 
-    Of fewer than 200 selected tokens nothing is concluded.
+    Does nothing if fewer than 200 tokens are selected.
     """
     commonest = commonest_share(frozen, view)
     if base.accuracy is not None and base.num_selected >= MIN_SELECTED and base.accuracy <= commonest:

@@ -100,7 +100,9 @@ def tallies(
                 values, num_rows = [], 0
                 device = accelerator.device if accelerator else objective.model.device
                 predict = partial(_predicted, objective, pad=frozen.special.pad, device=device)
-                for end, result in results_of_batches(predict, inputs, batch_size, before_row, objective.runs_alone):
+                for end, result in results_of_batches(
+                    predict, inputs, batch_size, before_row, objective.has_full_parameters
+                ):
                     values.append(result)
                     progress.advance(len(chunk) * end // len(inputs) - num_rows)
                     num_rows = len(chunk) * end // len(inputs)

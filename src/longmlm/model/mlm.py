@@ -38,13 +38,13 @@ class MlmObjective(nn.Module):
     Parameters stay fp32 in any precision.
 
     The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
-    positions. If a batch has more, it computes them again in the backward pass. Unless it `runs_alone`, it runs once:
-    every rank has to call it the same number of times where each call gathers its parameters.
+    positions. If a batch has more, it computes them again in the backward pass. Without
+    `has_full_parameters`, it computes all logits at once, because every rank has to call the head equally often.
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
         super().__init__()
-        self.model, self.parts, self.runs_alone = model, parts_of(model), True
+        self.model, self.parts, self.has_full_parameters = model, parts_of(model), True
         self.precision: ComputePrecision = precision
         if precision != "no" and self.encoder.config.model_type == "deberta":
             _attend_in_fp32(cast(Any, self.encoder).encoder.layer)
@@ -57,7 +57,7 @@ class MlmObjective(nn.Module):
     def predict(self, batch: MlmBatch) -> MlmOutput:
         """Returns loss and correctness at each selected position, in the batch's order."""
         hidden, size = self.selected_states(batch), max_positions_at_a_time(self.model.config.vocab_size)
-        if len(hidden) <= size or not self.runs_alone:
+        if len(hidden) <= size or not self.has_full_parameters:
             return self._predict(hidden, batch.labels)
         predict = self._predict
         if torch.is_grad_enabled():

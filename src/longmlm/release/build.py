@@ -142,7 +142,7 @@ def check_replaceable_release(output: Path, about: Mapping[str, object]) -> None
         return
     manifest = verified_release(output)
     if MODEL_SHA256 not in manifest:
-        raise FolderError(f"{output} is no release of this version: remove it or name another folder")
+        raise FolderError(f"{output} is not a release of this version: remove it or name another folder")
     if manifest[MODEL_SHA256] != about[MODEL_SHA256]:
         raise FolderError(f"{output} holds a release of a different model: remove it or name another folder")
     if note := unlisted_note(output, manifest["files"]):

@@ -22,7 +22,7 @@ from longmlm.folders import write_text
 from longmlm.hubs.transfers import redact
 from longmlm.reports.charts import NARROW, WIDE, Chart, svg
 from longmlm.reports.tables import Table, signed
-from longmlm.settings.publishing import without_secret
+from longmlm.settings.publishing import redacted_address
 from longmlm.settings.shipped import bundled_name
 
 FOLDER_SCHEME = "folder:"
@@ -80,7 +80,7 @@ def without_paths(value: Any) -> Any:  # of any type that settings have
     match value:
         case dict():
             public = {name: without_paths(item) for name, item in value.items()}
-            return public | ({"publish": redact(without_secret(public["publish"]))} if public.get("publish") else {})
+            return public | ({"publish": redact(redacted_address(public["publish"]))} if public.get("publish") else {})
         case list() | tuple():
             return [without_paths(item) for item in value]
         case str():

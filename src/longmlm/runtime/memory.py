@@ -36,7 +36,7 @@ def results_of_batches(
     """Yields the number of items so far and the result for each batch of items.
 
     If memory runs out, `size` is halved, and the batch is repeated in parts. Calls `before_item` once for each item,
-    before its forward pass. Where it `may_repeat` no pass, because ranks wait for each other in it, the error is raised
+    before its forward pass. Without `may_repeat`, where ranks wait for each other in a pass, the error is raised
     instead. Raises TrainingError if not even one item fits.
     """
     end, num_announced = 0, 0

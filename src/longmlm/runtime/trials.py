@@ -1,4 +1,4 @@
-"""Trials of a command, each a process with a folder of its own: finished ones are skipped, broken-off ones resumed.
+"""Runs the trials of a command as processes: finished trials are skipped, interrupted ones resumed.
 
 FOLDER/
     record.json         hashes of all that the result depends on, and whether the trial has finished
@@ -44,7 +44,7 @@ class PlannedTrial:
     `key` has a SHA-256 for each part of what the result depends on; the names of the parts complete the sentence "it
     starts anew: other ...", such as "settings of pretrain" or "rows". `files` are written into the folder before it
     starts. `training` and `result` are paths in the folder: the first exists once training has begun, the second once
-    the trial has finished; a process that is started again after that returns at once. `lacks` says why a trial with
+    the trial has finished; a process that is started again after that returns at once. `missing` says why a trial with
     the same key has to start anew all the same, such as "its weights are gone"; empty if nothing is missing.
     """
 
@@ -56,7 +56,7 @@ class PlannedTrial:
     arguments: tuple[str, ...]
     training: str
     result: str
-    lacks: str = ""
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Trials:
     def run(self, trial: PlannedTrial) -> Outcome:
         """Runs a trial unless it has finished, and reports a failure; exits if a signal stops it.
 
-        What the folder holds of a trial with another key is moved aside if that had finished, and removed otherwise.
+        If the folder holds a trial with another key, it is moved aside if that trial had finished, else removed.
 
         Raises TrainingError if the very first trial fails before training: the others would fail as well.
         """
@@ -108,7 +108,7 @@ class Trials:
 def has_finished(trial: PlannedTrial) -> bool:
     """Returns whether the folder holds the result of this very trial; raises ArtifactError as `read_record` does."""
     record = read_record(trial.folder)
-    is_same = record is not None and not trial.lacks and trial.key.items() <= record.key.items()
+    is_same = record is not None and not trial.missing and trial.key.items() <= record.key.items()
     return is_same and record.is_finished and (trial.folder / trial.result).is_file()
 
 
@@ -116,9 +116,9 @@ def clear_unless_same(trial: PlannedTrial, label: str) -> None:
     """Moves the folder of a finished trial with another key aside, and removes that of any other."""
     record, names, folder = read_record(trial.folder), (TrialRecord.FILE, *trial.files), trial.folder
     changed = changed_parts(trial, record) if record else []
-    if not folder.exists() or (record and not changed and not trial.lacks):
+    if not folder.exists() or (record and not changed and not trial.missing):
         return
-    reason = f"other {' and '.join(changed)}" if changed else trial.lacks if record else "it has no record"
+    reason = f"other {' and '.join(changed)}" if changed else trial.missing if record else "it has no record"
     if record and record.is_finished:
         reason += f"; its earlier result is now in {move_aside(folder, names)}"
     else:

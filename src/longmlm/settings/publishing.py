@@ -51,7 +51,7 @@ def parse_target(text: str, kind: Kind = "model") -> Target:
     parts = TARGET.fullmatch(text)
     if parts is None:
         forms = "hf:OWNER/NAME, hf:OWNER/NAME@REVISION, ms:OWNER/NAME, folder:PATH or a URL"
-        raise ValueError(f"{without_secret(text)!r} is not {forms}")
+        raise ValueError(f"{redacted_address(text)!r} is not {forms}")
     if parts["hub"] is None:
         return Target("storage", parts["path"] or parts["url"], kind=kind)
     return Target("hf" if parts["hub"] == "hf" else "ms", parts["repository"], parts["revision"], kind)
@@ -76,7 +76,7 @@ class Publishing:
     def __post_init__(self) -> None:
         target = TARGET.fullmatch(self.publish or "")
         if self.publish is not None and target is None:
-            given = without_secret(str(self.publish))
+            given = redacted_address(str(self.publish))
             raise ValueError(f"publish must be hf:OWNER/NAME, ms:OWNER/NAME, folder:PATH or a URL: {given!r}")
         if target and target["revision"]:
             raise ValueError(f"publish takes no @REVISION: set revision = {target['revision']!r} instead")
@@ -108,7 +108,7 @@ USER = re.compile(r"[^/@?#]*@")
 QUERY = re.compile(r"(?<=[?#]).+", re.DOTALL)
 
 
-def without_secret(address: str) -> str:
+def redacted_address(address: str) -> str:
     """Returns an address with *** in place of user and password, and of the query, which may hold a signature."""
     scheme, is_url, rest = address.partition("://")
     if not is_url:  # no address, or a mistyped one
@@ -119,17 +119,17 @@ def without_secret(address: str) -> str:
     return f"{scheme}://{QUERY.sub(HIDDEN, rest)}"
 
 
-def without_secrets(value: Any) -> Any:  # of any type that settings have
+def redacted_settings(value: Any) -> Any:  # of any type that settings have
     """Returns settings, in tables and lists, in which every `publish` is without its secret."""
     if isinstance(value, Mapping):
         return {
-            key: without_secret(item) if key == "publish" and isinstance(item, str) else without_secrets(item)
+            key: redacted_address(item) if key == "publish" and isinstance(item, str) else redacted_settings(item)
             for key, item in value.items()
         }
-    return [without_secrets(item) for item in value] if isinstance(value, list | tuple) else value
+    return [redacted_settings(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def secret_of(stage: object) -> dict[str, str]:
     """Returns the environment variable that passes a stage its address, if that has a secret."""
     address = getattr(stage, "publish", None)
-    return {VARIABLE: address} if address and without_secret(address) != address else {}
+    return {VARIABLE: address} if address and redacted_address(address) != address else {}

@@ -84,7 +84,7 @@ class DeepSpeedBackend:
         if stage != PARTITIONED_PARAMETERS:
             # Must run before the first update: DeepSpeed would link one group too few after it.
             zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
-        cast(Objective, engine.module).runs_alone = stage != PARTITIONED_PARAMETERS
+        cast(Objective, engine.module).has_full_parameters = stage != PARTITIONED_PARAMETERS
         return cls(accelerator, engine, parameters, gradient_bytes // (accelerator.num_processes if stage > 1 else 1))
 
     @property

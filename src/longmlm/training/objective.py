@@ -69,12 +69,12 @@ class Batches(Protocol):
 class Objective(Protocol):
     """An nn.Module around the `model` that is trained, saved and exported.
 
-    `runs_alone` says whether a rank may run parts of the model as often as it needs: not where ranks gather parameters
-    together.
+    `has_full_parameters` is true where every rank holds all parameters. Under ZeRO-3 it is false: ranks then gather
+    parameters together, so each must run every part of the model equally often.
     """
 
     model: PreTrainedModel
-    runs_alone: bool
+    has_full_parameters: bool
 
     def __call__(self, batch: Batch) -> LossSums:
         """Returns for each target the loss summed over the batch, in nats, and the number of correct predictions."""
