@@ -91,7 +91,7 @@ def is_current(config: ResolvedPipeline, name: str) -> bool:
 def is_complete(stage: StageConfig) -> bool:
     """Returns whether the stage has written its whole result, whatever it was made with."""
     if isinstance(stage, PretrainConfig):
-        return is_trained(stage) and bool(list_checkpoints(Path(stage.run)))
+        return is_trained(stage)
     return (result_of(stage) / (Evaluation.FILE if isinstance(stage, EvaluateConfig) else MANIFEST)).is_file()
 
 
@@ -152,7 +152,7 @@ def _extension(stage: ExtendConfig, folder: Path) -> Iterator[Pair]:
     )
     terms = added.file_sha256 if added and added.base == base else None  # else they are the base model's own
     if terms is None or recipe.add_tokens is None:
-        yield Pair("recipe.add_tokens", terms, recipe.add_tokens)
+        yield Pair("recipe.add_tokens", terms and "another file", recipe.add_tokens)
     elif Path(recipe.add_tokens).is_file():
         yield Pair("other text", terms, sha256_of(Path(recipe.add_tokens)), recipe.add_tokens)
 

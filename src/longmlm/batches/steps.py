@@ -34,14 +34,19 @@ class Recipe:
     pad: int | None
 
 
-def check_rows_fit_model(rows: Rows, vocabulary: Vocabulary, num_positions: int | None = None) -> None:
-    """Raises DataError when rows were made with a different tokenizer, or are longer than `num_positions`."""
+def check_rows_fit_model(
+    rows: Rows, vocabulary: Vocabulary, num_positions: int | None = None, name: str | None = None
+) -> None:
+    """Raises DataError when rows were made with a different tokenizer, or are longer than `num_positions`.
+
+    The model is called `name`, by default as its tokenizer.
+    """
     if not rows.is_made_with(vocabulary):
         raise DataError(
             f"the rows were made with another tokenizer, not with that of {vocabulary.name}: prepare rows with that one"
         )
     if num_positions is not None:
-        check_rows_fit_positions(rows.row_length, num_positions, vocabulary.name)
+        check_rows_fit_positions(rows.row_length, num_positions, name or vocabulary.name)
 
 
 def rows_per_step(batch_tokens: int, row_length: int, mean_fill: float, num_processes: int) -> int:

@@ -41,8 +41,8 @@ class Vocabulary:
     """A tokenizer with what packing and masking need to know about it; `size` is the highest id plus one.
 
     `fingerprint` is the same for tokenizers that give every text the same row: a hash of normalizer, pre-tokenizer,
-    model, vocabulary and special tokens. `vocabulary_sha256` covers only the vocabulary and the ids of the special
-    tokens; rows of format 1 recorded it instead. `notes` are lines about the loading that a user should see.
+    model, vocabulary and special tokens. `notes` are lines about the loading that a user should
+    see.
     """
 
     name: str
@@ -50,7 +50,6 @@ class Vocabulary:
     special: SpecialTokens
     size: int
     fingerprint: str
-    vocabulary_sha256: str
     notes: tuple[str, ...] = ()
 
     @property
@@ -176,7 +175,7 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, named: dict[str, str] | None 
     vocabulary_sha256 = hashlib.sha256(json.dumps([sorted(vocab.items()), special.all]).encode()).hexdigest()
     fingerprint = _fingerprint(tokenizer, special, vocabulary_sha256)
     without_special = _without_special_pieces(tokenizer, special.all)
-    return Vocabulary(name, without_special, special, max(vocab.values()) + 1, fingerprint, vocabulary_sha256)
+    return Vocabulary(name, without_special, special, max(vocab.values()) + 1, fingerprint)
 
 
 def _fingerprint(tokenizer: Tokenizer, special: SpecialTokens, vocabulary_sha256: str) -> str:

@@ -25,7 +25,7 @@ from longmlm.downstream.scores import Output
 from longmlm.errors import ModelError
 from longmlm.model.architecture import position_offset, set_dropout
 from longmlm.model.loading import LoadedModel
-from longmlm.model.mlm import checkpoint_activations
+from longmlm.model.mlm import attend_in_fp32, checkpoint_activations
 from longmlm.runtime.launch import resolved_precision
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -63,8 +63,11 @@ class ArmModel:
         if config.runtime.num_threads:
             torch.set_num_threads(config.runtime.num_threads)
         model.to("cuda" if torch.cuda.is_available() else "cpu")
+        precision = resolved_precision(config.recipe.precision)
+        if precision != "no":
+            attend_in_fp32(model.base_model)
         encoder = model.base_model.requires_grad_(False).eval() if config.arm.frozen else None
-        own = cls(config, corpus, loaded, resolved_precision(config.recipe.precision), model.num_parameters(), encoder)
+        own = cls(config, corpus, loaded, precision, model.num_parameters(), encoder)
         if encoder is not None:
             setattr(model, model.base_model_prefix, FirstTokens(encoder).requires_grad_())
         return own

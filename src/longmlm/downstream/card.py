@@ -1,6 +1,5 @@
 """What the card of a trial's model says, written beside the model for a release."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -58,13 +57,15 @@ def write_fine_tuned(
     artifact.write(folder / FineTuned.FILE, content)
 
 
-def add_comparison(folders: Sequence[Path], comparison: DownstreamComparison) -> None:
-    """Adds the comparison of all arms to what the cards of the trials in these folders say."""
-    baseline = markdown_code(comparison.task.baseline)
-    heading = Markup("All arms, with 95 % intervals; differences are to {}, in points:").format(baseline)
-    text = Markup("{}\n\n{}").format(heading, markdown_table(arms_table(comparison)))
-    for file in (folder / FineTuned.FILE for folder in folders):
-        artifact.write(file, replace(artifact.read(FineTuned, file), comparison=text))
+def add_comparison(folder: Path, comparison: DownstreamComparison | None) -> None:
+    """Puts the comparison of all arms into what the card of a trial says; None for a trial that is not part of it."""
+    text = Markup("")
+    if comparison:
+        baseline = markdown_code(comparison.task.baseline)
+        heading = Markup("All arms, with 95 % intervals; differences are to {}, in points:").format(baseline)
+        text = Markup("{}\n\n{}").format(heading, markdown_table(arms_table(comparison)))
+    file = folder / FineTuned.FILE
+    artifact.write(file, replace(artifact.read(FineTuned, file), comparison=text))
 
 
 def _about(config: TrialConfig, corpus: LabelledCorpus) -> Markup:

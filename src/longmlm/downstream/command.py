@@ -34,7 +34,7 @@ from longmlm.downstream.planned import (
 )
 from longmlm.downstream.records import sources_of
 from longmlm.downstream.settings import DownstreamConfig, LabelledTask
-from longmlm.errors import TrainingError, counted
+from longmlm.errors import ArtifactError, TrainingError, counted
 from longmlm.hubs.datasets import commit_of
 from longmlm.hubs.models import check_model
 from longmlm.inputs import check_source
@@ -166,7 +166,7 @@ class DownstreamTrials:
         if outcome.error:
             self.failed[planned.name] = outcome.error
         else:
-            trial = artifact.read(DownstreamTrial, planned.folder / DownstreamTrial.FILE)
+            trial = _result_in(planned.folder)
             self.finished.setdefault(arm, []).append((trial, planned.folder))
             self.remove_weights(arm)
             before = "finished before, " if outcome.was_finished else ""
@@ -194,8 +194,20 @@ class DownstreamTrials:
         comparison = compared(self.task, [trial for trial, _ in pairs], self.failed)
         made_by = made_with("downstream", present(asdict(self.config)))
         write_downstream(comparison, Path(self.config.output) / FOLDER, made_by)
-        add_comparison([folder for _, folder in pairs if (folder / MODEL).is_dir()], comparison)
+        for finished in self.finished.values():
+            chosen = chosen_values([trial for trial, _ in finished])
+            for trial, folder in finished:
+                if (folder / MODEL).is_dir():
+                    add_comparison(folder, comparison if trial.values == chosen else None)
         return comparison
+
+
+def _result_in(folder: Path) -> DownstreamTrial:
+    """Returns the result of a finished trial; raises ArtifactError, with the remedy, if it cannot be read."""
+    try:
+        return artifact.read(DownstreamTrial, folder / DownstreamTrial.FILE)
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}; to run the trial again, move {folder} away") from error
 
 
 def _pinned(task: LabelledTask) -> LabelledTask:

@@ -53,7 +53,7 @@ def read_labelled(task: LabelledTask) -> LabelledCorpus:
     _check_targets(records, is_multilabel, aside)
     records = _kept(_testable(records, task.kind == "classification" and not is_multilabel), aside)
     for side in given.difference(record.document.split for record in records):
-        raise DataError(f"no {side or 'training'} document can be used{_summary(aside)}")
+        raise DataError(f"no {'training' if side == 'train' else side} document can be used{_summary(aside)}")
     _check_targets(records, is_multilabel, aside)
     documents = tuple(record.document for record in records)
     labels = sorted(set[str]().union(*(document.all_labels for document in documents)))

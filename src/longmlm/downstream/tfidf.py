@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -85,8 +86,11 @@ def fit_tfidf(corpus: LabelledCorpus, fold: Fold, length: int | None, seed: int)
         vectorizer = TfidfVectorizer(
             analyzer="word" if spaced else "char", ngram_range=(1, 2), max_features=MAX_TERMS, sublinear_tf=True
         )
-        regression = LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, random_state=seed % 2**32)
-        classifier = OneVsRestClassifier(regression) if corpus.is_multilabel else regression
+        classifier: Any = LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, random_state=seed % 2**32)
+        if corpus.is_multilabel:
+            classifier = OneVsRestClassifier(classifier)
+        elif len({corpus.documents[number].labels for number in fold.train}) == 1:
+            classifier = DummyClassifier()  # regression needs two classes
         model = TfidfModel(corpus, length, spaced, make_pipeline(vectorizer, classifier))
         model.fit(fold.train)
         predictions = predictions_of(corpus, fold.dev, model.predict(fold.dev))

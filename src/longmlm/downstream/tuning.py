@@ -28,10 +28,11 @@ from longmlm.downstream.models import encoder_in_place
 from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.reading import IGNORED
 from longmlm.downstream.scores import main_score, predictions_of
-from longmlm.errors import ModelError
+from longmlm.errors import ModelError, TrainingError
 from longmlm.folders import rewritten_folder
 from longmlm.model.carried import Carried, save_model
 from longmlm.model.loading import library_errors
+from longmlm.runtime.memory import is_out_of_memory
 from longmlm.settings.pretrain import ComputePrecision
 
 STATE = "trainer_state.json"  # the file that Trainer writes last into a checkpoint, but for a copy of its arguments
@@ -43,7 +44,8 @@ MAX_ROUNDING = 0.05  # of a probability, in bf16
 def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
     """Trains the model and saves that of the best epoch; returns the development score after each epoch, in percent.
 
-    Resumes from the last complete checkpoint. Raises ModelError if the model cannot be trained on these documents.
+    Resumes from the last complete checkpoint. Raises ModelError if the model cannot be trained on these documents,
+    TrainingError if memory runs out or a loss is not finite.
     """
     examples = model.examples(fold.train)
     _check_forward(model, fold.train)
@@ -59,7 +61,14 @@ def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
     tuner.arm = model
     tuner.model_accepts_loss_kwargs = False
     tuner.remove_callback(PrinterCallback)
-    tuner.train(resume_from_checkpoint=_last_complete(folder / TRAINING))
+    try:
+        tuner.train(resume_from_checkpoint=_last_complete(folder / TRAINING))
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(
+            "out of memory: lower documents_per_micro_batch in [runtime], or set activation_checkpointing = true there"
+        ) from error
     scores = tuple(line[SCORE] for line in tuner.state.log_history if SCORE in line)
     with encoder_in_place(model.loaded.model, model.encoder) if model.encoder else nullcontext():
         _save(model, folder / MODEL)
@@ -128,7 +137,10 @@ def _arguments(folder: Path, config: TrialConfig, precision: ComputePrecision) -
 
 
 def _loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None) -> Tensor:
-    """Returns the loss of a micro-batch, as its share of the mean over all targets of the step."""
+    """Returns the loss of a micro-batch, as its share of the mean over all targets of the step.
+
+    Raises TrainingError if it is not finite.
+    """
     logits: Tensor = outputs.logits.float()
     if labels.is_floating_point():
         loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
@@ -136,12 +148,15 @@ def _loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None
         loss = nn.functional.cross_entropy(
             logits.flatten(0, -2), labels.flatten(), reduction="sum", ignore_index=IGNORED
         )
+    if not loss.isfinite():
+        raise TrainingError('the loss is not finite: lower the learning rate, or set precision = "no" in [recipe]')
     return loss / (labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
 
 
 def _check_forward(model: ArmModel, numbers: Sequence[int]) -> None:
     """Raises ModelError if a forward pass fails, or the head of a frozen encoder reads more than first tokens."""
-    failure = f"{model.config.arm.model} fails on inputs of up to {model.num_tokens:,} tokens"
+    remedy = "" if model.precision == "no" else '; set precision = "no" in [recipe] to compute in fp32'
+    failure = f"{model.config.arm.model} fails on inputs of up to {model.num_tokens:,} tokens{remedy}"
     with library_errors(failure):
         longest = max(numbers, key=lambda number: len(model.corpus.documents[number].text))
         [found] = model.predict([longest])

@@ -1,4 +1,10 @@
-"""Transfers to and from hubs and storage: what can go wrong, the one-line message for it without secrets, retries."""
+"""Transfers to and from hubs and storage: what can go wrong, the one-line message for it without secrets, retries.
+
+A transfer is tried once and again after each of WAITS_SECONDS, or after the longer pause that the hub asks for. It
+fails at once if the hub asks for a pause of more than LONGEST_WAIT_SECONDS, or if the failure is permanent. Every
+attempt transfers only the files that are missing. The hubs' own clients repeat some single requests within seconds;
+what they give up on is retried here.
+"""
 
 import os
 import re

@@ -46,8 +46,8 @@ class MlmObjective(nn.Module):
         super().__init__()
         self.model, self.parts, self.has_full_parameters = model, parts_of(model), True
         self.precision: ComputePrecision = precision
-        if precision != "no" and self.encoder.config.model_type == "deberta":
-            _attend_in_fp32(cast(Any, self.encoder).encoder.layer)
+        if precision != "no":
+            attend_in_fp32(self.encoder)
 
     def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         """Returns the sums over the batch, which a training step adds up over its micro-batches."""
@@ -145,10 +145,11 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
-def _attend_in_fp32(layers: nn.ModuleList) -> None:
+def attend_in_fp32(encoder: PreTrainedModel) -> None:
     """Excludes DeBERTa's attention from autocast: it masks scores with the minimum of fp32, which half cannot hold."""
+    layers = cast(Any, encoder).encoder.layer if encoder.config.model_type == "deberta" else ()
     for layer in layers:
-        attention = cast(Any, layer).attention.self
+        attention = layer.attention.self
         attention.forward = partial(_run_in_fp32, attention.forward)
 
 

@@ -119,7 +119,7 @@ def clear_unless_same(trial: PlannedTrial, label: str) -> None:
     if not folder.exists() or (record and not changed and not trial.missing):
         return
     reason = f"other {' and '.join(changed)}" if changed else trial.missing if record else "it has no record"
-    if record and record.is_finished:
+    if record.is_finished if record else (folder / trial.result).is_file():
         reason += f"; its earlier result is now in {move_aside(folder, names)}"
     else:
         remove_with(folder, names)

@@ -6,7 +6,7 @@ from pathlib import Path
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.shipped import bundled_resolved, is_same_path
 
-Pair = tuple[str, object, str, object]  # two settings, each by its dotted name with its value
+NamedPair = tuple[str, object, str, object]  # two settings, each by its dotted name with its value
 
 
 def disagreements(pipeline: ResolvedPipeline) -> Iterator[str]:
@@ -33,7 +33,7 @@ def is_checkpoint_of(name: str, run: str) -> bool:
     return Path(name).parent.name == "checkpoints" and is_same_path(run, Path(name).parents[1])
 
 
-def _pairs(pipeline: ResolvedPipeline) -> Iterator[Pair]:
+def _pairs(pipeline: ResolvedPipeline) -> Iterator[NamedPair]:
     """Yields a setting, and one of a stage that follows from it."""
     prepare, extend, pretrain, evaluate = pipeline.prepare, pipeline.extend, pipeline.pretrain, pipeline.evaluate
     model, revision, start = bundled_resolved(pipeline.model), pipeline.revision, pretrain.start

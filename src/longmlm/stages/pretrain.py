@@ -112,7 +112,7 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     if config.runtime.stop_when_recovered and extension is None:
         raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
-    check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions)
+    check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions, config.start.name)
     prepare_model(loaded.model, config, extension)
     objective = MlmObjective(loaded.model, precision)
     run = new_run(config, accelerator, objective, rows.row_length)

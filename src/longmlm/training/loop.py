@@ -199,9 +199,7 @@ def write_summary(run: Run, state: TrainState) -> str:
     A summary of this very state keeps its content, such as the peak memory of the process that made the steps.
     """
     path = run.folder / RunSummary.FILE
-    if _summarised_state(path) == state:
-        path.touch()  # a follower takes a run for finished when its summary is newer than its metrics
-    else:
+    if _summarised_state(path) != state:
         artifact.write(path, _summary(run, state))
     evaluations = MetricsFile(run.folder).evaluations()
     return accuracy_reached(state, evaluations[-1].recovery if evaluations else None)

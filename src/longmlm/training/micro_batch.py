@@ -1,4 +1,11 @@
-"""Micro-batches: as many rows per forward pass as fit into the free memory of every rank, fewer when it runs out."""
+"""Micro-batches: as many rows per forward pass as fit into the free memory of every rank, fewer when it runs out.
+
+A single process that runs out of memory discards the gradients of the step, restores dropout's generators and repeats
+the step with smaller micro-batches. An update that has started to change weights is not repeated. Several processes
+cannot repeat a step: while one runs out of memory, the others already average gradients with it. So they try the
+largest micro-batch of their first step without averaging, and agree on a size; a process that runs out of memory later
+ends the run and says what to set. DeepSpeed communicates in every pass, so nothing is tried there.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
