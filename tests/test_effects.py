@@ -24,7 +24,7 @@ from tests.support.prepare_settings import written
 from tests.support.unused_settings import BASES, REFUSED, Refused
 
 HEAD = "tests/model/test_loading.py::test_a_new_head_for_a_model_that_has_one_is_refused"
-TASK = "tests/stages/test_release_task.py::test_what_cannot_be_released_is_refused"
+TASK = "tests/release/test_gate.py::test_a_setting_of_language_models_is_refused_for_a_fine_tuned_one"
 REFUSED_LATER = {  # where only the model shows it, by the test that proves it
     "ExtendRecipe.new_head": HEAD,
     "Start.new_head": HEAD,

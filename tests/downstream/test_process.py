@@ -74,7 +74,8 @@ def test_arms_are_compared_and_a_stopped_command_resumes(folder: Path) -> None:
     assert 1 <= len(finished) < NUM_TRIALS
     code, lines = run_longmlm(folder, "downstream", "task.toml")
     assert code == 0, lines[-20:]
-    assert len(started(lines)) == NUM_TRIALS - len(finished)
+    num_left = NUM_TRIALS - len(finished)  # a trial that was stopped right after its result ends at once
+    assert num_left <= len(started(lines)) <= num_left + 1
     assert {path: path.read_bytes() for path in finished} == finished
     assert lines[0] == "24 documents: sea 12, land 12"
     comparison = artifact.read(DownstreamComparison, folder / "out" / "downstream" / DownstreamComparison.FILE)

@@ -87,15 +87,14 @@ def test_new_positions_attend_to_their_neighbours_as_trained_ones_do() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_kept", [1, N])
-def test_kept_rows_and_data_type_stay(num_kept: int, dtype: torch.dtype) -> None:
+def test_row_0_and_the_data_type_stay(dtype: torch.dtype) -> None:
     table = trained_table().to(dtype)
     start = hierarchical_table(table, LONG, 0.4)
-    fitted = fitted_table(table, start, local_attention(), num_kept)
+    fitted = fitted_table(table, start, local_attention())
     assert (fitted.dtype, fitted.shape) == (dtype, start.shape)
-    assert torch.equal(fitted[:num_kept], start[:num_kept])
+    assert torch.equal(fitted[0], start[0])
     changed = (fitted != start).any(1)
-    assert changed[num_kept:].all()
+    assert changed[1:].all()
     assert not fitted.requires_grad and fitted.isfinite().all()
 
 

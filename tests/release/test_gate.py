@@ -24,6 +24,7 @@ from longmlm.release.gate import (
     most_flips,
     reported_accuracy,
 )
+from longmlm.release.task import check_task_recipe
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.release import ReleaseRecipe
 from tests.support.evaluations import forge, worse_on_short_texts
@@ -233,3 +234,12 @@ def test_two_paths_of_one_base_model_are_the_same(
     assert evaluation_of(str(copy), relative, True, ALLOWED)
     with pytest.raises(ReleaseError, match="a different base model"):
         evaluation_of(str(copy), replace(identity, base="."), True, ALLOWED)
+
+
+@pytest.mark.parametrize(
+    "recipe", [{"onnx": True}, {"sentence_transformer": "mean"}, {"allow_unrecovered": True}, {"num_positions": 64}]
+)
+def test_a_setting_of_language_models_is_refused_for_a_fine_tuned_one(recipe: dict) -> None:
+    check_task_recipe(ReleaseRecipe(weights="bf16", max_shard_size="1GB"))
+    with pytest.raises(ReleaseError, match=rf"recipe.{next(iter(recipe))} is for masked language models: remove it"):
+        check_task_recipe(ReleaseRecipe(**recipe))

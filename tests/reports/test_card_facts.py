@@ -1,18 +1,19 @@
 """Facts for the model card: licence and training, from the files of base model and checkpoint."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import ModelSource, Provenance
+from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.data.rows import open_rows
 from longmlm.errors import ReleaseError
 from longmlm.hubs.licences import Licence, check_licence, licence_of
 from longmlm.reports.card_code import EXAMPLES, LoadingCode
 from longmlm.reports.model_card import Training, languages, training_of
-from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.settings.release import ReleaseCard
 from tests.support.tiny import World, tiny_extension
@@ -38,14 +39,12 @@ def test_the_example_on_a_card_is_in_the_language_of_the_model(language: str) ->
     )
 
 
-def write_state(folder: Path, precision: str = "bf16", trained_precision: str | None = None) -> None:
-    """Writes what training_of reads of a checkpoint, as the version without formats wrote it."""
-    recipe = {key: value for key, value in asdict(replace(RECIPE, precision=precision)).items() if key != "held_out"}
-    depends_on = {"recipe": recipe, "held_out": asdict(HeldOut()), "rows": {"sha256": "0" * 64}, "start": {}}
-    state = {"step": 5, "training_seconds": 9000.0, "base_cut": 55.0}
-    (folder / "state.json").write_text(json.dumps({"state": state, "depends_on": depends_on}))
-    trained = {"row_length": 40, "steps": 5, "tokens": 10, "precision": trained_precision}
-    (folder / "longmlm.json").write_text(json.dumps({"trained": trained}))
+def write_state(folder: Path, precision: str = "bf16", computed: str | None = None) -> None:
+    """Writes what training_of reads of a checkpoint."""
+    state = TrainState(step=5, training_seconds=9000.0, base_cut=55.0)
+    recipe = replace(RECIPE, precision=precision)
+    saved = CheckpointState(state=state, recipe=recipe, rows_sha256="0" * 64, precision=computed)
+    artifact.write(folder / CheckpointState.FILE, saved)
 
 
 def test_licence_is_that_of_the_base_model_unless_another_is_given(tmp_path: Path) -> None:

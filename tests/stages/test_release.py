@@ -101,9 +101,9 @@ def test_model_from_scratch_is_released_without_an_evaluation(
 ) -> None:
     model = tiny_folder(tmp_path / "scratch", "roberta", 1, LONG_POSITIONS)
     accuracy = accuracy_of(model, world.rows)
-    trained = {"row_length": LONG_POSITIONS, "steps": 7, "tokens": 2_800, "accuracy": accuracy}
-    trained |= measured_on(world.rows)
-    (model / "longmlm.json").write_text(json.dumps({"trained": trained}))
+    measured = measured_on(world.rows)
+    trained = TrainingRecord(row_length=LONG_POSITIONS, steps=7, tokens=2_800, accuracy=accuracy, **measured)
+    artifact.write(model / Provenance.FILE, Provenance(trained=trained))
     asked = release_settings(world, evaluation, tmp_path / "out") | {"model": str(model)}
     del asked["evaluation"]
     code, _, warned = run_here(ReleaseConfig, release, asked)

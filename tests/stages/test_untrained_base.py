@@ -12,6 +12,7 @@ from longmlm.artifacts.accuracy import Accuracy
 from longmlm.data.row import LooseRows, Maskable, Row, SpecialTokens
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import ModelError
+from longmlm.evaluation import frozen as frozen_module
 from longmlm.evaluation.frozen import FrozenRows, check_predicts, whole
 from longmlm.planning import command as planning
 from longmlm.planning.command import plan
@@ -93,7 +94,7 @@ def test_always_naming_the_commonest_selected_token_is_what_a_model_must_beat(ac
     row = Row(np.array([0, *[7] * 300, *[8] * 100, 2]), np.array([1]), np.array([3]))
     maskable, settings = Maskable(is_maskable, np.flatnonzero(is_maskable), 4), Masking(selected_fraction=0.9999)
     frozen = FrozenRows(LooseRows((row,)), HeldOut(masking=settings), maskable, special)
-    assert frozen.commonest_share(frozen, whole) == 75.0
+    assert frozen_module.commonest_share(frozen, whole) == 75.0
     base = Accuracy(accuracy, None, None, 400)
     if is_refused:
         with pytest.raises(ModelError, match=rf"MODEL predicts nothing: of 400 .* {accuracy:.2f} %.* 75\.00 %: check"):

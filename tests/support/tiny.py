@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,7 +96,7 @@ def mark_trained(folder: Path, num_steps: int = 3) -> Path:
 
 def measured_on(rows: Path) -> dict[str, Any]:
     """Returns what longmlm.json says about the evaluation on these rows in a run."""
-    return {"held_out": asdict(HeldOut()), "precision": "no", "rows_sha256": held_out(rows).sha256}
+    return {"held_out": HeldOut(), "precision": "no", "rows_sha256": held_out(rows).sha256}
 
 
 def accuracy_of(folder: Path, rows: Path) -> float:

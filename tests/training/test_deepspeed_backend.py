@@ -71,7 +71,7 @@ def test_an_unsupported_stage_or_offload_is_refused(deepspeed_launch, monkeypatc
 
 def test_a_checkpoint_of_before_the_first_update_has_no_moments_to_restore():
     engine = SimpleNamespace(optimizer=SimpleNamespace(optimizer=SimpleNamespace(state={})))
-    backend = DeepSpeedBackend(Accelerator(cpu=True), engine, (nn.Parameter(torch.zeros(2)),))
+    backend = DeepSpeedBackend(Accelerator(cpu=True), engine, (nn.Parameter(torch.zeros(2)),), 8)
     backend.restore_optimizer({"state": {}})
     with_fresh_process_state()
 

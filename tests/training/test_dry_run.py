@@ -12,6 +12,7 @@ from longmlm.model.cost import Work, cost_of
 from longmlm.model.loading import load_model
 from longmlm.planning import dry_run as dry_running
 from longmlm.stages.pretrain import pretrain
+from longmlm.training import checkpoint
 from longmlm.training.run_folder import best_checkpoint, checkpoint_folder, newest_verified, read_state
 from tests.support.tiny import with_fresh_process_state
 from tests.support.training import losses, with_recipe, with_runtime
@@ -98,19 +99,19 @@ def test_too_little_memory_is_reported_before_a_step_is_made(settings, dry_run, 
 
 
 def test_too_small_a_disk_is_reported_before_a_step_is_made(settings, dry_run, monkeypatch):
-    monkeypatch.setattr(dry_running, "free_bytes", lambda _: 1_000)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda _: 1_000)
     monkeypatch.setattr(dry_running, "_two_steps", lambda *_: pytest.fail("a step was made"))
     with pytest.raises(TrainingError, match="free some space, lower runtime.checkpoints_kept"):
         dry_run(settings)
 
 
 def test_a_run_stops_before_its_first_step_where_its_checkpoints_do_not_fit(settings, train, monkeypatch):
-    monkeypatch.setattr(dry_running, "free_bytes", lambda _: 500_000)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda _: 500_000)
     with pytest.raises(TrainingError, match=r"will take 0\.0 GB more, 0\.0 GB are free"):
         train(settings)
     assert not Path(settings.run).exists()
     few = replace(settings, runtime=replace(settings.runtime, save_every_steps=12))
-    monkeypatch.setattr(dry_running, "free_bytes", lambda _: 1_000_000)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda _: 1_000_000)
     assert newest_verified(train(few)).folder.name == "step-00000012"
 
 

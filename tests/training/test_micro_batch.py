@@ -110,7 +110,7 @@ def test_the_micro_batch_of_another_number_of_processes_or_device_is_chosen_anew
     ("is_recomputed", "remedy"),
     [
         (False, "set activation_checkpointing = true"),
-        (True, "read shorter rows or documents, or use a machine with more memory"),
+        (True, "read shorter rows, or use a machine with more memory"),
     ],
 )
 def test_too_little_memory_for_one_row_is_refused_before_training(by_memory, chosen, tmp_path, is_recomputed, remedy):

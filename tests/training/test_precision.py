@@ -1,13 +1,11 @@
 """A run computes in one precision from the first step to the last, whichever machine resumes it."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from longmlm.errors import CheckpointError
-from longmlm.folders import MANIFEST, seal
 from longmlm.training import checkpoint
 from longmlm.training.run_folder import checkpoint_folder, read_state
 from tests.support.training import assert_same_model, losses, stop_after, with_recipe
@@ -41,17 +39,6 @@ def half(settings, train, monkeypatch):
 
 def precision_of(run: Path, step: int = 12) -> str | None:
     return read_state(checkpoint_folder(run, step)).precision
-
-
-def remove_precision(folder: Path) -> None:
-    """Makes the checkpoint one of the time when no file recorded it."""
-    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    about = json.loads((folder / "longmlm.json").read_text(encoding="utf-8"))
-    state["precision"] = about["trained"]["precision"] = None
-    (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    (folder / "longmlm.json").write_text(json.dumps(about), encoding="utf-8")
-    (folder / MANIFEST).unlink()
-    seal(folder.rename(folder.with_name("scratch")), folder)
 
 
 def test_a_run_started_in_fp32_continues_in_it_where_auto_means_bf16_and_says_so(
@@ -96,13 +83,3 @@ def test_another_precision_than_auto_meant_is_another_recipe(train, half, machin
     config = half("auto")
     with pytest.raises(CheckpointError, match=r"recipe\.precision was no, is bf16"):
         train(with_recipe(config, precision="bf16"))
-
-
-def test_a_checkpoint_without_its_precision_is_compared_by_the_recipe(train, half, machine):
-    machine(has_bf16=False)
-    config = half("auto")
-    remove_precision(checkpoint_folder(Path(config.run), 4))
-    with pytest.raises(CheckpointError, match=r"recipe\.precision was auto, is no"):
-        train(with_recipe(config, precision="no"))
-    machine(has_bf16=True)
-    assert precision_of(train(config)) == "bf16"

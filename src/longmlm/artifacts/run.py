@@ -100,7 +100,7 @@ class CheckpointState(Artifact):
     """What a checkpoint holds in addition to tensors: progress, and all that a resumed run must agree with.
 
     `precision` is the one that the run computes in; `rows` names them as the run read them, those on the hub at their
-    commit. Both are None in checkpoints of early versions. `num_threads` is that of each process, on CPUs. `rows_plan`
+    commit. `num_threads` is that of each process, on CPUs. `rows_plan`
     is what the rows depend on, `architecture_sha256` the hash of the config.json that an untrained model started from.
     """
 

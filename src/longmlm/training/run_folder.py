@@ -12,7 +12,7 @@ run/
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -143,7 +143,7 @@ def check_still_newest(run: Path, resumed_from: Path | None) -> None:
 
 
 def read_state(folder: Path) -> CheckpointState:
-    """Returns the state of a checkpoint; early versions recorded precision and rows in longmlm.json only.
+    """Returns the state of a checkpoint.
 
     Raises ArtifactError for a state that is damaged, of another step than its folder, or beyond the end of its run.
     """
@@ -154,8 +154,6 @@ def read_state(folder: Path) -> CheckpointState:
         raise ArtifactError(
             f"{path} is damaged: it is of step {step} of {num_steps}; move {folder} away to go on from another one"
         )
-    if saved.precision is None and (trained := artifact.read(Provenance, folder / Provenance.FILE).trained):
-        return replace(saved, precision=trained.precision, rows=trained.rows)
     return saved
 
 
