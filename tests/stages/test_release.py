@@ -12,6 +12,8 @@ import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
+from longmlm.artifacts import artifact
+from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.folders import verify
 from longmlm.hubs import licences
 from longmlm.hubs.models import weights_sha256
