@@ -194,10 +194,12 @@ def test_the_card_has_the_comparison_and_a_changed_one_makes_a_new_release(
     trial = run(replace(settings, num_epochs=1))
     released(trial)
     facts = compared_task(["first", "second"], labels=("blue", "red"))
-    add_comparison([trial], compared(facts, [result_of(trial)], {}))
+    add_comparison(trial, compared(facts, [result_of(trial)], {}))
     text = (released(trial) / "README.md").read_text(encoding="utf-8")
     assert "already holds this release" not in capsys.readouterr().out
     assert "differences are to `first`, in points:" in text and "| first |" in text
-    add_comparison([trial], compared(facts, [result_of(trial)], {"second, seed 1": "out of memory"}))
+    add_comparison(trial, compared(facts, [result_of(trial)], {"second, seed 1": "out of memory"}))
     released(trial)
     assert "already holds this release" in capsys.readouterr().out, "the card does not show failed trials"
+    add_comparison(trial, None)
+    assert "All arms" not in (released(trial) / "README.md").read_text(encoding="utf-8"), "it was not compared"
