@@ -65,7 +65,9 @@ EFFECTIVE = {
 }
 
 UNUSED = re.compile(r"no effect|need|\bis for\b|takes|remove|leave|set it or|either")
-READ_OTHERWISE = {"baseline", "search", "public", "project", "entity", "hardware"}  # by a property, a key or a template
+READ_OTHERWISE = {  # by a property, a key or a template
+    *("baseline", "search", "public", "project", "entity", "hardware", "until")
+}
 
 
 def settings_of(kind: type) -> Iterator[str]:
