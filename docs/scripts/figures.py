@@ -102,7 +102,7 @@ def context() -> list[str]:
 
 
 def tasks() -> list[str]:
-    """Returns the table of differences on labelled tasks that an interval tells from zero before correction."""
+    """Returns the table of differences on labelled tasks whose interval excludes zero before correction."""
     head = "| task | compared | difference | corrected |"
     study = json.loads((EXPERIMENTS / "downstream.json").read_text(encoding="utf-8"))
     cells = []

@@ -88,9 +88,9 @@ def test_the_classes_of_tokens_give_the_spans_back(reads: str, data: st.DataObje
         assert target[0] == target[-1] == IGNORED
         first, last = offsets[1][0], offsets[-2][1]
         found = [(start, names[one]) for (start, _), one in zip(offsets[1:-1], target[1:-1], strict=True) if one]
-        begun = {start: name[2:] for start, name in found if name.startswith("B")}
+        labels_by_start = {start: name[2:] for start, name in found if name.startswith("B")}
         expected = {span.start: span.label for span in spans if first <= span.start < last}
-        assert begun == expected
+        assert labels_by_start == expected
         inside = [span for span in spans if span.start < first < span.end]
         assert not inside or found[0] == (first, f"I-{inside[0].label}"), "a window that begins inside a span"
         for start, name in found:

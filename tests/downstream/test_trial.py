@@ -225,16 +225,23 @@ def test_predictions_name_the_unit_of_copies_and_groups(settings: TrialConfig, r
     assert all(groups[unit] == groups[name] for name, unit in units.items())
 
 
-def test_a_length_beyond_the_model_and_a_head_that_reads_more_than_the_first_token_are_refused(
-    settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_length_beyond_the_model_is_refused(settings: TrialConfig, run: Run) -> None:
     with pytest.raises(ModelError, match=r"reads 32 tokens, but arms.first.length is 33"):
         run(replace(settings, arm=replace(settings.arm, length=33)))
+
+
+def test_a_frozen_encoder_stays_in_place_where_the_head_reads_more_than_the_first_token(
+    settings: TrialConfig, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = replace(settings, arm=replace(settings.arm, frozen=True))
+    cached = result_of(run(frozen)).predictions
     monkeypatch.setattr(
         arm_model.FirstTokens, "forward", lambda self, inputs_embeds, **_: self.pooler(inputs_embeds + 9)
     )
-    with pytest.raises(ModelError, match=r"(reads more than the first token: remove frozen|fails on inputs)"):
-        run(replace(settings, arm=replace(settings.arm, frozen=True)))
+    found = result_of(run(frozen, "in-place")).predictions
+    assert [one.document for one in found] == [one.document for one in cached]
+    for one, other in zip(found, cached, strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-3)
 
 
 @pytest.mark.slow

@@ -36,7 +36,8 @@ NO_LIMIT = 10**9  # tokenizers without a limit report a larger one
 class ArmModel:
     """An arm's model on the documents of a corpus.
 
-    The vectors of a frozen `encoder` are computed once per document; in the model, FirstTokens stands in for it.
+    The vectors of a frozen `encoder` are computed once per document; in the model, FirstTokens stands in for it, unless
+    the head reads more than first tokens.
     `known` are the documents that were read, by their numbers.
     """
 
@@ -71,6 +72,14 @@ class ArmModel:
         if encoder is not None:
             setattr(model, model.base_model_prefix, FirstTokens(encoder).requires_grad_())
         return own
+
+    def restore_encoder(self) -> None:
+        """Puts a frozen encoder back into the model, without dropout: each epoch computes its states again."""
+        encoder = cast(PreTrainedModel, self.encoder)
+        set_dropout(encoder, 0.0)
+        setattr(self.loaded.model, self.loaded.model.base_model_prefix, encoder)
+        self.encoder = None
+        self.known.clear()
 
     @property
     def num_tokens(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments
+from transformers import EarlyStoppingCallback, PreTrainedModel, PrinterCallback, Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -28,7 +28,7 @@ from longmlm.downstream.models import encoder_in_place
 from longmlm.downstream.planned import TRAINING, TrialConfig
 from longmlm.downstream.reading import IGNORED
 from longmlm.downstream.scores import main_score, predictions_of
-from longmlm.errors import ModelError, TrainingError
+from longmlm.errors import TrainingError
 from longmlm.folders import rewritten_folder
 from longmlm.model.carried import Carried, save_model
 from longmlm.model.loading import library_errors
@@ -47,8 +47,8 @@ def fine_tune(folder: Path, model: ArmModel, fold: Fold) -> tuple[float, ...]:
     Resumes from the last complete checkpoint. Raises ModelError if the model cannot be trained on these documents,
     TrainingError if memory runs out or a loss is not finite.
     """
-    examples = model.examples(fold.train)
     _check_forward(model, fold.train)
+    examples = model.examples(fold.train)
     tuner = _Tuner(
         model=model.loaded.model,
         args=_arguments(folder / TRAINING, model.config, model.precision),
@@ -154,19 +154,25 @@ def _loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None
 
 
 def _check_forward(model: ArmModel, numbers: Sequence[int]) -> None:
-    """Raises ModelError if a forward pass fails, or the head of a frozen encoder reads more than first tokens."""
+    """Raises ModelError if a forward pass fails; restores a frozen encoder if the head reads more than first tokens."""
+    longest = max(numbers, key=lambda number: len(model.corpus.documents[number].text))
+    if model.encoder is not None and model.config.arm.reads != "chunks" and not _reads_first_tokens(model, longest):
+        model.restore_encoder()
     remedy = "" if model.precision == "no" else '; set precision = "no" in [recipe] to compute in fp32'
-    failure = f"{model.config.arm.model} fails on inputs of up to {model.num_tokens:,} tokens{remedy}"
-    with library_errors(failure):
-        longest = max(numbers, key=lambda number: len(model.corpus.documents[number].text))
-        [found] = model.predict([longest])
-    if model.encoder is None or model.config.arm.reads == "chunks":
-        return
-    whole = model.batch([replace(*model.examples([longest]), vectors=None)])
-    with encoder_in_place(model.loaded.model, model.encoder):
-        expected = model.probabilities(whole)
-    if not np.allclose(cast(np.ndarray, found), expected, atol=MAX_ROUNDING):
-        raise ModelError(f"{model.config.arm.model} has a head that reads more than the first token: remove frozen")
+    with library_errors(f"{model.config.arm.model} fails on inputs of up to {model.num_tokens:,} tokens{remedy}"):
+        model.predict([longest])
+
+
+def _reads_first_tokens(model: ArmModel, number: int) -> bool:
+    """Returns whether the head gives the same from the vectors of first tokens as from the whole encoder."""
+    [example] = model.examples([number])
+    with encoder_in_place(model.loaded.model, cast(PreTrainedModel, model.encoder)):
+        expected = model.probabilities(model.batch([replace(example, vectors=None)]))
+    try:
+        found = model.probabilities(model.batch([example]))
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # it reads what FirstTokens does not have
+        return False
+    return found.shape == expected.shape and np.allclose(found, expected, atol=MAX_ROUNDING)
 
 
 def _last_complete(folder: Path) -> str | None:
