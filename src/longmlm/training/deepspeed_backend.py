@@ -31,8 +31,7 @@ from torch import Tensor, nn
 
 from longmlm.errors import TrainingError
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.training.backend import OptimizerState, cpu_copies, gather_state_dict
-from longmlm.training.objective import Batch, LossSums, Objective
+from longmlm.training.backend import Batch, LossSums, Objective, OptimizerState, cpu_copies, gather_state_dict
 from longmlm.training.optimizer import Optimizer
 
 PARTITIONED_PARAMETERS = 3  # the stage

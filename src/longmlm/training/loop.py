@@ -37,9 +37,9 @@ from longmlm.runtime.collectives import any_rank, each_on_any_rank
 from longmlm.runtime.launch import generator_states, peak_memory_bytes
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
+from longmlm.training.backend import Batch
 from longmlm.training.checkpoint import Saver, notes_on_threads, restore, resumable_state, saving
 from longmlm.training.micro_batch import fitting_on_all_ranks, halve_micro_batches, micro_batch_of, undo_passes
-from longmlm.training.objective import Batch
 from longmlm.training.run import Run, Task
 from longmlm.training.run_folder import (
     DEEPSPEED_SETTINGS,

@@ -13,8 +13,7 @@ from longmlm.artifacts.run import CheckpointState, TrainState
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Cost
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
-from longmlm.training.backend import Backend
-from longmlm.training.objective import Batches, Evaluation
+from longmlm.training.backend import Backend, Batches, Evaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from longmlm.batches.collate import Target
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
 from longmlm.runtime.watchdog import heartbeat
+from longmlm.training.backend import Batch, LossSums
 from longmlm.training.micro_batch import unrepeatable_update
-from longmlm.training.objective import Batch, LossSums
 from longmlm.training.optimizer import learning_rate
 from longmlm.training.run import Run, Task
 
