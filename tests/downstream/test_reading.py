@@ -1,5 +1,6 @@
 """What arms read of documents, by the model's own tokenizer, and the classes of tokens in windows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from longmlm.downstream import reading
 from longmlm.downstream.artifacts import LabelledSpan
 from longmlm.downstream.documents import LabelledCorpus, units_of
 from longmlm.downstream.reading import (
@@ -95,6 +97,17 @@ def test_the_classes_of_tokens_give_the_spans_back(reads: str, data: st.DataObje
         assert not inside or found[0] == (first, f"I-{inside[0].label}"), "a window that begins inside a span"
         for start, name in found:
             assert any(span.start <= start < span.end and span.label == name[2:] for span in spans)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [([(0, 3), (3, 6)], [1, 3]), ([(0, 6)], [1]), ([(0, 3), (3, 5), (5, 6)], [1, 2, 3]), ([], [])],
+)
+def test_a_token_of_two_spans_is_the_second_ones_where_that_has_no_other(offsets: list, expected: list[int]) -> None:
+    spans = (LabelledSpan(0, 5, "LOC"), LabelledSpan(5, 6, "PER"))
+    document = LabelledDocument(id="d", text="abcdef", spans=spans)
+    assert reading._bio(document, offsets, {"LOC": 1, "PER": 3}) == expected
+    assert reading._bio(replace(document, spans=()), offsets, {}) == [0] * len(offsets)
 
 
 def test_batches_are_padded_on_the_right_and_chunks_know_their_document() -> None:

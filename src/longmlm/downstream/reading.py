@@ -101,20 +101,26 @@ def bio_labels(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def _bio(document: LabelledDocument, offsets: Sequence[tuple[int, int]], classes: dict[str, int]) -> list[int]:
-    """Returns the class of each token of a window; a token that overlaps two spans in characters is the first one's.
+    """Returns the class of each token of a window, which begins with I-x if it begins inside a span.
 
-    A window that begins inside a span begins with I-x.
+    A token that overlaps two spans in characters is the first one's, unless the second would have no token without it
+    and the first has others.
     """
-    found, spans, number, last = [], document.spans, 0, -1
+    spans, owners, number = document.spans, list[int](), 0  # the span of each token, or -1
     for start, end in offsets:
         while number < len(spans) and spans[number].end <= start:
             number += 1
-        if start == end or number == len(spans) or end <= spans[number].start:
-            found.append(0)
-            continue
-        is_inside = number == last or start > spans[number].start
-        found.append(classes[spans[number].label] + is_inside)
-        last = number
+        is_outside = start == end or number == len(spans) or end <= spans[number].start
+        owners.append(-1 if is_outside else number)
+    for index, (first, (_, end)) in enumerate(zip(owners, offsets, strict=True)):
+        second = first + 1
+        overlaps = first >= 0 and second < len(spans) and spans[second].start < end
+        if overlaps and second not in owners and owners.count(first) > 1:
+            owners[index] = second
+    found = []
+    for before, owner, (start, _) in zip([-1, *owners], owners, offsets, strict=False):
+        is_inside = owner == before or start > spans[owner].start
+        found.append(0 if owner < 0 else classes[spans[owner].label] + is_inside)
     return found
 
 
