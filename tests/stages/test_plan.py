@@ -25,6 +25,7 @@ def planned(world: World, tmp_path, monkeypatch, capsys):
     """Plans the world's pipeline with these options; returns kind and text of each line by subject."""
     monkeypatch.setattr(stage, "cpu_tokens_per_second", lambda *_: 1000.0)
     monkeypatch.setattr(stage, "free_memory_bytes", lambda: 10**10)
+    monkeypatch.setattr(stage, "check_base", lambda _: None)  # test_untrained_base.py
 
     def run(*options: str) -> dict[str, tuple[str, str]]:
         file = tmp_path / "mine.toml"

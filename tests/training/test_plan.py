@@ -31,7 +31,6 @@ def test_a_plan_with_numbers():
     assert (plan.num_tokens, plan.epochs) == (90 * 5000, 5.0)
     assert plan.rows_per_micro_batch == 18  # 85 % of 4,000 bytes hold the state and 18 rows; a rank has 25
     assert plan.memory_bytes == 1600 + 18 * 100
-    assert plan.checkpoints_bytes == 2 * 1200  # of the last step, and one that a signal may leave
     steps = 90 + 5 * (75 / 50) / 3  # 3 evaluations and 2 more, of 75 rows, forward only
     assert plan.hours == pytest.approx(steps * 50 * 200 / 1000 / 3600)
     assert evaluations_as_steps(90, RUNTIME, 75 / 50) == pytest.approx(2.5)

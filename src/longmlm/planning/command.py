@@ -7,7 +7,9 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.rows import RowsManifest, check_rows_fit_positions, read_rows_manifest
 from longmlm.data.corpus import Document, document_of, plan_slices
+from longmlm.data.disk import REMEDY, Sizes, result_bytes, shortage
 from longmlm.data.engine import check_splits
+from longmlm.data.files import left_out
 from longmlm.data.notes import markup_note, sampled_texts, unknown_notes
 from longmlm.data.packing import TokenizedDocument, pack
 from longmlm.data.row import LooseRows
@@ -16,7 +18,7 @@ from longmlm.data.vocabulary import load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import ConfigError, DataError, counted
 from longmlm.evaluation.frozen import FrozenRows, check_predicts, whole
 from longmlm.evaluation.measure import measure
-from longmlm.folders import free_bytes
+from longmlm.folders import GB, free_bytes
 from longmlm.hubs.datasets import is_local
 from longmlm.hubs.weight_names import weights_here
 from longmlm.model.architecture import architecture_of, dropout_of, set_dropout
@@ -27,16 +29,18 @@ from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.positions import check_num_positions
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
-from longmlm.planning.estimate import Machine, PlanFacts, training_plan
-from longmlm.planning.report import plan_report
+from longmlm.planning.estimate import Machine, TrainingPlan, training_plan
 from longmlm.planning.size import CorpusSize, RowsSize, corpus_size, estimated_rows, rows_size
 from longmlm.planning.speed import ASSUMED_MFU, cpu_tokens_per_second, gpu_tokens_per_second
 from longmlm.runnable import machine_notes
 from longmlm.runtime.launch import free_memory_bytes, resolved_precision
 from longmlm.settings.masking import HeldOut
 from longmlm.settings.pipeline import PlanConfig
+from longmlm.settings.results import result_of
 from longmlm.training.run_folder import model_or_best_checkpoint
 
+PREPARED_TOKENS_PER_SECOND = 400_000  # of one worker; RoBERTa's tokenizer encodes 430,000 to 750,000
+MAX_EPOCHS = 40  # beyond which repeated text hardly lowers the loss: Muennighoff et al. 2023, arXiv:2305.16264
 TOKENS_OF_SAMPLE = 4096  # of which 15 % are masked: enough to tell a trained head from another one
 
 
@@ -58,22 +62,73 @@ def plan(config: PlanConfig) -> None:
     )
     cost = cost_of(model, work)
     machine = planned_machine(config, model, cost, work)
-    facts = PlanFacts(
-        corpus=corpus,
-        rows=rows,
-        work=work,
-        cost=cost,
-        machine=machine,
-        training=training_plan(rows, cost, work, machine, recipe, runtime),
-        model_type=model.config.model_type,
-        vocabulary_size=model.config.vocab_size,
-        num_parameters=model.num_parameters(),
-        base_positions=base_positions,
-        free_disk_bytes=free_bytes(Path(config.output)),
-    )
-    print(plan_report(facts, config))
+    training = training_plan(rows, cost, work, machine, recipe, runtime)
+    kind = "exact" if rows.is_exact else "estimate"
+    for name, known, text in (
+        ("corpus", "exact", _corpus(corpus, config)),
+        ("rows", kind, _rows(rows, work)),
+        ("model", "exact", _model(model, base_positions, work)),
+        ("steps", kind, _steps(training, config)),
+        ("memory", "estimate", _memory(training, cost, machine)),
+        ("disk", "estimate", _disk(config, Sizes(model.num_parameters(), model.config.vocab_size, rows.num_tokens))),
+        ("time", "estimate", _time(training, rows, machine, config)),
+    ):
+        print(f"{name:8}{known:10}{text}")
     for note in [*planned_notes(config), *machine_notes(config)]:
         print(note)
+
+
+def _corpus(corpus: CorpusSize, config: PlanConfig) -> str:
+    own = left_out([name for source in config.prepare.recipe.sources for name in source.files])
+    missing = f"; not counted: {', '.join(corpus.not_counted)}" if corpus.not_counted else ""
+    return f"{counted(corpus.num_files, 'file')}, {corpus.num_bytes / 1e6:,.1f} MB{missing}{own and '; '}{own}"
+
+
+def _rows(rows: RowsSize, work: Work) -> str:
+    counts = f"{counted(rows.train_rows, 'row')} of {work.row_length} tokens, {rows.mean_fill:.1%} full"
+    return f"{rows.num_tokens / 1e6:,.2f} M tokens; {counts}; {rows.held_out_rows:,} held out"
+
+
+def _model(model: PreTrainedModel, base_positions: int, work: Work) -> str:
+    extended = f" extended to {work.row_length}" if work.row_length > base_positions else ""
+    size = f"{model.num_parameters() / 1e6:.1f} M parameters"
+    return f"{model.config.model_type}, {size}, {base_positions} positions{extended}"
+
+
+def _steps(training: TrainingPlan, config: PlanConfig) -> str:
+    rows = counted(training.rows_per_step, "row")
+    steps = f"{config.pretrain.recipe.num_steps:,} of {rows} ({training.tokens_per_step:,} tokens)"
+    advice = "; so many repetitions gain little: add text or lower num_steps" if training.epochs > MAX_EPOCHS else ""
+    return f"{steps}: {training.num_tokens / 1e6:,.1f} M tokens, {training.epochs:.2f} epochs{advice}"
+
+
+def _memory(training: TrainingPlan, cost: Cost, machine: Machine) -> str:
+    need, free = f"{training.memory_bytes / GB:.1f} GB per process", f"{machine.memory_bytes / GB:.1f} GB"
+    if not training.rows_per_micro_batch:
+        return f"not even one row fits: {need}, {free} are free; set activation_checkpointing = true or lower length"
+    state = f"{cost.state_bytes / GB:.1f} GB weights, gradients, moments"
+    return f"{need} ({state}) with micro-batches of {counted(training.rows_per_micro_batch, 'row')}; {free} are free"
+
+
+def _disk(config: PlanConfig, sizes: Sizes) -> str:
+    found, free = result_bytes(config, sizes), free_bytes(Path(config.output))
+    parts = f"rows {found['prepare'] / GB:.2f}, long model {found['extend'] / GB:.2f}"
+    parts += f", checkpoints {found['pretrain'] / GB:.2f}, release {found['release'] / GB:.2f}"
+    text = f"{sum(found.values()) / GB:.2f} GB: {parts}; {free / GB:.1f} GB are free"
+    missing = [name for name, stage in config.stages.items() if not result_of(stage).exists()]
+    problem = shortage(config, [*missing, "pretrain"], sizes)
+    return f"{text}; {problem}: {REMEDY}" if problem else text
+
+
+def _time(training: TrainingPlan, rows: RowsSize, machine: Machine, config: PlanConfig) -> str:
+    speed = PREPARED_TOKENS_PER_SECOND * config.prepare.runtime.num_workers
+    prepare = _duration(0.0 if rows.is_exact else rows.num_tokens / speed)
+    about = f"its evaluations ({machine.tokens_per_second:,.0f} tokens/s on {machine.name})"
+    return f"training {_duration(3600 * training.hours)} with {about}, prepare {prepare}; {machine.speed_source}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"  # noqa: PLR2004 - an hour
 
 
 def check_base(config: PlanConfig) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from longmlm.batches.sampling import largest_share
 from longmlm.batches.steps import rows_per_step
 from longmlm.model.cost import Cost, Work, micro_batch_rows
-from longmlm.planning.size import CorpusSize, RowsSize
+from longmlm.planning.size import RowsSize
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
 
 LIBRARY_BYTES = 500_000_000  # Python with torch and transformers holds 470 MB
@@ -33,25 +33,7 @@ class TrainingPlan:
     epochs: float
     rows_per_micro_batch: int
     memory_bytes: int
-    checkpoints_bytes: int
     hours: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFacts:
-    """What the report of a plan states."""
-
-    corpus: CorpusSize
-    rows: RowsSize
-    work: Work
-    cost: Cost
-    machine: Machine
-    training: TrainingPlan
-    model_type: str
-    vocabulary_size: int
-    num_parameters: int
-    base_positions: int
-    free_disk_bytes: int
 
 
 def training_plan(
@@ -78,7 +60,6 @@ def training_plan(
         epochs=num_steps * num_rows / rows.train_rows,
         rows_per_micro_batch=chosen,
         memory_bytes=memory_bytes(cost, work, max(1, chosen)),
-        checkpoints_bytes=runtime.num_checkpoints(num_steps) * cost.checkpoint_bytes,
         hours=(num_steps + evaluations) * num_rows * row_length / machine.tokens_per_second / 3600,
     )
 
