@@ -2,6 +2,7 @@
 
 import functools
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from longmlm.artifacts.artifact import to_toml
 from longmlm.config import parse, read, resolved_pipeline
 from longmlm.errors import ConfigError
 from longmlm.settings.evaluate import EvaluateConfig
-from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, stage_tables
+from longmlm.settings.pipeline import ResolvedPipeline, followers
 from longmlm.settings.prepare import PrepareConfig, Source
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.tables import leaves, merged, table_of
@@ -25,44 +26,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "more tokens": BASE | {"extend": {"recipe": {"add_tokens": "terms.txt"}}},
     "from scratch": {key: BASE[key] for key in ("corpus", "length", "output")} | {"extension": False} | SCRATCH,
 }
-OTHER = {int: 48, str: "other/name", list: ["other"], dict: {}}
-FOLLOWED = {"prepare.output", "extend.output", "pretrain.run", "evaluate.output"}  # later stages read from there
-OWN = {"release.output", "release.card.languages"}  # of one stage alone
-RECOMMENDED = {"pretrain.recipe.batch_tokens", "release.card.title"}
-CHECKED_LATER = {"pretrain.start.checkpoint"}  # an earlier run of the same model: its folder says which
-SOURCE_OF = {  # the setting that a line names in addition to the one that contradicts it
-    "prepare.recipe.row_length": {"length"},
-    "extend.recipe.num_positions": {"length"},
-    "prepare.recipe.tokenizer": {"model", "extend.output", "pretrain.start.tokenizer"},
-    "prepare.recipe.sources": {"corpus"},
-    "extend.base": {"model"},
-    "evaluate.base": {"model"},
-    "extend.revision": {"revision"},
-    "pretrain.start.revision": {"revision"},
-    "pretrain.rows": {"prepare.output"},
-    "evaluate.rows": {"prepare.output"},
-    "release.rows": {"prepare.output"},
-    "evaluate.long_before": {"extend.output"},
-    "evaluate.long_after": {"pretrain.run"},
-    "evaluate.run": {"pretrain.run"},
-    "release.model": {"pretrain.run"},
-    "release.evaluation": {"evaluate.output"},
-}
-
-
-def derived(tables: dict[str, Any]) -> dict[str, object]:
-    """Returns every setting of a stage that follows from the base keys, but not those that are merely recommended."""
-    keys = Pipeline.__dataclass_fields__.keys()
-    base = Pipeline(**{name: tuple(x) if isinstance(x, list) else x for name, x in tables.items() if name in keys})
-    given = {name: value for name, value in tables.items() if name not in keys}
-    changed = Pipeline(
-        model="n/n" if base.model else None, corpus=("n",), length=9, output="n", extension=base.extension
-    )
-    one, other = (dict(leaves(stage_tables(each, given))) for each in (base, changed))
-    return {name: value for name, value in one.items() if value != other.get(name)}
-
-
-FOLLOWING = [(kind, name) for kind, tables in PIPELINES.items() for name in derived(tables)]
+OTHER = {int: 48, str: "other/name"}
 
 
 def resolved(tables: dict[str, Any], *overlays: dict[str, Any]) -> ResolvedPipeline:
@@ -87,24 +51,37 @@ def settings_of(pipeline: ResolvedPipeline) -> dict[str, object]:
     return dict(leaves(tomllib.loads(to_toml(pipeline))))
 
 
-@pytest.mark.parametrize(("kind", "name"), FOLLOWING)
-def test_a_setting_that_contradicts_the_one_it_follows_from_is_refused_or_followed(kind: str, name: str) -> None:
-    tables, value = PIPELINES[kind], derived(PIPELINES[kind])[name]
-    other: Any = [{"files": ["other"]}] if name == "prepare.recipe.sources" else OTHER[type(value)]
-    overlay = table_of(name, other)
-    if name in RECOMMENDED | OWN | CHECKED_LATER:
-        assert settings_of(resolved(tables, overlay))[name] == other
-    elif name in FOLLOWED:
-        before, after = settings_of(resolved(tables)), settings_of(resolved(tables, overlay))
-        assert {key for key in after if after[key] == other} == {key for key in before if before[key] == value} > {name}
-    else:
-        error = refusal(tables, overlay)
-        assert name in error and any(source in error for source in SOURCE_OF[name])
+@pytest.mark.parametrize("kind", PIPELINES)
+def test_a_setting_that_contradicts_the_one_it_follows_from_is_refused_with_both_names(kind: str) -> None:
+    pipeline = resolved(PIPELINES[kind])
+    names = [(name, follower) for name, _, follower in followers(pipeline, asdict(pipeline))]
+    assert len(names) >= 5
+    names += [("revision", "pretrain.start.revision")] if kind == "own length" else []
+    for name, follower in names:
+        value = settings_of(pipeline)[follower]
+        error = refusal(PIPELINES[kind], table_of(follower, OTHER[type(value)]))
+        assert name in error and follower in error
 
 
-def test_every_pair_is_in_the_table() -> None:
-    names = {name for _, name in FOLLOWING}
-    assert names == SOURCE_OF.keys() | RECOMMENDED | FOLLOWED | OWN | CHECKED_LATER
+@pytest.mark.parametrize("name", ["prepare.output", "extend.output", "pretrain.run", "evaluate.output"])
+def test_later_stages_read_from_a_configured_output_path(name: str) -> None:
+    before, after = settings_of(resolved(BASE)), settings_of(resolved(BASE, table_of(name, "other")))
+    moved = {key for key in after if after[key] == "other"}
+    assert moved == {key for key in before if before[key] == before[name]} > {name}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pretrain.recipe.batch_tokens", 48),
+        ("release.card.title", "other"),
+        ("release.card.languages", ["other"]),
+        ("release.output", "other"),
+        ("pretrain.start.checkpoint", "other"),  # an earlier run of the same model: its folder says which
+    ],
+)
+def test_what_is_recommended_or_of_one_stage_alone_may_be_changed(name: str, value: object) -> None:
+    assert settings_of(resolved(BASE, table_of(name, value)))[name] == value
 
 
 def test_the_same_thing_under_another_name_does_not_contradict(tmp_path: Path, monkeypatch) -> None:

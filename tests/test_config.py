@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from longmlm.artifacts.artifact import to_toml
 from longmlm.config import STAGES, parse, read
 from longmlm.errors import ConfigError
-from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.masking import Masking
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
@@ -144,27 +143,6 @@ def test_unusable_value_is_refused(kind: type, options: list[str], key: str) -> 
     assert str(raised.value).startswith(f"{STAGES[kind]}.{section}: {key} must be")
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        (
-            CheckpointsConfig,
-            'run = "r"\naction = "verify"\nstep = 4\n',
-            "step is the checkpoint to export",
-        ),
-        (PretrainConfig, 'start = {checkpoint = "a", tokenizer = "b"}\n', "start: tokenizer is for an untrained model"),
-        (
-            PretrainConfig,
-            'start = {architecture = "a", tokenizer = "b", revision = "c"}\n',
-            "start: revision and new_head are for a checkpoint",
-        ),
-    ],
-)
-def test_a_setting_without_effect_is_refused(kind: type, text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(kind, [written(tmp_path, "own.toml", text)])
-
-
 def test_missing_file_is_named(base: str, tmp_path: Path) -> None:
     for name in (tmp_path / "absent.toml", tmp_path, Path(base) / "below.toml"):
         assert f"{name}: no such TOML file" in refusal(base, str(name))
@@ -220,6 +198,7 @@ def test_command_without_a_file_names_the_missing_settings() -> None:
 def test_options_alone_are_enough() -> None:
     options = ["--output", "rows", "--recipe.tokenizer", "t", "--recipe.row-length", "512"]
     assert "no text: " in refusal(*options)
+    assert parse(PrepareConfig, [*options, "--recipe.sources.0.files", "a.txt"]).recipe.sources[0].files == ("a.txt",)
     config = parse(PrepareConfig, [*options, "--recipe.sources.0.files", "docs/*.jsonl", "more.txt"])
     assert config.recipe.sources == (Source(files=("docs/*.jsonl", "more.txt")),)
     assert (config.output, config.recipe.row_length) == ("rows", 512)

@@ -90,7 +90,7 @@ def test_one_process_of_a_machine_checks(
     if is_second:
         launch_as_second_of_two(monkeypatch)
     monkeypatch.setattr(cli, "parse", lambda *_: pretrain)
-    monkeypatch.setattr(cli, "run", lambda *_: None)
+    monkeypatch.setattr(cli, "_run", lambda *_: None)
     monkeypatch.setattr(inputs, "check_inputs", checked.append)
     monkeypatch.setattr("sys.argv", ["longmlm", "pretrain"])
     cli.main()

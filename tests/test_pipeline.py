@@ -7,16 +7,15 @@ import pytest
 
 from longmlm.config import STAGES, parse
 from longmlm.errors import ConfigError
-from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.masking import Masking
 from longmlm.settings.pipeline import ResolvedPipeline
 from longmlm.settings.prepare import PrepareConfig, Source
-from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
 from longmlm.settings.release import ReleaseConfig
 from longmlm.settings.shipped import PACKAGE
-from tests.support.prepare_settings import PREPARE, written
+from tests.support.prepare_settings import written
 
 MINE = """
 model = "owner/base"
@@ -117,15 +116,6 @@ def test_a_stage_table_overrides_and_an_option_wins(mine: str, tmp_path: Path) -
     assert pipeline.prepare.recipe.row_length == pipeline.extend.recipe.num_positions == 512
 
 
-def test_later_stages_read_from_a_configured_output_path(mine: str, tmp_path: Path) -> None:
-    moved = '[prepare]\noutput = "r"\n[extend]\noutput = "l"\n[pretrain]\nrun = "t"\n[evaluate]\noutput = "e"\n'
-    pipeline = resolved(mine, written(tmp_path, "moved.toml", moved))
-    start, evaluate, release = pipeline.pretrain.start, pipeline.evaluate, pipeline.release
-    assert [pipeline.pretrain.rows, evaluate.rows, release.rows] == ["r"] * 3
-    assert [start.checkpoint, evaluate.long_before, evaluate.long_after, evaluate.run] == ["l", "l", "t", "t"]
-    assert (release.model, release.evaluation) == ("t", "e")
-
-
 @pytest.mark.parametrize("kind", STAGES)
 def test_a_single_stage_reads_the_same_file(mine: str, kind: type) -> None:
     assert parse(kind, [mine]) == getattr(resolved(mine), STAGES[kind])
@@ -139,13 +129,6 @@ def test_the_checkpoints_stage_finds_the_run(mine: str) -> None:
 def test_options_of_a_stage_reach_into_its_derived_sources(mine: str) -> None:
     config = parse(PrepareConfig, [mine, "--recipe.sources.0.text-field", "body"])
     assert config.recipe.sources == (Source(files=("docs/*.jsonl", "more.txt"), text_field="body"),)
-
-
-def test_a_stage_s_own_file_needs_no_pipeline(tmp_path: Path) -> None:
-    own = written(tmp_path, "own.toml", PREPARE)
-    assert parse(PrepareConfig, [own]).output == "rows"
-    release = written(tmp_path, "r.toml", "model = 'run'\nrows = 'rows'\noutput = 'o'\ncard.title = 't'\n")
-    assert parse(ReleaseConfig, [release]).model == "run"
 
 
 def test_options_alone_describe_a_pipeline() -> None:
@@ -228,6 +211,7 @@ def test_a_new_model_needs_no_base_model(tmp_path: Path) -> None:
         ("[recipe]\nnum_steps = 3", "unknown key recipe, did you mean "),
         ("pretrain.recipe.num_steps = 0", "pretrain.recipe: num_steps"),
         ("pretrain = 3", "pretrain: "),
+        ("extend = 3", "extend: "),
         ("length = 2", "length must be at least 3"),
         ("extension = false\n[extend.recipe]\nseed = 1", "extend: remove the table of this stage: extension = false"),
         ("pretrain.start.new_head = true\nevaluate.runtime.rows_per_batch = 1", "evaluate: remove the table"),

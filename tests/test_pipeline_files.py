@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from longmlm.cli import main
+from longmlm.cli import main, pipeline_file, shipped_pipelines
 from longmlm.config import parse
 from longmlm.errors import ConfigError, UserError
 from longmlm.inputs import check_description
 from longmlm.options import explanations
-from longmlm.pipeline_files import pipeline_file, shipped_pipelines
 from longmlm.settings.extend import ExtendConfig
 from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, recommended
 from longmlm.settings.shipped import SHIPPED
@@ -117,7 +116,7 @@ def test_help_without_a_file_says_what_is_required(capsys: pytest.CaptureFixture
     monkeypatch.setattr("sys.argv", ["longmlm", "run", "--help"])
     with pytest.raises(SystemExit):
         main()
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    text = " ".join(capsys.readouterr().out.split())
     assert "Folder for all results. (required)" in text
     assert "Positions of the long model, and tokens per row. (required)" in text
     assert "on the hub. (optional)" in text

@@ -88,7 +88,7 @@ def test_run_writes_no_secret_and_gives_it_to_the_stages_that_publish(
 ) -> None:
     config, seen = parse(ResolvedPipeline, [written(pipeline(address))]), {}
 
-    def run_child(command: list[str], environment: dict[str, str], _lines: object) -> tuple[int, None]:
+    def run_child(command: list[str], environment: dict[str, str]) -> tuple[int, None]:
         stage, file = command[4:6]
         assert address not in command
         with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def test_run_writes_no_secret_and_gives_it_to_the_stages_that_publish(
     monkeypatch.setattr(run, "is_trained", lambda _: True)
     monkeypatch.setattr(run, "is_done", lambda *_: False)
     monkeypatch.setattr(run, "summary", lambda _: "")
-    run.run_pipeline(config)
+    run.run(config)
     assert seen == {"prepare": address, "extend": None, "pretrain": None, "evaluate": None, "release": address}
     assert redacted_address(address) in Path("out/pipeline.toml").read_text()
 

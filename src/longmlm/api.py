@@ -26,7 +26,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from longmlm import arguments
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Measured
-from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, read_provenance
+from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import mask_row
 from longmlm.data.corpus import Document, document_of
@@ -43,7 +43,7 @@ from longmlm.model.carried import Carried
 from longmlm.model.extension import check_finite, long_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.planned_extension import check_extendable, check_keeps_window
+from longmlm.model.planned_extension import planned_extension
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.window import Window
 from longmlm.model.window_attention import attending_within
@@ -102,11 +102,10 @@ def extend(
         smooth_terms=smooth_terms,
     )
     base, source, origin = _base(model, revision)
-    positions = position_table_of(base, source.name)
-    check_extendable(origin.provenance, source.name)
+    num_base = len(position_table_of(base, source.name).usable_rows)
+    extension = planned_extension(recipe, source, origin.provenance, base.config, num_base)
+    assert extension is not None  # no tokens are added
     check_finite(base, source.name)
-    extension = Extension.of(recipe, source, len(positions.usable_rows))
-    check_keeps_window(origin.provenance, extension, source.name)
     table = long_table(base, extension)
     long = copy.deepcopy(base) if base is model else base
     with torch.random.fork_rng(devices=()):  # a new embedding is drawn at random before it gets its table

@@ -11,29 +11,32 @@ import difflib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, TypeVar
+from typing import Any
+
+import tomli_w
 
 from longmlm.artifacts.artifact import version
 from longmlm.config import parse
 from longmlm.errors import ConfigError, naming
 from longmlm.escaping import printable_output
-from longmlm.pipeline_files import pipeline_file, shipped_pipelines
+from longmlm.options import explanations, sections
 from longmlm.processes import prints_errors, user_errors
 from longmlm.progress import hide_bars_off_terminal
 from longmlm.runtime.signals import exit_on_signal
-from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline
+from longmlm.settings.pipeline import Pipeline, PlanConfig, ResolvedPipeline, recommended
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
 from longmlm.settings.release import ReleaseConfig
+from longmlm.settings.shipped import BUNDLED, PACKAGE, SHIPPED
 
-Config = TypeVar("Config")
 STAGES: dict[str, type] = {
     "prepare": PrepareConfig,
     "extend": ExtendConfig,
@@ -46,12 +49,8 @@ WINGS: dict[str, type] = {  # commands that can be left out: the settings of eac
     "compare": resolve_name("longmlm.compare.settings:ComparedPipeline"),
     "downstream": resolve_name("longmlm.downstream.settings:DownstreamConfig"),
 }
-COMMANDS: dict[str, type] = {
-    "plan": PlanConfig,
-    "run": ResolvedPipeline,
-    **WINGS,
-    **STAGES,
-}
+COMMANDS: dict[str, type] = {"plan": PlanConfig, "run": ResolvedPipeline, **WINGS, **STAGES}
+MODULES = {"plan": "planning.command", **{wing: f"{wing}.command" for wing in WINGS}}  # the others are in stages
 OTHERS = {
     "init": "Prints a pipeline file for a model and a corpus: longmlm init --model M --corpus '*.jsonl' --length 1536",
     "pipelines": "Lists the shipped pipelines and overlays, whose names run takes in place of files",
@@ -66,6 +65,9 @@ SYNONYMS = {  # what other tools call a command
     **dict.fromkeys(("new", "create"), "init"),
     **dict.fromkeys(("estimate", "cost"), "plan"),
 }
+NOTE = (
+    "# Recommended settings of the stages: remove the # to change one; `longmlm run FILE --help` explains the others."
+)
 # Environment variables that are read when torch is imported: the first is set unless one of them is already set.
 CPU_DEFAULTS = (
     # An idle OpenMP thread sleeps after 100,000 spins; by default it spins longer and takes cores from other jobs.
@@ -94,16 +96,18 @@ def main(stage: str | None = None) -> None:
                     print(text)
                 return
             if command == "pipelines":
-                _check_no_arguments(arguments)
+                if arguments and arguments[0] not in ("-h", "--help"):
+                    raise ConfigError(f"longmlm pipelines takes no arguments: remove {arguments[0]}")
                 print(shipped_pipelines())
                 return
             config = parse(COMMANDS[command], arguments, f"longmlm {command}")
-        with printable_output(), naming(written_by(config)):
+        output = getattr(config, "output", None) or getattr(config, "run", None) or "."  # which the command writes to
+        with printable_output(), naming(Path(output)):
             if prints_errors():
                 from longmlm.inputs import check_inputs  # not needed for --help
 
                 check_inputs(config)
-            run(command, config)
+            _run(command, config)
 
 
 def _command(arguments: list[str]) -> str:
@@ -127,14 +131,9 @@ def _command(arguments: list[str]) -> str:
 
 def _meant(command: str) -> str:
     """Returns the command that was probably meant, as a question; empty if there is none."""
-    others = [SYNONYMS[command]] if command in SYNONYMS else []
-    near = [*others, *difflib.get_close_matches(command, [*COMMANDS, *OTHERS], n=1)]
-    return f", did you mean {near[0]}?" if near else ""
-
-
-def _check_no_arguments(arguments: list[str]) -> None:
-    if arguments and arguments[0] not in ("-h", "--help"):
-        raise ConfigError(f"longmlm pipelines takes no arguments: remove {arguments[0]}")
+    near = difflib.get_close_matches(command, [*COMMANDS, *OTHERS], n=1)
+    meant = SYNONYMS.get(command) or next(iter(near), None)
+    return f", did you mean {meant}?" if meant else ""
 
 
 @contextmanager
@@ -148,57 +147,57 @@ def _exit_on_closed_pipe() -> Iterator[None]:
         signal.signal(signal.SIGPIPE, before)
 
 
-def written_by(config: Any) -> Path:
-    """Returns the folder that a command writes to."""
-    return Path(getattr(config, "output", None) or getattr(config, "run", None) or ".")
+def pipeline_file(arguments: Sequence[str], check: Callable[[Pipeline], None] = lambda _: None) -> str:
+    """Returns a pipeline file with the base keys from the options; the recommended settings are commented out.
+
+    The docstring of each setting stands above it. Raises ConfigError for invalid options; `check` may refuse
+    what they describe.
+    """
+    base = parse(Pipeline, arguments, "longmlm init", {"output": "out/mine"})
+    check(base)
+    lines = [f"# {Pipeline.__doc__}", "# Run it with: longmlm run FILE"]
+    for name, text in explanations(Pipeline).items():
+        value = getattr(base, name)
+        is_default = name not in ("corpus", "output") and value == Pipeline.__dataclass_fields__[name].default
+        assignment = _assignment(name, "..." if value is None else value)
+        lines += ["", f"# {text}", f"#{assignment}" if is_default else assignment]
+    lines += ["", NOTE]
+    kinds = {item.name: part for item in fields(ResolvedPipeline) for part in sections(item)}
+    for stage, table in recommended(base, {}).items():
+        lines += _tables(stage, kinds[stage], table)
+    return "\n".join(lines)
 
 
-def _start(stage: Callable[[Config], None], config: Config) -> None:
-    """Runs a stage; a stop signal has ended the process so far, and from here on lets the stage clean up."""
+def _tables(name: str, kind: type, table: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines of a table and its subtables, with every key commented out."""
+    own = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    if own:
+        yield from ("", f"[{name}]")
+    for key, value in own.items():
+        yield from (f"# {explanations(kind)[key]}", f"#{_assignment(key, value)}")
+    for item in fields(kind):
+        if isinstance(table.get(item.name), dict):
+            yield from _tables(f"{name}.{item.name}", next(sections(item)), table[item.name])
+
+
+def _assignment(key: str, value: object) -> str:
+    text = tomli_w.dumps({key: list(value) if isinstance(value, tuple) else value}).strip()
+    return text.replace(f"{PACKAGE / 'bundled'}/", BUNDLED)
+
+
+def shipped_pipelines() -> str:
+    """Returns a line for each shipped pipeline and overlay: its name and the first line of its comment."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SHIPPED.glob("*.toml"))}
+    lines = {name: f"  {name:20}{text.splitlines()[0].removeprefix('# ')}" for name, text in texts.items()}
+    pipelines = [name for name, text in texts.items() if "output" in tomllib.loads(text)]
+    overlays = [name for name in texts if name not in pipelines]
+    parts = ["pipelines: longmlm run NAME", *(lines[name] for name in pipelines)]
+    parts += ["overlays: longmlm run NAME OVERLAY", *(lines[name] for name in overlays)] if overlays else []
+    return "\n".join(parts)
+
+
+def _run(command: str, config: Any) -> None:
+    """Imports and runs a command; a stop signal has ended the process so far, and now lets the command clean up."""
+    function = resolve_name(f"longmlm.{MODULES.get(command, f'stages.{command}')}:{command}")
     with exit_on_signal():
-        stage(config)
-
-
-def run(command: str, config: Any) -> None:
-    """Runs a command with its settings."""
-    match command, config:
-        case "plan", PlanConfig():
-            from longmlm.planning.command import plan
-
-            _start(plan, config)
-        case "run", ResolvedPipeline():
-            from longmlm.stages.run import run_pipeline
-
-            _start(run_pipeline, config)
-        case wing, _ if isinstance(config, WINGS.get(wing, ())):
-            _start(resolve_name(f"longmlm.{wing}.command:{wing}"), config)
-        case _:
-            _run_stage(command, config)
-
-
-def _run_stage(command: str, config: Any) -> None:
-    match command, config:
-        case "prepare", PrepareConfig():
-            from longmlm.stages.prepare import prepare
-
-            _start(prepare, config)
-        case "extend", ExtendConfig():
-            from longmlm.stages.extend import extend
-
-            _start(extend, config)
-        case "pretrain", PretrainConfig():
-            from longmlm.stages.pretrain import pretrain
-
-            _start(pretrain, config)
-        case "evaluate", EvaluateConfig():
-            from longmlm.stages.evaluate import evaluate
-
-            _start(evaluate, config)
-        case "release", ReleaseConfig():
-            from longmlm.stages.release import release
-
-            _start(release, config)
-        case "checkpoints", CheckpointsConfig():
-            from longmlm.stages.checkpoints import checkpoints
-
-            _start(checkpoints, config)
+        function(config)

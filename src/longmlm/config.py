@@ -1,6 +1,7 @@
 """Read the settings of a stage or a pipeline from TOML files and the command line; write them back as TOML."""
 
 import functools
+import inspect
 import os
 import re
 import sys
@@ -8,21 +9,19 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from longmlm.errors import ConfigError, system_error
-from longmlm.options import given_options, sections
+from longmlm.options import given_options, options_of, sections
 from longmlm.processes import LAUNCHED, LAUNCHER_VARIABLES
-from longmlm.settings.agreement import disagreements
-from longmlm.settings.checkpoints import CheckpointsConfig
 from longmlm.settings.effects import base_keys_without_effect
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, absent_stages, stage_tables
+from longmlm.settings.pipeline import Pipeline, ResolvedPipeline, absent_stages, disagreements, stage_tables
 from longmlm.settings.prepare import PrepareConfig
-from longmlm.settings.pretrain import PretrainConfig
+from longmlm.settings.pretrain import CheckpointsConfig, PretrainConfig
 from longmlm.settings.publishing import HIDDEN, VARIABLE, Publishing, redacted_address
 from longmlm.settings.shipped import SHIPPED, bundled_resolved
-from longmlm.settings.tables import Table, merged, table_at, with_home
+from longmlm.settings.tables import Table, merged, table_at, table_of, with_home
 from longmlm.training.run_folder import likely_best_checkpoint
 from longmlm.validation import adapter_of, json_of, problem, validated
 
@@ -51,18 +50,9 @@ def parse(
     split_at = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     paths, options = [_path(name) for name in arguments[:split_at]], arguments[split_at:]
     content = functools.reduce(merged, map(_toml, paths), dict(defaults or {}))
-    in_pipeline = {} if content else values_in_pipeline(kind)
-    unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
-    pipeline = (Pipeline, content, unused) if _is_pipeline(kind, content) else None
-    usage = f"{program} [FILE.toml ...]"
-    given = given_options(kind, _help_values(kind, content), in_pipeline, options, usage, pipeline)
-    if pipeline:
-        of_stage = {item.name for item in fields(cast(Any, kind))}
-        own = {name: given.pop(name) for name in of_stage & given.keys()}
-        given |= {STAGES.get(kind, CHECKPOINTS): own} if own else {}
-    tables = merged(content, given)
+    tables = merged(content, _given(kind, content, options, f"{program} [FILE.toml ...]"))
     try:
-        if kind is PretrainConfig and pipeline:
+        if kind is PretrainConfig and _is_pipeline(kind, content):
             _note_launch(tables.get("launch"), paths)
         return _with_secret(_resolved(kind, tables))
     except ConfigError as error:
@@ -71,6 +61,20 @@ def parse(
         options_missing = re.sub(r"[\w.]+(?= is missing)", lambda name: f"--{name[0].replace('_', '-')}", str(error))
         hint = "; a TOML file with these settings may come first" if " is missing" in options_missing else ""
         raise ConfigError(options_missing + hint) from None
+
+
+def _given(kind: Any, content: Table, arguments: Sequence[str], usage: str) -> Table:
+    """Returns what the options set: those of a stage, and those of a pipeline's keys that the stage does not have."""
+    if not arguments:
+        return {}
+    in_pipeline = {} if content else stage_tables(PLACEHOLDER, {}).get(STAGES.get(kind, ""), {})
+    listed, base = [*options_of(kind, _help_values(kind, content), in_pipeline)], []
+    if is_pipeline := _is_pipeline(kind, content):
+        unused = {"until"} if kind is PretrainConfig else {"until", "launch"}
+        base = [option for option in options_of(Pipeline, content, {}) if option.setting not in unused]
+    given = given_options([*base, *listed], arguments, usage, inspect.getdoc(kind) or "")
+    own = {item.name: given.pop(item.name) for item in fields(kind) if is_pipeline and item.name in given}
+    return given | ({STAGES.get(kind, CHECKPOINTS): own} if own else {})
 
 
 def resolved_pipeline(tables: Table) -> ResolvedPipeline:
@@ -117,11 +121,6 @@ def _help_values(kind: type, content: Table) -> Mapping[str, Any]:
     if issubclass(kind, ResolvedPipeline):
         return {key: value for key, value in derived.items() if key not in BASE_KEYS or key in content}
     return derived.get(STAGES.get(kind, ""), {})
-
-
-def values_in_pipeline(kind: type) -> Table:
-    """Returns what a pipeline file with no keys but the base keys sets for a stage; nothing for another command."""
-    return stage_tables(PLACEHOLDER, {}).get(STAGES.get(kind, ""), {})
 
 
 def read(kind: type[Config], paths: Sequence[Path]) -> Config:
@@ -218,10 +217,7 @@ def _with_checkpoints(content: Table, kind: type) -> Table:
         *tables, last = name.split(".")
         value = table_at(content, *tables).get(last)
         if isinstance(value, str) and (path := likely_best_checkpoint(value)) != value:
-            changed: Table = {last: path}
-            for table in reversed(tables):
-                changed = {table: changed}
-            content = merged(content, changed)
+            content = merged(content, table_of(name, path))
     return content
 
 

@@ -149,33 +149,37 @@ def new_folder(
         _check_place(folder)
     else:
         check_absent(folder)
-    partial = partial_of(folder)
-    with _locked(partial):
+    with _partial(folder) as partial:
         if replaces_earlier:
             finish_replacement(folder)  # one that was killed
-        try:
-            if not replaces_earlier:
-                check_absent(folder)  # another process may have finished it meanwhile
-            empty(partial)
-            yield partial
-            seal(partial, folder, about)
-        except BaseException:
-            discard(partial)
-            raise
+        else:
+            check_absent(folder)  # another process may have finished it meanwhile
+        yield partial
+        seal(partial, folder, about)
 
 
 @contextmanager
-def _locked(partial: Path) -> Iterator[None]:
-    """Claims a temporary folder for this process in the block; raises FolderError if another process has it."""
+def _partial(folder: Path) -> Iterator[Path]:
+    """Yields the empty temporary folder of `folder`, locked for this process, which is removed if the block fails.
+
+    Raises FolderError if another process has it.
+    """
+    partial = partial_of(folder)
     while True:
         claim(partial)
         descriptor = os.open(partial, os.O_RDONLY)  # not a lock file, which would become a part of the folder
         try:
             lock(descriptor, partial)
-            if partial.exists() and os.path.samestat(os.fstat(descriptor), partial.stat()):
-                yield
-                return
-        finally:  # unless another process has completed it meanwhile
+            if not (partial.exists() and os.path.samestat(os.fstat(descriptor), partial.stat())):
+                continue  # another process has completed it meanwhile
+            try:
+                empty(partial)
+                yield partial
+            except BaseException:
+                discard(partial)
+                raise
+            return
+        finally:
             os.close(descriptor)
 
 
@@ -277,14 +281,9 @@ def replaced_folder(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     """
     check_replaceable(folder, names)
     folder = folder.resolve()
-    partial = partial_of(folder)
-    with _locked(partial):
+    with _partial(folder) as partial:
         finish_replacement(folder)  # one that was killed
-        try:
-            empty(partial)
-            yield partial
-            for path in partial.iterdir():
-                sync(path)
-            _replace(folder, partial)
-        finally:
-            discard(partial)
+        yield partial
+        for path in partial.iterdir():
+            sync(path)
+        _replace(folder, partial)

@@ -112,7 +112,7 @@ def _check_pipeline(config: ResolvedPipeline) -> None:
                 check_installed(stage.tracking.tracker)
                 num_positions = _positions_of_start(stage.start, made, needs_all) or num_positions
             case EvaluateConfig():
-                _check_models([stage.base], made, needs_weights=needs_all)
+                _check_model(stage.base, made, needs_all)
     if num_positions is not None:
         check_rows_fit_positions(config.prepare.recipe.row_length, num_positions, config.pretrain.start.name)
 
@@ -129,6 +129,11 @@ def _check_corpus(config: PrepareConfig, made: Collection[str] = ()) -> None:
     for source in config.recipe.sources:
         check_language(source.language)
         check_source(source, config.output)
+        if source.text_field != TEXT_FIELD and {kind_of(file) for file in files_of(source.files)} == {".txt"}:
+            raise DataError(
+                f"text_field = {source.text_field!r} has no effect, since files has only .txt files, whose whole text "
+                f"is a document ({', '.join(source.files)}): remove it"
+            )
 
 
 def check_source(source: Source, output: str) -> None:
@@ -137,14 +142,9 @@ def check_source(source: Source, output: str) -> None:
     So does an output folder inside the folder of a dataset, which its files would become part of.
     """
     kinds, folder = {kind_of(file) for file in files_of(source.files)}, Path(source.dataset or "")
-    files = ", ".join(source.files)
     if source.delimiter is not None and ".csv" not in kinds:
+        files = ", ".join(source.files)
         raise DataError(f"delimiter has no effect, since files has no .csv file ({files}): remove it")
-    if kinds == {".txt"} and source.text_field != TEXT_FIELD:
-        raise DataError(
-            f"text_field = {source.text_field!r} has no effect, since files has only .txt files, whose whole text is a "
-            f"document ({files}): remove it"
-        )
     if source.dataset and folder.is_dir():
         is_saved = any((folder / name).is_file() for name in SAVED)
         unused = {"revision": source.revision, "subset": source.subset if is_saved else None}
@@ -241,7 +241,7 @@ def _check_evaluate(config: EvaluateConfig) -> None:
     if config.long_after and not _is_run(config.long_after):
         local_weights(config.long_after)
     manifest = _check_rows(config.rows, ["held_out"])
-    _check_models([config.base])
+    _check_model(config.base)
     for name in (config.long_before, config.long_after):
         if name and not _is_run(name):
             num_positions = _positions_of(config_of_model(name), name)
@@ -264,12 +264,9 @@ def _check_release(config: ReleaseConfig) -> None:
         evaluation_in(Path(config.evaluation))
 
 
-def _check_models(
-    names: Collection[str | None], made: Collection[str] = (), revision: str | None = None, needs_weights: bool = True
-) -> None:
-    for name in names:
-        if name is not None and os.path.realpath(name) not in made and not _is_run(name):
-            check_model(name, revision, needs_weights)
+def _check_model(name: str, made: Collection[str] = (), needs_weights: bool = True) -> None:
+    if os.path.realpath(name) not in made and not _is_run(name):
+        check_model(name, None, needs_weights)
 
 
 def _is_run(name: str) -> bool:

@@ -1,60 +1,72 @@
 """Command-line options, generated from the dataclasses of settings."""
 
+import argparse
 import ast
-import contextlib
 import difflib
 import inspect
-import io
 import itertools
-import re
 import textwrap
-import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from longmlm.errors import ConfigError
 from longmlm.settings.publishing import redacted_settings
-from longmlm.settings.tables import Table, default_of, without_empty_tables
+from longmlm.settings.tables import Table, default_of, nested
 
-TYRO_ERROR = 2  # exit code of tyro for arguments that cannot be used
 OWN_NAME = "NAME"  # stands for a name of the user's in a dotted name
-WORDS = {int: "a whole number", float: "a number", str: "a text"}
-TYPING: Any = typing  # types made at run time have no static form
+WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "no value"}
 
 
-def given_options(
-    kind: type,
-    shown: Mapping[str, Any],
-    in_pipeline: Mapping[str, Any],
-    arguments: Sequence[str],
-    usage: str,
-    pipeline: tuple[type, Mapping[str, Any], Collection[str]] | None = None,
-) -> Table:
-    """Returns only the settings that the options set, as a TOML table.
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option --section.setting: the dotted name of the setting, its type, and its help below that of its section."""
 
-    --help shows `shown` as the defaults, and the values of `in_pipeline` that differ. `pipeline` has the kind of a
-    pipeline, the values of its file and the keys that are no options here; its other keys are, unless the kind has one
-    of that name. Raises ConfigError with the name of the option.
+    setting: str
+    kind: Any
+    help: str
+    section: tuple[str, str]  # its name, and what it is
+
+    @property
+    def name(self) -> str:
+        """The option as --help shows it."""
+        return f"--{self.setting}".replace("_", "-")
+
+
+class Help(argparse.HelpFormatter):
+    """Shows of an option its name and what it expects: each accepts any number of words, counted later."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str | None) -> str:  # noqa: ARG002
+        return str(action.metavar)
+
+
+def given_options(listed: Sequence[Option], arguments: Sequence[str], usage: str, description: str) -> Table:
+    """Returns only the settings that the arguments set, as a TOML table; of options with one name, the last counts.
+
+    Raises ConfigError with the name of the option.
     """
-    if not arguments:
-        return {}
-    import tyro
-
-    errors, options = io.StringIO(), _options(kind, shown, in_pipeline)
-    if pipeline:
-        around, values, unused = pipeline
-        base = {key: item for key, item in _options(around, values, {}).__annotations__.items() if key not in unused}
-        options = _typed_dict(kind.__name__, {**base, **options.__annotations__}, kind.__doc__)
-    try:
-        with contextlib.redirect_stderr(errors):
-            given = tyro.cli(options, args=arguments, prog=usage, description=inspect.getdoc(kind))
-    except SystemExit as stop:
-        if stop.code != TYRO_ERROR:
-            raise
-        message = _unboxed(errors.getvalue(), kind).rstrip(".")
-        raise ConfigError(_explained(message, dict(_names(options)), arguments)) from None
-    return without_empty_tables(given)
+    options = {option.name: option for option in listed}
+    negations = {_negation(name): option for name, option in options.items() if option.kind is bool}
+    parser = argparse.ArgumentParser(
+        usage=f"{usage} [--section.field value ...]",
+        description=description,
+        formatter_class=Help,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    groups = {section: parser.add_argument_group(*section) for section in {item.section: None for item in listed}}
+    for name, option in options.items():
+        text = option.help.replace("%", "%%")
+        metavar = f"/ {_negation(name)}" if option.kind is bool else _metavar(option.kind)
+        groups[option.section].add_argument(name, dest=name, nargs="*", metavar=metavar, help=text)
+    for name in negations:
+        parser.add_argument(name, dest=name, nargs="*", help=argparse.SUPPRESS)
+    given, rest = parser.parse_known_args([_with_hyphens(argument) for argument in arguments])
+    known = options | negations
+    if unknown := [word.partition("=")[0] for word in rest if word.startswith("-")] or rest:
+        raise ConfigError("; ".join(f"unknown option {name}{_nearest(name, known)}" for name in unknown))
+    values = {known[name].setting: _value(name, known[name].kind, words) for name, words in vars(given).items()}
+    return nested(values | {negations[name].setting: False for name in vars(given).keys() & negations})
 
 
 def sections(item: Field) -> Iterator[type]:
@@ -85,33 +97,70 @@ def explanations(kind: type) -> dict[str, str]:
     return docstrings
 
 
-def _options(kind: type, shown: Mapping[str, Any], in_pipeline: Mapping[str, Any]) -> Any:
-    """Returns a TypedDict of optional keys, so that tyro returns only the options that were given."""
-    import tyro
+def options_of(
+    kind: type, shown: Mapping[str, Any], in_pipeline: Mapping[str, Any], prefix: str = ""
+) -> Iterator[Option]:
+    """Yields the options of a class of settings.
 
-    texts, options = explanations(kind), {}
+    --help shows `shown` as the defaults, and the values of `in_pipeline` that differ.
+    """
+    texts, section = explanations(kind), ("settings", "")
+    if prefix:
+        section = (f"[{prefix.rstrip('.')}]", inspect.getdoc(kind) or "")
     for item in fields(kind):
-        section, value, derived = next(sections(item), None), shown.get(item.name), in_pipeline.get(item.name)
+        part, value, derived = next(sections(item), None), shown.get(item.name), in_pipeline.get(item.name)
+        name = f"{prefix}{item.name}"
         if get_origin(item.type) is dict:  # tables with names of the user's: only files have them
             continue
-        if section is None:
-            hint = _hint(item, shown, derived)
-            described: Any = tyro.conf.arg(help=texts.get(item.name, ""), help_behavior_hint=hint)
-            options[item.name] = TYPING.Annotated[item.type, described]
+        if part is None:
+            text = f"{texts.get(item.name, '')} {_hint(item, shown, derived)}"
+            yield Option(name, item.type, text, section)
         elif get_origin(item.type) is tuple:
-            tables = value if isinstance(value, list) and value else [{}]
-            by_index = {str(index): _options(section, table, {}) for index, table in enumerate(tables)}
-            options[item.name] = _typed_dict(item.name, by_index)
+            for index, table in enumerate(value if isinstance(value, list) and value else [{}]):
+                yield from options_of(part, table, {}, f"{name}.{index}.")
         else:
-            inner = (table if isinstance(table, Mapping) else {} for table in (value, derived))
-            options[item.name] = _options(section, *inner)
-    return _typed_dict(kind.__name__, options, kind.__doc__)
+            inner, elsewhere = (table if isinstance(table, Mapping) else {} for table in (value, derived))
+            yield from options_of(part, inner, elsewhere, f"{name}.")
 
 
-def _typed_dict(name: str, keys: Table, doc: str | None = None) -> Any:
-    kind = TYPING.TypedDict(name, keys, total=False)
-    kind.__doc__ = doc
-    return kind
+def _negation(name: str) -> str:
+    """Returns the option that sets False: --runtime.no-setting."""
+    section, dot, last = name.removeprefix("--").rpartition(".")
+    return f"--{section}{dot}no-{last}"
+
+
+def _with_hyphens(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument
+
+
+def _value(name: str, kind: Any, words: Sequence[str]) -> Any:
+    """Returns the value that the words after an option are; raises ConfigError if they are none of its type."""
+    import pydantic
+
+    if kind is bool:
+        if words:
+            raise ConfigError(f"{name} takes no value: remove {' '.join(words)}")
+        return True
+    if words == ["None"] and type(None) in get_args(kind):
+        return None
+    is_list = get_origin(kind) is tuple
+    try:
+        if words and (is_list or len(words) == 1):
+            return pydantic.TypeAdapter(kind).validate_python(words if is_list else words[0])
+    except pydantic.ValidationError:
+        pass
+    raise ConfigError(f"{name} expects {_expected(kind)}, not {' '.join(words) or 'nothing'}")
+
+
+def _metavar(kind: Any) -> str:
+    """Returns what --help shows as the value of an option of this type."""
+    parts = [part for part in get_args(kind) if part not in (type(None), ...)]
+    if get_origin(kind) is Literal:
+        return f"{{{','.join(map(str, parts))}}}"
+    if get_origin(kind) is tuple:
+        return f"{_metavar(parts[0])} ..."
+    return "|".join(map(_metavar, parts)) or kind.__name__.upper()
 
 
 def _hint(item: Field, shown: Mapping[str, Any], derived: Any) -> str:
@@ -125,34 +174,6 @@ def _hint(item: Field, shown: Mapping[str, Any], derived: Any) -> str:
 
 def _words(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _names(options: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
-    """Yields the name of every option with its type."""
-    for key, item in options.__annotations__.items():
-        if typing.is_typeddict(item):
-            yield from _names(item, f"{prefix}{key}.")
-            continue
-        kind = get_args(item)[0]
-        yield f"{prefix}{key}".replace("_", "-"), kind
-        if kind is bool:
-            yield f"{prefix}no-{key}".replace("_", "-"), kind
-
-
-def _explained(message: str, types: Mapping[str, Any], arguments: Sequence[str]) -> str:
-    """Returns a line about the wrong options in place of tyro's message, or that message for another error."""
-    words = [word for argument in arguments for word in argument.split("=", 1 if argument.startswith("--") else 0)]
-    given = {at: word.replace("_", "-") for at, word in enumerate(words) if word.startswith("--")}
-    if unknown := [name for name in given.values() if name not in types]:
-        return "; ".join(f"unknown option {name}{_nearest(name, types)}" for name in unknown)
-    for at, name in given.items():
-        end = next((later for later in given if later > at), len(words))
-        values = " ".join(words[at + 1 : end])
-        if values and types[name] is bool:
-            return f"{name} takes no value: remove {values}"
-        if re.search(rf"{re.escape(name)}(?![\w.-])", message):
-            return f"{name} expects {_expected(types[name])}, not {values or 'nothing'}"
-    return message
 
 
 def _nearest(name: str, types: Mapping[str, Any]) -> str:
@@ -169,12 +190,3 @@ def _expected(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return f"one or more values, each {_expected(parts[0])}"
     return " or ".join(map(_expected, parts)) or WORDS.get(kind, str(kind))
-
-
-def _unboxed(text: str, kind: type) -> str:
-    """Returns the error message without the box that tyro draws around it."""
-    lines = [line.strip("│╭╮╰╯─ ") for line in text.splitlines() if not line.startswith("│ ──")]
-    words = (line for line in lines[1:] if any(char.isalnum() for char in line))
-    message = " ".join(line for line in words if not line.startswith("For full helptext"))
-    message = message.partition(" Argument helptext:")[0]
-    return message.removeprefix("Error parsing ").removeprefix(f"{kind.__name__}: ")

@@ -20,10 +20,9 @@ from longmlm.errors import ArtifactError, CheckpointError, DataError, FolderErro
 from longmlm.folders import MANIFEST, read_manifest, sha256_of
 from longmlm.hubs.models import config_of_model, listed_weights_sha256, local_model_sha256
 from longmlm.model.families import num_usable_positions
-from longmlm.settings.agreement import is_checkpoint_of
 from longmlm.settings.evaluate import EvaluateConfig
 from longmlm.settings.extend import ExtendConfig
-from longmlm.settings.pipeline import ResolvedPipeline, StageConfig
+from longmlm.settings.pipeline import ResolvedPipeline, StageConfig, is_checkpoint_of
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig

@@ -20,9 +20,8 @@ import pytest
 from longmlm.artifacts import artifact
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.run import RunSummary
-from longmlm.cli import STAGES
+from longmlm.cli import STAGES, pipeline_file
 from longmlm.folders import verify
-from longmlm.pipeline_files import pipeline_file
 from longmlm.settings.shipped import SHIPPED
 from setup import description
 from tests.support.launching import ROOT

@@ -9,9 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from longmlm import cli, inputs, options
+from longmlm import cli, inputs
 from longmlm.__main__ import main
-from longmlm.errors import ConfigError
 from longmlm.runtime import signals
 from longmlm.runtime.signals import (
     CHILD_VARIABLE,
@@ -21,11 +20,9 @@ from longmlm.runtime.signals import (
     exit_on_signal,
     stop_on_signal,
 )
-from longmlm.settings.prepare import PrepareConfig
 from tests.support.launched import launch_as_second_of_two
 
-FUNCTIONS = {"run": "run_pipeline"}
-MODULES = {"plan": "longmlm.planning.command", **{wing: f"longmlm.{wing}.command" for wing in cli.WINGS}}
+MODULES = {command: f"longmlm.{module}" for command, module in cli.MODULES.items()}
 STAGE_PHASES = ("imports", "parsing", "checks", "imports of the stage")
 PHASES = [(command, phase) for command in cli.COMMANDS for phase in STAGE_PHASES]
 PHASES += [("init", "imports"), ("init", "parsing")]
@@ -121,26 +118,12 @@ def test_a_stage_cleans_up_and_the_process_ends_without_shutting_libraries_down(
             cleaned.append(command)
 
     module = ModuleType(MODULES.get(command, f"longmlm.stages.{command}"))
-    setattr(module, FUNCTIONS.get(command, command), stage)
+    setattr(module, command, stage)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(EndedError):
         command_line(command)
     assert (ends, cleaned) == ([128 + number], [command])
     assert capfd.readouterr().err == f"stopped by {number.name}: to go on, run the same command again\n"
-
-
-def test_an_error_of_an_option_is_told_from_another_exit(monkeypatch) -> None:
-    """The parser ends with 2 for an option; any other code is not its own."""
-
-    def leave(*_arguments: object, **_options: object) -> None:
-        raise SystemExit(143)
-
-    with pytest.raises(ConfigError, match="unknown option --nonsense"):
-        options.given_options(PrepareConfig, {}, {}, ["--nonsense", "1"], "longmlm")
-    monkeypatch.setattr("tyro.cli", leave)
-    with pytest.raises(SystemExit) as stop:
-        options.given_options(PrepareConfig, {}, {}, ["--output", "rows"], "longmlm")
-    assert stop.value.code == 143
 
 
 def wait_for_the_next_attempt() -> None:

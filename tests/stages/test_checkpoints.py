@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.settings.checkpoints import CheckpointsConfig
+from longmlm.settings.pretrain import CheckpointsConfig
 from longmlm.stages.checkpoints import checkpoints
 from longmlm.training.run_folder import checkpoint_folder
 
@@ -60,6 +60,7 @@ def test_a_file_that_cannot_be_read_keeps_no_other_from_being_verified(run_here,
     code, output, error = run_here(CheckpointsConfig, checkpoints, {"run": str(run_folder), "action": "verify"})
     assert (code, output.count("intact"), output.count("unreadable")) == (2, 1, 1)
     assert "unreadable: 1 of 2 checkpoints" in error and f"{unreadable} cannot be read: the disk" in error
+    assert f"{unreadable / 'optimizer.pt'}" in error and "damaged" not in error and error.count("\n") == 1
 
 
 def test_verify_names_the_files_that_no_manifest_lists(run_here, run_folder) -> None:

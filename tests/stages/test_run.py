@@ -1,7 +1,6 @@
 """The run command's checks before a stage starts: what was made from other settings or text is never taken for done."""
 
 import contextlib
-import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -94,37 +93,30 @@ def test_a_run_is_not_taken_for_one_of_the_model_or_rows_that_replace_its_own(
     staleness.check_results(settings(option))
 
 
-def test_an_output_that_is_a_file_is_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("out").touch()
-    with pytest.raises(FolderError, match="^out is a file: remove it or name another output$"):
-        run.run_pipeline(settings())
-
-
 def test_a_finished_pipeline_has_nothing_to_do(folder: Path, started: list[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    run.run_pipeline(settings("--pretrain.runtime.num-threads", "2"))
+    run.run(settings("--pretrain.runtime.num-threads", "2"))
     assert started == []
     assert {path: path.stat().st_mtime_ns for path in before if path.name != "pipeline.toml"} == before
 
 
 def test_what_is_made_again_from_the_same_is_the_same(folder: Path, started: list[str]) -> None:
     remove(folder / "rows", folder / "long", folder / "release")
-    run.run_pipeline(settings())
+    run.run(settings())
     assert started == ["extend", "prepare", "release"]
 
 
 def test_a_stage_beyond_until_is_not_current_with_other_rows(folder: Path, started: list[str]) -> None:
     remove(folder / "rows", folder / "release", folder / "evaluation", folder / "run")
     write_text(30)
-    run.run_pipeline(settings("--until", "pretrain"))
+    run.run(settings("--until", "pretrain"))
     remove(folder / "rows")
     write_text(10)
-    run.run_pipeline(settings("--until", "prepare"))
+    run.run(settings("--until", "prepare"))
     assert staleness.is_current(settings(), "prepare")
     assert not staleness.is_current(settings(), "pretrain")
     with pytest.raises(DataError, match="^pretrain: out/run was made from other text than the corpus holds now: name"):
-        run.run_pipeline(settings())
+        run.run(settings())
     assert started == ["prepare", "pretrain", "prepare"]
 
 
@@ -140,9 +132,9 @@ def test_a_stage_beyond_until_is_not_current_with_other_rows(folder: Path, start
 def test_an_evaluation_and_a_release_of_other_settings_are_replaced(
     folder: Path, started: list[str], option: str, expected: list[str]
 ) -> None:
-    run.run_pipeline(settings(option))
+    run.run(settings(option))
     assert started == expected
-    run.run_pipeline(settings(option))
+    run.run(settings(option))
     assert started == expected
 
 
@@ -228,9 +220,9 @@ def test_a_disk_that_is_too_small_is_refused_before_any_stage(
     with pytest.raises(
         FolderError, match=r"^the results in out need about 0\.[23]\d GB more \(.*\), 0\.20 GB are free: "
     ):
-        run.run_pipeline(settings())
+        run.run(settings())
     assert not started
-    run.run_pipeline(settings("--pretrain.runtime.save-every-steps", "3000"))
+    run.run(settings("--pretrain.runtime.save-every-steps", "3000"))
     assert started == ["extend", "prepare", "pretrain", "evaluate", "release"]
 
 
@@ -243,29 +235,7 @@ def test_a_run_is_trained_once_its_last_step_is_evaluated(tmp_path: Path) -> Non
         assert staleness.is_trained(stage) == (step == evaluated_at == 8)
 
 
-def test_results_of_a_base_model_that_has_changed_are_refused(folder: Path) -> None:
-    weights = folder.parent / "base" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes() + b"changed")
-    for name in ("long", "run"):
-        with pytest.raises(
-            DataError, match=f"out/{name} was made from other weights than base holds now: name another"
-        ):
-            staleness.check_results(settings())
-        remove(folder / name)
-    remove(folder / "release")
-    staleness.check_results(settings())
-    assert staleness.is_current(settings(), "prepare"), "rows depend on the tokenizer alone"
-
-
 def test_a_finished_pipeline_that_publishes_its_rows_can_be_run_again(folder: Path) -> None:
     config = settings("--prepare.publish", "hf:me/rows", "--prepare.card.license", "mit")
     assert not staleness.is_done(config, "prepare")
     staleness.check_results(config)
-
-
-def test_the_time_left_is_printed_off_a_terminal_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, the bar of the stage shows it."""
-    for is_terminal, num_lines in ((False, 1), (True, 0)):
-        monkeypatch.setattr(run, "is_terminal", lambda shown=is_terminal: shown)
-        lines = run.time_left_lines(settings(), "pretrain", "[3/5] pretrain:")
-        assert len([*itertools.islice(lines, 1)]) == num_lines

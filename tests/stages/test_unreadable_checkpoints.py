@@ -11,8 +11,6 @@ import pytest
 
 from longmlm.data.engine import _stamp, check_files_unchanged
 from longmlm.errors import CheckpointError, DataError
-from longmlm.settings.checkpoints import CheckpointsConfig
-from longmlm.stages.checkpoints import checkpoints
 from longmlm.training.run_folder import best_checkpoint, checkpoint_folder, list_checkpoints, newest_verified, prune
 
 NUMBERS = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EACCES)
@@ -62,14 +60,6 @@ def test_the_best_checkpoint_is_neither_replaced_nor_removed_because_the_system_
         with pytest.raises(CheckpointError, match="step-00000001 cannot be read"):
             best_checkpoint(run_folder)
     assert list_checkpoints(run_folder) == before
-
-
-def test_verify_says_which_file_cannot_be_read(run_here: Callable, run_folder: Path, failing: Callable) -> None:
-    path = checkpoint_folder(run_folder, 1) / "optimizer.pt"
-    failing(path, errno.EIO)
-    code, _, error = run_here(CheckpointsConfig, checkpoints, {"run": str(run_folder), "action": "verify"})
-    assert code == 2 and len(error.splitlines()) == 1
-    assert str(path) in error and os.strerror(errno.EIO) in error and "damaged" not in error
 
 
 def test_a_state_that_is_a_folder_is_damaged(run_folder: Path) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -21,15 +21,13 @@ SECONDS_TO_END = 1.0  # most killed processes need milliseconds
 def run_child(
     command: Sequence[str],
     environment: Mapping[str, str],
-    lines: Iterator[str] | None = None,
     log: Path | None = None,
     answer: str = "",
 ) -> tuple[int, str]:
     """Runs a command to its end; returns its exit code, and the name of the signal that stopped it, empty if none did.
 
     A first stop signal is passed on as SIGTERM; `answer` is printed if the output of the command, which would answer,
-    goes to the file `log`. A second SIGINT kills the command and all that it has started. Prints `lines` as they become
-    available.
+    goes to the file `log`. A second SIGINT kills the command and all that it has started.
     """
     adopt_orphans()
     with (
@@ -44,11 +42,11 @@ def run_child(
             preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - it makes one system call
         ) as child,
     ):
-        code = _wait(child, stop, lines or iter(()))
+        code = _wait(child, stop)
     return code, stop.signal_name
 
 
-def _wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
+def _wait(child: subprocess.Popen, stop: Stop) -> int:
     """Returns the exit code; passes a stop signal on to the child.
 
     After a signal it also waits for the child's children: a launcher may exit before training has saved.
@@ -61,8 +59,6 @@ def _wait(child: subprocess.Popen, stop: Stop, lines: Iterator[str]) -> int:
         if stop and not is_passed_on:
             child.terminate()
             is_passed_on = True
-        if line := next(lines, ""):
-            print(line, flush=True)
     with suppress(ChildProcessError):
         while is_passed_on:
             os.waitpid(-child.pid, 0)

@@ -1,7 +1,10 @@
 """Settings of the extend stage: how a model gets more positions."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
+
+from longmlm.settings.tables import Unused
 
 Initialisation = Literal["hierarchical", "tile", "random", "interpolate", "stretched", "fitted"]
 PositionMode = Literal["materialized", "generated"]
@@ -9,6 +12,7 @@ USED_BY: dict[str, tuple[Initialisation, ...]] = {  # settings that only some in
     "alpha": ("hierarchical",),
     "smooth_terms": ("stretched", "fitted"),
 }
+DRAWN = ("random", "fitted")  # initialisations that draw random numbers
 SMOOTH_TERMS, NUM_GLOBAL_TOKENS = 4, 1
 
 
@@ -75,6 +79,17 @@ class ExtendRecipe:
             raise ValueError("set num_positions, or add_tokens to extend the vocabulary alone")
         if self.num_positions is not None and self.num_positions < 1:
             raise ValueError("num_positions must be at least 1")
+
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        if not self.new_head and (self.num_positions is None or self.initialisation not in DRAWN):
+            drawn = " and ".join(DRAWN)
+            where = f"with initialisation = {self.initialisation}" if self.num_positions else "without num_positions"
+            reason = f"{where}, since nothing is random (only initialisation = {drawn}, or new_head): remove it"
+            yield ("seed",), reason
+        if self.attention_window and self.num_positions and self.attention_window >= self.num_positions:
+            where = f"with attention_window = {self.attention_window}, which covers all num_positions"
+            yield ("num_global_tokens",), f"{where}: remove it, or lower attention_window"
 
     def keeps_positions(self, base_positions: int) -> bool:
         """Returns whether only tokens are added to a base model with so many positions."""

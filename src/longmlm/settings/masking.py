@@ -1,5 +1,6 @@
 """Settings of masked-language modelling: how many tokens are selected, and what replaces them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -40,3 +41,7 @@ class HeldOut:
             raise ValueError("max_rows must be at least 1")
         if not 0 <= self.mask_seed < 2**63:
             raise ValueError("mask_seed must be at least 0 and below 2 ** 63")
+
+    def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yields names of settings that have no effect, with the reason."""
+        yield ("masking.mask_patterns",), "in held_out, whose rows have one mask each: remove it"

@@ -1,7 +1,7 @@
 """Settings of a pipeline, and of the plan of one: a few base keys, from which the settings of every stage follow."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -10,8 +10,8 @@ from longmlm.settings.extend import ExtendConfig, Initialisation
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.release import ReleaseConfig
-from longmlm.settings.shipped import BUNDLED, bundled_resolved
-from longmlm.settings.tables import Table, merged, table_at, with_arrays
+from longmlm.settings.shipped import BUNDLED, bundled_resolved, is_same_path
+from longmlm.settings.tables import Table, merged, nested, table_at, with_arrays
 
 OUTPUT_SETTINGS = (  # stage, the setting that holds its output path, the default folder name
     ("prepare", "output", "rows"),
@@ -23,6 +23,7 @@ OUTPUT_SETTINGS = (  # stage, the setting that holds its output path, the defaul
 NUM_STEPS = 3000
 ROWS_PER_STEP = 64
 StageName = Literal["extend", "prepare", "pretrain", "evaluate", "release"]
+Follower = tuple[str, object, str]  # a setting and its value, and one of a stage that must have the same
 StageConfig = PrepareConfig | ExtendConfig | PretrainConfig | EvaluateConfig | ReleaseConfig
 
 
@@ -158,6 +159,64 @@ def _initialisation(recipe: Table) -> Initialisation:
     return "fitted" if recipe.get("attention_window") is None else "tile"
 
 
+def followers(base: Pipeline, tables: Mapping[str, Any]) -> Iterator[Follower]:
+    """Yields the settings of the stages that must have the value of another, since they name the same thing.
+
+    `tables` have the output path of every stage: later stages read from there.
+    """
+    model, revision, absent = base.model, base.revision, absent_stages(base, tables)
+    rows, long, run, evaluation = (
+        (f"{stage}.{setting}", str(table_at(tables, stage).get(setting))) for stage, setting, _ in OUTPUT_SETTINGS[:-1]
+    )
+    name, tokenizer = "model", f"{model}@{revision}" if revision else model
+    if model is None:
+        name, tokenizer = "pretrain.start.tokenizer", table_at(tables, "pretrain", "start").get("tokenizer")
+    yield "length", base.length, "prepare.recipe.row_length"
+    if "extend" not in absent:
+        yield "model", model, "extend.base"
+        yield "revision", revision, "extend.revision"
+        if base.extension:
+            yield "length", base.length, "extend.recipe.num_positions"
+        if _adds_tokens(tables):
+            name, tokenizer = long
+    yield name, tokenizer, "prepare.recipe.tokenizer"
+    yield *rows, "pretrain.rows"
+    yield *rows, "release.rows"
+    yield *run, "release.model"
+    if "evaluate" not in absent:
+        yield "model", model, "evaluate.base"
+        if base.extension:
+            yield *long, "evaluate.long_before"
+        yield *run, "evaluate.long_after"
+        yield *run, "evaluate.run"
+        yield *rows, "evaluate.rows"
+        yield *evaluation, "release.evaluation"
+
+
+def disagreements(pipeline: "ResolvedPipeline") -> Iterator[str]:
+    """Yields a line for each setting of a stage that contradicts the one that it must agree with."""
+    tables, start, extend = asdict(pipeline), pipeline.pretrain.start, pipeline.extend
+    pairs = [*followers(pipeline, tables)]
+    if extend is None and start.checkpoint == bundled_resolved(pipeline.model):
+        pairs.append(("revision", pipeline.revision, "pretrain.start.revision"))
+    for name, given, follower in pairs:
+        *path, key = follower.split(".")
+        value, own = bundled_resolved(given), table_at(tables, *path).get(key)
+        is_path = isinstance(value, str) and isinstance(own, str)
+        if own != value and not (is_path and (is_same_path(value, own) or is_checkpoint_of(own, value))):
+            shown = "not set" if value is None else value
+            yield f"{name} is {shown}, but {follower} is {own}: set {name} alone, which all stages follow"
+    if pipeline.model is not None and start.architecture is not None:
+        yield "model and pretrain.start.architecture both say what is trained: remove one of them"
+    if extend and not pipeline.extension and extend.recipe.num_positions is not None:
+        yield "extension is false, but extend.recipe.num_positions extends the model: remove one of them"
+
+
+def is_checkpoint_of(name: str, run: str) -> bool:
+    """Returns whether a path is that of a checkpoint in this run folder, whether or not it still exists."""
+    return Path(name).parent.name == "checkpoints" and is_same_path(run, Path(name).parents[1])
+
+
 def absent_stages(base: Pipeline, given: Mapping[str, Any]) -> dict[str, str]:
     """Returns the stages that the pipeline does not have, with the reason."""
     reasons = {}
@@ -169,46 +228,25 @@ def absent_stages(base: Pipeline, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _adds_tokens(given: Mapping[str, Any]) -> bool:
-    return "add_tokens" in table_at(given, "extend", "recipe")
+    return table_at(given, "extend", "recipe").get("add_tokens") is not None
 
 
-def _wiring(base: Pipeline, given: Mapping[str, Any]) -> dict[str, Table]:
-    """Returns the input and output paths of every stage; if an output path is set, later stages read from it."""
-    start, absent = table_at(given, "pretrain", "start"), absent_stages(base, given)
-    rows, long, run, evaluation, release = (
-        _path_or(str(Path(base.output) / name), table_at(given, stage).get(setting))
-        for stage, setting, name in OUTPUT_SETTINGS
-    )
-    recipe: Table = {"row_length": base.length, "sources": [{"files": list(base.corpus)}] if base.corpus else []}
-    if tokenizer := base.model or start.get("tokenizer"):
-        recipe["tokenizer"] = f"{tokenizer}@{base.revision}" if base.revision else tokenizer
-    tables: dict[str, Table] = {
-        "prepare": {"output": rows, "recipe": recipe},
-        "pretrain": {"run": run, "rows": rows, "start": {}},
-        "release": {"model": run, "rows": rows, "output": release},
-    }
+def _wiring(base: Pipeline, given: Mapping[str, Any]) -> Table:
+    """Returns what the stages read and write, and what follows from the base keys."""
+    own: Table = {f"{stage}.{setting}": str(Path(base.output) / name) for stage, setting, name in OUTPUT_SETTINGS}
+    tables = merged(nested(own), given)
+    own |= {name: value for _, value, name in followers(base, tables) if value is not None}
+    own["prepare.recipe.sources"] = [{"files": list(base.corpus)}] if base.corpus else []
     if "sources" not in table_at(given, "prepare", "recipe"):  # those have languages of their own
-        tables["release"]["card"] = {"languages": [base.language]}
-    revision = {"revision": base.revision} if base.revision else {}
-    model = {"checkpoint": base.model, **revision} if base.model else {}
-    if "evaluate" not in absent:
-        tables["evaluate"] = {"rows": rows, "output": evaluation, "base": base.model, "long_after": run, "run": run}
-        tables["release"]["evaluation"] = evaluation
-    if "extend" not in absent:
-        positions = {"num_positions": base.length} if base.extension else {}
-        tables["extend"] = {"base": base.model, "output": long, "recipe": positions, **revision}
-        model = {"checkpoint": long}
-    if base.extension and "evaluate" in tables:
-        tables["evaluate"]["long_before"] = long
-    if _adds_tokens(given):
-        recipe["tokenizer"] = long
-    if not {"checkpoint", "architecture"} & start.keys():
-        tables["pretrain"]["start"] = model
-    return tables
-
-
-def _path_or(default: str, value: object) -> str:
-    return value if isinstance(value, str) else default  # validation reports a value of another type
+        own["release.card.languages"] = [base.language]
+    absent, start = absent_stages(base, given), {}
+    if not {"checkpoint", "architecture"} & table_at(given, "pretrain", "start").keys():
+        if "extend" not in absent:
+            start = {"checkpoint": str(table_at(tables, "extend").get("output"))}
+        elif base.model:
+            start = {"checkpoint": base.model, **({"revision": base.revision} if base.revision else {})}
+    tables = nested({**own, "pretrain.start": start})
+    return {stage: table for stage, table in tables.items() if stage not in absent}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,12 @@
 """Settings of the prepare stage: the corpus, and how it is packed into rows."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from longmlm.settings.publishing import Publishing
+from longmlm.settings.tables import Unused
 
 PackingMode = Literal["full-sentences", "doc-sentences"]
 
@@ -127,3 +129,9 @@ class PrepareConfig(Publishing):
             raise ValueError("rows are published to hf:OWNER/NAME, folder:PATH or a URL, not to ModelScope")
         if self.publish is not None and self.card.license is None:
             raise ValueError("publish needs the licence of the text: set card.license, such as cc0-1.0, or other")
+
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        yield from Publishing.without_effect(self)
+        if self.publish is None:
+            yield ("card.title", "card.license", "card.data"), "without publish: remove it, or set publish"

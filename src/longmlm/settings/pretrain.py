@@ -1,10 +1,12 @@
-"""Settings of the pretrain stage: the initial weights, the training recipe, and how the run is executed."""
+"""Settings of the pretrain stage: initial weights, recipe, how the run is executed; and of its checkpoints' command."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.tables import Unused
 
 MAX_BATCH_TOKENS = 100_000_000
 MAX_THREADS = 1024
@@ -102,6 +104,12 @@ class PretrainRecipe:
         if self.schedule == "constant-then-decay" and not self.decay_steps:
             raise ValueError("constant-then-decay needs decay_steps")
 
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        if self.schedule != "constant-then-decay":
+            reason = f"with schedule = {self.schedule}: remove it, or set schedule = constant-then-decay"
+            yield ("decay_steps",), reason
+
     def is_constant(self, step: int) -> bool:
         """Returns whether no update before `step` depended on the number of steps, so that it may be changed."""
         return self.schedule == "constant-then-decay" and step <= self.num_steps - self.decay_steps
@@ -184,6 +192,14 @@ class Tracker:
     entity: str | None = None
     """W&B user or team; by default the logged-in user's."""
 
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        of_wandb = ("project", "entity", "name")
+        if self.tracker is None:
+            yield (*of_wandb, "num_examples"), "without tracker: remove it, or set tracker"
+        elif self.tracker == "tensorboard":
+            yield of_wandb, "with tracker = tensorboard, only with wandb: remove it, or set tracker = wandb"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracking(Tracker):
@@ -213,3 +229,28 @@ class PretrainConfig:
     tracking: Tracking = field(default_factory=Tracking)
     dry_run: bool = False
     """Check everything, make two steps, report what the run would do, and write nothing."""
+
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        if self.recipe.precision == "no":
+            yield ("runtime.peak_flops",), "with recipe.precision = no, since it is of bf16 and fp16: remove it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsConfig:
+    """Lists or verifies the checkpoints of a run, or exports one of them."""
+
+    run: str
+    """Run folder."""
+    action: Literal["list", "verify", "export"] = "list"
+    """list: list the checkpoints; verify: compare every file with its checksum; export: write one as a model folder."""
+    step: int | None = None
+    """Step of the checkpoint to export; by default the best checkpoint."""
+    output: str | None = None
+    """Folder to export to."""
+
+    def __post_init__(self) -> None:
+        if (self.action == "export") != (self.output is not None):
+            raise ValueError("export needs output, the folder to write; list and verify take none")
+        if self.step is not None and self.action != "export":
+            raise ValueError(f"step is the checkpoint to export; {self.action} shows all of them: remove it")

@@ -4,9 +4,11 @@ https://me:password@host/rows?key=1 is written as https://***@host/rows?***: it 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from longmlm.settings.tables import Unused
 
 Hub = Literal["hf", "ms", "storage"]
 Kind = Literal["model", "dataset"]
@@ -86,6 +88,11 @@ class Publishing:
             raise ValueError("revision and tag need publish on a hub")
         if self.hub_scheme == "ms" and self.revision:
             raise ValueError("ModelScope's client cannot create branches: set tag instead of revision")
+
+    def without_effect(self) -> Iterator[Unused]:
+        """Yields names of settings that have no effect, with the reason."""
+        if self.publish is not None and self.hub_scheme is None:
+            yield ("public",), "with a publish that is no hub: remove it"
 
     @property
     def hub_scheme(self) -> str | None:

@@ -1,6 +1,5 @@
 """Which settings of a stage its result depends on, and the folder in which the result lies."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -8,10 +7,9 @@ from longmlm.settings.pipeline import StageConfig
 from longmlm.settings.prepare import PrepareConfig
 from longmlm.settings.pretrain import PretrainConfig
 from longmlm.settings.publishing import Publishing
+from longmlm.settings.tables import leaves
 
 NOT_COMPARED = ("runtime", "tracking", "dry_run")  # they change no result
-
-
 LOCATIONS = (  # keys that say where something lies: a result depends on what lies there, under any name
     *("output", "run", "rows", "evaluation", "model", "base", "long_before", "long_after", "checkpoint"),
     *("tokenizer", "architecture", "files", "dataset", "add_tokens"),
@@ -25,20 +23,7 @@ def result_of(stage: StageConfig) -> Path:
 
 def result_settings_by_name(stage: StageConfig) -> dict[str, object]:
     """Returns the settings on which the stage's result depends, by names such as recipe.sources.0.files."""
-    return dict(_leaves(result_settings(stage)))
-
-
-def _leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
-    items: Iterable[tuple[object, object]] = ()
-    match value:
-        case dict():
-            items = value.items()
-        case tuple() if any(isinstance(item, dict) for item in value):
-            items = enumerate(value)
-        case _:
-            yield name, value
-    for key, item in items:
-        yield from _leaves(item, f"{name}.{key}" if name else str(key))
+    return dict(leaves(result_settings(stage)))
 
 
 def result_settings(stage: StageConfig) -> dict[str, object]:

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass
+from functools import reduce
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 Table = dict[str, Any]
+Unused = tuple[tuple[str, ...], str]  # dotted names of settings without effect, and the reason
 HOME_OF_PATH = re.compile(r"^(folder:)?~(?=/)")
 HOME_OF_WORD = re.compile(r"(?<!\S)()~(?=/)")
 
@@ -74,6 +77,11 @@ def table_of(name: str, value: object) -> Table:
     return {key: table_of(rest, value) if rest else value}
 
 
+def nested(named: Mapping[str, object]) -> Table:
+    """Returns the tables in which dotted names have these values."""
+    return reduce(merged, starmap(table_of, named.items()), {})
+
+
 def without(table: Table, name: str) -> Table:
     """Returns the table without the setting with this dotted name."""
     key, _, rest = name.partition(".")
@@ -89,10 +97,12 @@ def default_of(item: Field) -> Any:
 
 
 def leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yields the dotted name and the value of every setting."""
+    """Yields the dotted name and the value of every setting; in the tables of a tuple, with their index."""
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{prefix}{key}.")
+        is_tables = isinstance(value, tuple) and any(isinstance(item, Mapping) for item in value)
+        inner = {str(index): item for index, item in enumerate(value)} if is_tables else value
+        if isinstance(inner, Mapping):
+            yield from leaves(inner, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 from longmlm.artifacts import artifact
 from longmlm.artifacts.provenance import Provenance
 from longmlm.errors import ArtifactError, CheckpointError, FolderError, counted
-from longmlm.folders import check_absent, new_folder, read_manifest, unlisted_note
+from longmlm.folders import bytes_in, check_absent, new_folder, read_manifest, unlisted_note
 from longmlm.reports.tables import Table, text_table
-from longmlm.settings.checkpoints import CheckpointsConfig
+from longmlm.settings.pretrain import CheckpointsConfig
 from longmlm.training.run_folder import (
     best_checkpoint,
     check_run,
@@ -89,8 +89,7 @@ def print_unlisted(run: Path) -> None:
 
 def _numbers(folder: Path) -> list[str]:
     try:
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        state = read_state(folder).state
+        size, state = bytes_in(folder), read_state(folder).state
     except (ArtifactError, OSError):
         return ["?", "?", "?"]
     accuracy = "–" if state.accuracy_here is None else f"{state.accuracy_here:.2f}"

@@ -9,19 +9,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 from longmlm.artifacts.artifact import to_toml
-from longmlm.artifacts.metrics import MetricsFile, TrainingMetrics
 from longmlm.data.disk import check_disk
-from longmlm.errors import ArtifactError, DataError, ModelError
+from longmlm.errors import DataError, ModelError
 from longmlm.folders import write_text
 from longmlm.planning.size import planned_sizes
 from longmlm.processes import exclusive_lock
-from longmlm.progress import is_terminal
 from longmlm.reports.outcome import summary
 from longmlm.runtime.children import run_child
 from longmlm.runtime.launch_command import launch_command, search_path
@@ -37,7 +34,7 @@ USER_ERROR = 2  # exit code of a stage whose settings or data are wrong
 STOPPED = 143  # exit code of a stage that SIGTERM stopped
 
 
-def run_pipeline(config: ResolvedPipeline) -> None:
+def run(config: ResolvedPipeline) -> None:
     """Runs the stages in order and prints the accuracies reached; exits with the code of a stage that fails.
 
     Raises what `check_results` does, and FolderError while another process writes to the output folder.
@@ -74,8 +71,7 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
     if name == "pretrain" and config.launch is not None:
         command = [*launch_command(config.launch), "-m", "longmlm.stages.pretrain"]
     environment = {**os.environ, "PATH": search_path(), **secret_of(config.stages[name])}
-    lines = time_left_lines(config, name, label)
-    code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE)], environment, lines)
+    code, signal_name = run_child([*command, str(Path(config.output) / PIPELINE)], environment)
     if signal_name:
         print(f"{label} {stopped_by(signal_name)}: the same command resumes from there", file=sys.stderr)
         sys.exit(128 + signal.Signals[signal_name])
@@ -86,28 +82,6 @@ def run_stage(config: ResolvedPipeline, name: str, label: str) -> None:
         first = "fix that, then " if code == USER_ERROR else ""
         print(f"{label} failed (exit code {code}): {first}the same command resumes from this stage", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
-
-
-def time_left_lines(config: ResolvedPipeline, name: str, label: str) -> Iterator[str]:
-    """Yields an estimate of the training time left once the speed is known, and empty lines before that.
-
-    Nothing on a terminal, where the stage draws a bar with the time left.
-    """
-    if name != "pretrain" or is_terminal():
-        return
-    num_steps, run = config.pretrain.recipe.num_steps, Path(config.pretrain.run)
-    if not _training_lines(run):
-        yield f"{label} the time left will be known once the first steps are logged"
-    while not (lines := _training_lines(run)):
-        yield ""
-    tokens_left, speed = lines[-1].tokens / lines[-1].step * (num_steps - lines[-1].step), lines[-1].tokens_per_second
-    yield f"{label} about {_duration(tokens_left / speed)} left at {speed:,.0f} tokens/s, without evaluations"
-
-
-def _training_lines(run: Path) -> list[TrainingMetrics]:
-    with suppress(ArtifactError):  # training reports it
-        return [line for line in MetricsFile(run).lines() if isinstance(line, TrainingMetrics)]
-    return []
 
 
 def _duration(seconds: float) -> str:
