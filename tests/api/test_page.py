@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,19 +63,17 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 def test_type_checkers_see_the_functions(tmp_path: Path) -> None:
     """A call that is right has no error; a misspelt name, a wrong type and an unknown function have one each."""
-    for name, line, problem in (
-        ("right", "rows: list[Row] = longmlm.pack(['a'], tokenizer, 16)", None),
-        ("type", "longmlm.extend('x', '1536')", "bad-argument-type"),
-        ("choice", "longmlm.extend('x', 1536, initialisation='hierarchic')", "bad-argument-type"),
-        ("name", "longmlm.extent('x', 1536)", "missing-attribute"),
-    ):
-        script = tmp_path / f"{name}.py"
-        script.write_text(
-            f"import longmlm\nfrom longmlm.data.rows import Row\nfrom transformers import PreTrainedTokenizerBase\n"
-            f"tokenizer = PreTrainedTokenizerBase()\n{line}\n"
-        )
-        source = Path(longmlm.__file__).parents[1]
-        command = ["pyrefly", "check", "--preset", "default", "--search-path", str(source), str(script)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert (done.returncode == 0) == (problem is None), done.stdout
-        assert problem is None or problem in done.stdout
+    lines = {
+        "rows: list[Row] = longmlm.pack(['a'], tokenizer, 16)": None,
+        "longmlm.extend('x', '1536')": "bad-argument-type",
+        "longmlm.extend('x', 1536, initialisation='hierarchic')": "bad-argument-type",
+        "longmlm.extent('x', 1536)": "missing-attribute",
+    }
+    head = "import longmlm\nfrom longmlm.data.rows import Row\nfrom transformers import PreTrainedTokenizerBase\n"
+    script = tmp_path / "calls.py"
+    script.write_text("\n".join([f"{head}tokenizer = PreTrainedTokenizerBase()", *lines]) + "\n")
+    source = Path(longmlm.__file__).parents[1]
+    command = ["pyrefly", "check", "--preset", "default", "--search-path", str(source), "--output-format", "min-text"]
+    done = subprocess.run([*command, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = dict(re.findall(r"calls\.py:(\d+):.*\[([\w-]+)\]", done.stdout))
+    assert found == {str(number): problem for number, problem in enumerate(lines.values(), start=5) if problem}

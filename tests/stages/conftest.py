@@ -30,7 +30,7 @@ from tests.support.tiny import World, held_out, prove_in_this_process, with_fres
 from tests.support.training import ROOT, SOURCES
 from tests.support.worlds import evaluation, single_thread, world
 
-__all__ = ["evaluation", "run_folder", "run_here", "run_there", "settings", "single_thread", "world"]
+__all__ = ["evaluation", "run_folder", "run_here", "run_there", "single_thread", "world"]
 
 
 @pytest.fixture
@@ -59,16 +59,6 @@ def run_folder(world: World, tmp_path: Path) -> Path:
         write_checkpoint(folder, state, loaded.model, snapshot, record)
     with_fresh_process_state()
     return folder
-
-
-@pytest.fixture
-def settings(world: World, evaluation: Path, tmp_path: Path) -> Path:
-    """A TOML file with which the trained model is released."""
-    places = {"model": world.trained, "rows": world.rows, "output": tmp_path / "tiny-40", "evaluation": evaluation}
-    lines = [f'{name} = "{path}"' for name, path in places.items()]
-    path = tmp_path / "release.toml"
-    path.write_text("\n".join([*lines, 'title = "Tiny"', 'license = "apache-2.0"', 'data = ["demo novels"]']))
-    return path
 
 
 @pytest.fixture

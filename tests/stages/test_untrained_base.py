@@ -52,14 +52,7 @@ def test_plan_refuses_it_before_anything_is_prepared(world: World, run_here: Cal
 
 def test_pretrain_refuses_it_before_the_first_step(world: World, run_here: Callable, tmp_path) -> None:
     settings = {"start": {"checkpoint": str(world.long)}, "rows": str(world.rows), "run": str(tmp_path / "run")}
-    recipe = {
-        "num_steps": 2,
-        "batch_tokens": 200,
-        "learning_rate": 1e-4,
-        "precision": "no",
-        "held_out": {"max_rows": 30},
-    }
-    recipe["held_out"] = {"max_rows": 999}
+    recipe = {"num_steps": 2, "batch_tokens": 200, "learning_rate": 1e-4, "precision": "no"}
     code, _, errors = run_here(PretrainConfig, pretrain, {**settings, "recipe": recipe})
     assert code == 2 and NOTHING.search(errors)
     assert not (tmp_path / "run" / "checkpoints").exists()
