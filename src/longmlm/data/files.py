@@ -1,9 +1,4 @@
-"""Files of a corpus: which files the settings name, and their uncompressed bytes and lines.
-
-A compressed file can only be read from its start: to open it anew for each slice would take time that is quadratic in
-its size. So the reader of the last slice stays open, and continues where it stopped when the same process reads a later
-slice of the same file.
-"""
+"""Files of a corpus: which files the settings name, and their uncompressed bytes and lines."""
 
 import glob
 import gzip
@@ -174,10 +169,14 @@ def count_bytes(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The length of a file in bytes or records, and the bytes of text in each of these units."""
+    """The length of a file in bytes or records, and the bytes of text in each of these units.
+
+    It may be cut at `borders`, which increase, or anywhere if there are none.
+    """
 
     length: int
     unit_bytes: float = 1.0
+    borders: Iterator[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,19 +213,6 @@ class Lines:
         self._waiting.extendleft(reversed(lines))
         self.offset -= sum(map(len, lines))
 
-    def skip_to(self, start: int) -> None:
-        """Moves forward to the first line that begins at or after `start`."""
-        while self._waiting and self.offset < start:
-            self.read()
-        if self.offset < start:
-            self._stream.seek(start - 1 - self.offset, os.SEEK_CUR)
-            self.offset = start - 1
-            self.read()  # from the byte before `start`: nothing else, if it ends a line
-
-    def close(self) -> None:
-        """Closes the stream."""
-        self._stream.close()
-
 
 @contextmanager
 def lines_of(span: Span) -> Iterator[Lines]:
@@ -234,9 +220,9 @@ def lines_of(span: Span) -> Iterator[Lines]:
 
     A compressed file is decompressed from its beginning.
     """
-    lines = Lines(open_bytes(Path(span.path)))
-    try:
-        lines.skip_to(span.start)
+    with open_bytes(Path(span.path)) as stream:
+        lines = Lines(stream)
+        if span.start:
+            lines.offset = stream.seek(span.start - 1)
+            lines.read()  # from the byte before: nothing else, if it ends a line
         yield lines
-    finally:
-        lines.close()

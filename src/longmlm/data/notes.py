@@ -8,7 +8,7 @@ from pathlib import Path
 from longmlm.data.encoding import encode_batch
 from longmlm.data.files import Span, files_of, kind_of, readable
 from longmlm.data.foreign_content import HEAD_CHARACTERS, MARKUP, head_of
-from longmlm.data.records import records_of
+from longmlm.data.records import WHOLE_FILE, records_of
 from longmlm.data.texts import Unreadable
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import counted
@@ -20,7 +20,6 @@ from longmlm.settings.prepare import Source
 MAX_UNKNOWN_SHARE = 0.01
 SAMPLED_FILES, SAMPLED_CHARACTERS = 10, 200_000
 NAMED_WORDS, NAMED_CHARACTERS = 5, 20
-WHOLE_FILE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
