@@ -83,14 +83,14 @@ def test_an_interrupted_run_continues_and_gives_the_rows_of_an_undisturbed_one(
     assert not list(output.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("lost", ["content/train/slice-00000.arrow", "reports/slice-00000.npy"])
+@pytest.mark.parametrize("lost", ["content/train/slice-00000.arrow", "reports/slice-00000.hashes"])
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_slice_whose_files_are_lost_is_packed_again(
     recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, lost: str, emptied: bool
 ) -> None:
     path = interrupt(recipe, vocabulary, output) / lost
     path.unlink()
-    if emptied and path.suffix == ".npy":
+    if emptied and path.suffix == ".hashes":
         path.touch()
     prepare_rows(recipe, vocabulary, output, run_slices)
     prepare_rows(recipe, vocabulary, tmp_path / "undisturbed", run_slices)

@@ -6,9 +6,10 @@ import io
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -16,9 +17,9 @@ from typing import Any, cast
 import pyarrow as pa
 from backports import zstd
 
-from longmlm.data.own_files import own_files
 from longmlm.errors import DataError, counted, system_error
 from longmlm.hubs.datasets import SAVED
+from longmlm.temporary import LOCK, MARK, is_own_file
 
 CHUNK_BYTES = 1 << 20
 MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy
@@ -35,6 +36,12 @@ REMEDIES = {
     ".txt .jsonl .csv .parquet .gz .zst": "name endings in small letters, and leave Parquet files uncompressed",
 }
 
+# files that longmlm wrote: a pattern such as **/*.jsonl that reaches them does not make them a corpus
+STAMPED = ("manifest.json", "evaluation.json", "comparison.json", "downstream.json", "record.json", "summary.json")
+STAMP, STAMP_BYTES = b'"longmlm"', 200  # a key near the beginning of such a file
+NAMED = ("longmlm.json", "trial.toml", MARK)
+SET_ASIDE = "set_aside"
+
 
 def files_of(patterns: Sequence[str]) -> list[Path]:
     """Returns the files that the paths and globs name, each file once whatever its links, sorted within a glob.
@@ -49,7 +56,7 @@ def files_of(patterns: Sequence[str]) -> list[Path]:
         if not paths:
             _refuse_folder(pattern)
             raise DataError(f"{_printable(pattern)}: no such file; relative paths start from the current folder")
-        if own := own_files(paths, pattern):
+        if own := _own_files(paths, pattern):
             paths = [path for path in paths if path not in own]
             if not paths:
                 raise DataError(f"{_printable(pattern)}: it matches only files that longmlm wrote, such as {min(own)}")
@@ -62,8 +69,35 @@ def files_of(patterns: Sequence[str]) -> list[Path]:
 def left_out(patterns: Sequence[str]) -> str:
     """Returns a line that names files written by longmlm that the globs match and that are left out; empty if none."""
     reached = {pattern: map(Path, _matches(pattern)) for pattern in patterns if not Path(pattern).is_file()}
-    own = sorted(path for pattern, paths in reached.items() for path in own_files(paths, pattern) if path.is_file())
+    own = sorted(path for pattern, paths in reached.items() for path in _own_files(paths, pattern) if path.is_file())
     return f"left out: {counted(len(own), 'file')} that longmlm wrote, such as {own[0]}" if own else ""
+
+
+def _own_files(paths: Iterable[Path], pattern: str) -> set[Path]:
+    """Returns those of the paths, which match a pattern, that are in a folder that longmlm wrote: a result of a stage.
+
+    Folders that the pattern names without a wildcard count as the user's: a file in them was meant.
+    """
+    parts = Path(pattern).parts
+    num_named = next((index for index, part in enumerate(parts) if any(sign in part for sign in "*?[")), len(parts))
+    is_own = cache(_is_own)
+    return {path for path in paths if any(is_own(folder) for folder in path.parents if len(folder.parts) > num_named)}
+
+
+def _is_own(folder: Path) -> bool:
+    return (
+        any(os.path.lexists(folder / name) for name in NAMED)
+        or any(_is_stamped(folder / name) for name in STAMPED)
+        or is_own_file(folder / "settings.toml", "# longmlm ")  # a run in training
+        or (folder.name == SET_ASIDE and (folder.parent / LOCK).is_file())  # of downstream
+    )
+
+
+def _is_stamped(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return STAMP in file.read(STAMP_BYTES)
 
 
 def _matches(pattern: str) -> Iterator[str]:
