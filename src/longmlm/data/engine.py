@@ -157,7 +157,7 @@ def check_files_unchanged(files: Sequence[FileStamp]) -> None:
 
 def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> None:
     _open_partial(job.folder, work)
-    numbers = job.unfinished()
+    numbers = [number for number in range(len(job.slices)) if not job.is_finished(number)]
     if num_packed := len(job.slices) - len(numbers):
         message(f"resuming: {num_packed} of {counted(len(job.slices), 'slice')} packed before")
     _check_disk_space(job, numbers)

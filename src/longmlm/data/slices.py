@@ -69,12 +69,8 @@ class SliceJob:
         """Returns the hashes of a finished slice's documents."""
         return np.frombuffer(self.hashes_path(number).read_bytes(), dtype=np.uint64)
 
-    def unfinished(self) -> list[int]:
-        """Returns the numbers of the slices that are still to be packed, or whose files are missing or damaged."""
-        return [number for number in range(len(self.slices)) if not self.is_finished(number)]
-
     def is_finished(self, number: int) -> bool:
-        """Returns whether a slice was packed and its files are there."""
+        """Returns whether a slice was packed and its files are there, and not damaged."""
         try:
             contents = artifact.read(SliceReport, self.report_path(number)).contents
             num_hashes = len(self.hashes(number))
