@@ -141,17 +141,14 @@ def _sha256_of(path: Path, _size: int, _mtime_ns: int) -> str:
 def check_files_unchanged(files: Sequence[FileStamp]) -> None:
     """Raises DataError for a source file whose content is no longer the one that was hashed."""
     for stamp in files:
-        path = Path(stamp.path)
         try:
-            status = path.stat()
-            is_touched = (status.st_size, status.st_mtime_ns) != (stamp.bytes, stamp.mtime_ns)
-            has_changed = is_touched and sha256_of(path) != stamp.sha256
+            has_changed = _stamp(Path(stamp.path)).sha256 != stamp.sha256
         except (FileNotFoundError, NotADirectoryError):
             has_changed = True
         if has_changed:
             raise DataError(
-                f"{path} changed while its rows were made, so none are kept: run the same command again when the file "
-                "is complete"
+                f"{stamp.path} changed while its rows were made, so none are kept: run the same command again when the "
+                "file is complete"
             )
 
 
@@ -191,9 +188,9 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
 
 def _check_disk_space(job: SliceJob, numbers: Sequence[int]) -> None:
     num_bytes = token_bytes(job.vocabulary.size)
+    per_token = [bytes_per_token(source.language) for source in job.recipe.sources]
     spans = (span for number in numbers for span in job.slices[number])
-    sources = job.recipe.sources
-    needed = sum(span.size * num_bytes // bytes_per_token(sources[span.source].language) for span in spans)
+    needed = sum(span.size * num_bytes // per_token[span.source] for span in spans)
     free = shutil.disk_usage(job.folder).free
     if needed > free:
         if len(numbers) == len(job.slices):

@@ -79,10 +79,6 @@ class SliceJob:
         has_shards = all(self.shard_path(split, number).is_file() for split in SPLITS if contents.of(split).rows)
         return has_shards and num_hashes == sum(contents.of(split).documents for split in SPLITS)
 
-    def split_of(self, document_hash: int) -> Split:
-        """Returns the split of the documents with this hash."""
-        return split_of(document_hash, self.recipe.held_out_fraction)
-
 
 @dataclass(slots=True)
 class Counts:
@@ -142,24 +138,22 @@ def pack_slice(job: SliceJob, number: int) -> None:
     """
     if job.is_finished(number):
         return
-    recipe, unknown = job.recipe, job.vocabulary.special.unk
-    counts = {split: Counts(recipe.row_length, len(recipe.sources), unknown) for split in SPLITS}
+    recipe, vocabulary = job.recipe, job.vocabulary
+    counts = {split: Counts(recipe.row_length, len(recipe.sources), vocabulary.special.unk) for split in SPLITS}
     open_rows: dict[Split, tuple[OpenRow, Shard]] = {}  # a split without documents gets no shard
     hashes: list[int] = []
     set_aside: Counter[str] = Counter()
-    languages = [source.language for source in job.recipe.sources]
-    capacity, is_within_character = job.recipe.row_length - 2, job.vocabulary.is_within_character
+    languages, is_within_character = [source.language for source in recipe.sources], vocabulary.is_within_character
     with ExitStack() as shards:
-        for document, sentences in tokenized(job.vocabulary, languages, _documents(job, number, set_aside)):
+        for document, sentences in tokenized(vocabulary, languages, _documents(job, number, set_aside)):
             hashes.append(text_hash(document.text))
-            split = job.split_of(hashes[-1])
+            split = split_of(hashes[-1], recipe.held_out_fraction)
             if split not in open_rows:
-                path = job.shard_path(split, number)
-                opened = shards.enter_context(open_shard(path, job.vocabulary.size))
-                open_rows[split] = OpenRow(capacity, job.vocabulary.special, is_within_character), opened
+                opened = shards.enter_context(open_shard(job.shard_path(split, number), vocabulary.size))
+                open_rows[split] = OpenRow(recipe.row_length - 2, vocabulary.special, is_within_character), opened
             row, shard = open_rows[split]
             counted = TokenizedDocument(counts[split].count_sentences(sentences, document.source), document.source)
-            shard.write(counts[split].count_rows(pack_document(row, counted, job.recipe.packing)))
+            shard.write(counts[split].count_rows(pack_document(row, counted, recipe.packing)))
         for split, (row, shard) in open_rows.items():
             shard.write(counts[split].count_rows([row.close()] if row.length else []))
     job.hashes_path(number).write_bytes(np.array(hashes, dtype=np.uint64).tobytes())
@@ -219,5 +213,5 @@ def _count_copies(job: SliceJob) -> dict[Split, int]:
     unique, counts = np.unique(hashes, return_counts=True)
     copies: dict[Split, int] = dict.fromkeys(SPLITS, 0)
     for document_hash, count in zip(unique[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
-        copies[job.split_of(document_hash)] += count - 1
+        copies[split_of(document_hash, job.recipe.held_out_fraction)] += count - 1
     return copies
