@@ -20,7 +20,7 @@ def test_every_code_is_known_and_named_once() -> None:
 
 
 NEAR = """
-code=near EN=en english=en Chinese=zh zh-Hant=zh-hant pt_BR=pt-br de-DE=de eng=en germna=de cn=zh
+EN=en english=en Chinese=zh zh-Hant=zh-hant pt_BR=pt-br de-DE=de eng=en germna=de cn=zh
 cn-Hans=zh jp=ja jpn=ja chi=zh swe=sv est=et vn=vi
 """
 
