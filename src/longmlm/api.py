@@ -30,10 +30,10 @@ from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenanc
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import mask_row
 from longmlm.data.corpus import Document, document_of
+from longmlm.data.encoding import tokenized
 from longmlm.data.packing import TokenizedDocument
 from longmlm.data.packing import pack as packed
 from longmlm.data.row import LooseRows, Row
-from longmlm.data.slices import tokenized
 from longmlm.errors import DataError, ModelError
 from longmlm.evaluation.frozen import FrozenRows, RowView, viewer_of
 from longmlm.evaluation.measure import measure

@@ -35,12 +35,20 @@ def test_packages_have_empty_inits(root: Path, modules: list[Path]) -> None:
 
 
 def test_public_names_have_docstrings(root: Path, modules: list[Path]) -> None:
-    public = {}
-    for path in modules:
-        if path.parts[0] in ("src", "pipelines"):
-            public |= {f"{path}:{node.lineno}": node for node in _public(ast.parse((root / path).read_text()))}
-    assert len(public) > 100
-    assert [location for location, node in public.items() if not ast.get_docstring(node)] == []
+    """A protocol describes its members, also for the classes that implement it."""
+    paths = [path for path in modules if path.parts[0] in ("src", "pipelines")]
+    public = {f"{path}:{node.lineno}": node for path in paths for node in _public(ast.parse((root / path).read_text()))}
+    protocols = [
+        node for node in public.values() if isinstance(node, ast.ClassDef) and "Protocol" in map(_name, node.bases)
+    ]
+    assert len(public) > 100 and len(protocols) > 3
+    described = {member.name for protocol in protocols for member in _public(protocol) if ast.get_docstring(member)}
+    without = {location: node for location, node in public.items() if not ast.get_docstring(node)}
+    assert [location for location, node in without.items() if node.name not in described] == []
+
+
+def _name(node: ast.expr) -> str:
+    return ast.unparse(node).rpartition(".")[2]
 
 
 def _public(parent: ast.Module | ast.ClassDef) -> list[ast.ClassDef | ast.FunctionDef]:

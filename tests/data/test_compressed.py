@@ -24,7 +24,7 @@ def test_files_compressed_in_several_parts_are_read_to_their_end(tmp_path: Path)
         assert count_bytes(tmp_path / name) == len(whole)
 
 
-@pytest.mark.parametrize("window_log", [10, 27, 28, 29, 30, 31])
+@pytest.mark.parametrize("window_log", [10, 27, 31])
 def test_a_zst_file_is_read_whatever_the_window_of_its_frames(tmp_path: Path, window_log: int) -> None:
     path, content = tmp_path / "long.jsonl.zst", json_lines(TEXTS)
     block = (len(content) << 3 | 1).to_bytes(3, "little") + content  # the last one of its frame, not compressed
@@ -39,17 +39,13 @@ def test_a_zst_file_is_read_whatever_the_window_of_its_frames(tmp_path: Path, wi
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
-@pytest.mark.parametrize("share", [0.02, 0.5, 0.999])
-def test_a_compressed_file_that_is_cut_short_is_an_error_that_names_it(
-    tmp_path: Path, ending: str, share: float
-) -> None:
-    noise = [os.urandom(40).hex() for _ in range(3_000)]
-    whole = compressed(json_lines(noise), ending)
+def test_a_compressed_file_that_is_cut_short_is_an_error_that_names_it(tmp_path: Path, ending: str) -> None:
+    whole = compressed(json_lines([os.urandom(40).hex() for _ in range(3_000)]), ending)
     path = tmp_path / f"cut.jsonl{ending}"
-    path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(DataError, match="is damaged") as raised:
-        records_of(path)
-    assert str(path) in str(raised.value)
+    for share in (0.02, 0.5, 0.999):
+        path.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(DataError, match=f"{path} is damaged"):
+            records_of(path)
 
 
 def test_a_compressed_file_with_damaged_content_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from datasets import Dataset
+from tokenizers import Tokenizer
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest
 from longmlm.data.corpus import split_of, text_hash
@@ -47,25 +47,51 @@ def documents_of(corpus: tuple[Source, ...]) -> list[str]:
     return [text for text in texts if text] + [json.loads(line)["body"] for line in packed if line.startswith("{")]
 
 
+def as_packed(vocabulary: Vocabulary) -> Tokenizer:
+    """Returns a tokenizer that takes special tokens in a text for text."""
+    tokenizer = copy.deepcopy(vocabulary.tokenizer)
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
 def rows_on_disk(folder: Path) -> dict[str, dict]:
     return {name: about for name, about in verify(folder)["files"].items() if name.startswith(SPLITS)}
 
 
-def test_rows_hold_exactly_the_tokens_of_the_corpus(
+def test_rows_hold_exactly_the_tokens_of_the_corpus_and_none_that_is_special(
     prepared: tuple[Path, RowsManifest], corpus: tuple[Source, ...], vocabulary: Vocabulary
 ) -> None:
     folder, manifest = prepared
-    tokenizer = copy.deepcopy(vocabulary.tokenizer)
-    tokenizer.encode_special_tokens = True
+    tokenizer = as_packed(vocabulary)
     for split in SPLITS:
         texts = [text for text in documents_of(corpus) if split_of(text_hash(text), 0.2) == split]
         encodings = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
         assert len(texts) > 5
         assert contents(folder, split) == [token for encoding in encodings for token in encoding.ids]
+        assert not set(contents(folder, split)) & set(vocabulary.special.all), "texts spell special tokens"
         assert manifest.report.of(split).documents == len(texts)
 
 
-def test_every_source_is_cut_by_the_rules_of_its_language(
+def test_the_report_counts_what_the_rows_hold(prepared: tuple[Path, RowsManifest]) -> None:
+    folder, manifest = prepared
+    for split in SPLITS:
+        shards = shards_of(folder, split)
+        assert len(shards) > 3
+        assert all(shard.features["input_ids"].feature.dtype == "uint16" and shard.cache_files for shard in shards)
+        rows = [row for shard in shards for row in shard]
+        report = manifest.report.of(split)
+        assert report.rows == len(rows) == len(open_rows(folder, split))
+        assert report.tokens == len(contents(folder, split))
+        assert report.separators == sum(len(row["document_starts"]) - 1 for row in rows) > 0
+        assert max(len(row["input_ids"]) for row in rows) <= 64
+        assert report.fill_rate == pytest.approx(sum(len(row["input_ids"]) for row in rows) / (64 * len(rows)))
+        assert open_rows(folder, split).mean_fill == report.fill_rate > 0.75
+        assert {source for row in rows for source in row["document_sources"]} == {0, 1}
+        assert report.documents < report.sentences < report.tokens
+        assert report.copies == 0
+
+
+def test_every_source_is_cut_by_the_rules_of_its_language_and_copies_are_counted(
     recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
     texts = [f"Am {day}. Mai kam das Boot bzw. der Fischer zurück. Es war kalt." for day in range(1, 31)]
@@ -74,41 +100,10 @@ def test_every_source_is_cut_by_the_rules_of_its_language(
     manifest = prepare_rows(replace(recipe, sources=(english, german, english)), vocabulary, output)
     num_sentences = {code: sum(len(sentence_starts(text, code)) for text in texts) for code in ("en", "de")}
     assert num_sentences == {"en": 3 * 30, "de": 2 * 30}
-    counted = sum(manifest.report.of(split).sentences for split in SPLITS)
-    assert counted == 2 * num_sentences["en"] + num_sentences["de"]
-
-
-def test_no_special_token_that_a_text_spells_out_comes_into_the_rows(
-    prepared: tuple[Path, RowsManifest], vocabulary: Vocabulary
-) -> None:
-    for split in SPLITS:
-        assert not set(contents(prepared[0], split)) & set(vocabulary.special.all)
-
-
-def test_rows_are_full_and_memory_mapped_with_ids_of_two_bytes(prepared: tuple[Path, RowsManifest]) -> None:
-    for split in SPLITS:
-        shards = shards_of(prepared[0], split)
-        assert len(shards) > 3
-        for shard in shards:
-            assert shard.features["input_ids"].feature.dtype == "uint16"
-            assert shard.cache_files
-        lengths = [len(row["input_ids"]) for shard in shards for row in shard]
-        assert max(lengths) <= 64
-        assert np.mean(lengths) > 0.75 * 64
-
-
-def test_the_report_counts_what_the_rows_hold(prepared: tuple[Path, RowsManifest]) -> None:
-    folder, manifest = prepared
-    for split in SPLITS:
-        rows = [row for shard in shards_of(folder, split) for row in shard]
-        report = manifest.report.of(split)
-        assert report.rows == len(rows) == len(open_rows(folder, split))
-        assert report.tokens == len(contents(folder, split))
-        assert report.separators == sum(len(row["document_starts"]) - 1 for row in rows) > 0
-        assert report.fill_rate == pytest.approx(sum(len(row["input_ids"]) for row in rows) / (64 * len(rows)))
-        assert open_rows(folder, split).mean_fill == report.fill_rate
-        assert {source for row in rows for source in row["document_sources"]} == {0, 1}
-        assert report.documents < report.sentences < report.tokens
+    reports = {split: manifest.report.of(split) for split in SPLITS}
+    assert sum(one.sentences for one in reports.values()) == 2 * num_sentences["en"] + num_sentences["de"]
+    for split, report in reports.items():
+        assert report.copies == 2 * sum(split_of(text_hash(text), 0.2) == split for text in texts) > 0
 
 
 def test_the_report_says_how_long_documents_are_how_full_rows_and_what_each_source_gave(
@@ -117,8 +112,7 @@ def test_the_report_says_how_long_documents_are_how_full_rows_and_what_each_sour
     folder, manifest = prepared
     texts = documents_of(corpus)
     assert [text.startswith("第") for text in texts] == [False] * 36 + [True] * 30
-    tokenizer = copy.deepcopy(vocabulary.tokenizer)
-    tokenizer.encode_special_tokens = True
+    tokenizer = as_packed(vocabulary)
     sizes = [len(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
     for split in SPLITS:
         here = [
@@ -173,18 +167,6 @@ def test_slices_packed_in_any_order_give_the_same_rows(
     prepare_rows(recipe, vocabulary, output, backwards)
     assert rows_on_disk(output) == rows_on_disk(prepared[0])
     assert len(rows_on_disk(output)) > 6
-
-
-def test_exact_copies_of_documents_are_counted(
-    prepared: tuple[Path, RowsManifest], recipe: PrepareRecipe, output: Path, vocabulary: Vocabulary
-) -> None:
-    english, chinese = recipe.sources
-    copied = prepare_rows(replace(recipe, sources=(english, chinese, english)), vocabulary, output)
-    texts = documents_of(recipe.sources)
-    for split in SPLITS:
-        number = sum(split_of(text_hash(text), 0.2) == split for text in texts[:36])
-        assert prepared[1].report.of(split).copies == 0
-        assert copied.report.of(split).copies == number > 0
 
 
 def test_documents_packed_on_their_own_share_no_row(

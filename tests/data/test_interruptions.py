@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
 
-from longmlm.artifacts.rows import SPLITS
+from longmlm.artifacts.rows import SPLITS, read_rows_manifest
 from longmlm.data import engine
 from longmlm.data.encoding import PIECE_CHARACTERS
 from longmlm.data.engine import prepare_rows
@@ -27,21 +27,21 @@ from longmlm.settings.prepare import PrepareRecipe, Source
 KILLED_AT = 2
 
 
-@pytest.fixture
-def recipe(tmp_path: Path, english_texts: list[str]) -> PrepareRecipe:
+def recipe_in(folder: Path, texts: list[str]) -> PrepareRecipe:
     """Returns settings that give a corpus of about six slices."""
-    lines = [json.dumps({"text": text[begin : begin + 900]}) for text in english_texts for begin in (0, 900)]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    source = Source(files=(str(tmp_path / "corpus.jsonl"),))
+    lines = [json.dumps({"text": text[begin : begin + 900]}) for text in texts for begin in (0, 900)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    source = Source(files=(str(folder / "corpus.jsonl"),))
     return PrepareRecipe(tokenizer="tiny", row_length=48, sources=(source,), held_out_fraction=0.2, slice_bytes=8_000)
 
 
-class Usage(NamedTuple):
-    """What shutil.disk_usage returns."""
+@pytest.fixture
+def recipe(tmp_path: Path, english_texts: list[str]) -> PrepareRecipe:
+    return recipe_in(tmp_path, english_texts)
 
-    total: int
-    used: int
-    free: int
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
 
 
 def killed(job: SliceJob, numbers: Sequence[int]) -> None:
@@ -49,6 +49,14 @@ def killed(job: SliceJob, numbers: Sequence[int]) -> None:
     run_slices(job, numbers[:KILLED_AT])
     (job.folder / "content" / "train" / f"slice-{KILLED_AT:05d}-123.partial").write_bytes(b"half a shard")
     raise RuntimeError("killed")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, vocabulary: Vocabulary, english_texts: list[str]) -> Path:
+    """Returns the rows of a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    prepare_rows(recipe_in(folder, english_texts), vocabulary, folder / "rows")
+    return folder / "rows"
 
 
 def interrupt(recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path) -> Path:
@@ -65,15 +73,15 @@ def rows_on_disk(folder: Path) -> dict[str, dict]:
 
 
 def test_an_interrupted_run_continues_and_gives_the_rows_of_an_undisturbed_one(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, undisturbed: Path
 ) -> None:
     partial = interrupt(recipe, vocabulary, output)
     finished = {path.name: path.stat() for path in (partial / "content" / "train").glob("*.arrow")}
     assert sorted(finished) == ["slice-00000.arrow", "slice-00001.arrow"]
     assert list(partial.rglob("*-123.partial"))
     manifest = prepare_rows(recipe, vocabulary, output)
-    expected = prepare_rows(recipe, vocabulary, tmp_path / "undisturbed")
-    assert rows_on_disk(output) == rows_on_disk(tmp_path / "undisturbed")
+    expected = read_rows_manifest(undisturbed)
+    assert rows_on_disk(output) == rows_on_disk(undisturbed)
     assert len(rows_on_disk(output)) > 6
     assert (manifest.report.train, manifest.report.held_out) == (expected.report.train, expected.report.held_out)
     for name, status in finished.items():
@@ -83,41 +91,71 @@ def test_an_interrupted_run_continues_and_gives_the_rows_of_an_undisturbed_one(
     assert not list(output.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("lost", ["content/train/slice-00000.arrow", "reports/slice-00000.npy"])
-@pytest.mark.parametrize("emptied", [False, True])
-def test_a_slice_whose_files_are_lost_is_packed_again(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, lost: str, emptied: bool
+def test_slices_whose_files_are_lost_are_packed_again(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, undisturbed: Path
 ) -> None:
-    path = interrupt(recipe, vocabulary, output) / lost
-    path.unlink()
-    if emptied and path.suffix == ".npy":
-        path.touch()
-    prepare_rows(recipe, vocabulary, output, run_slices)
-    prepare_rows(recipe, vocabulary, tmp_path / "undisturbed", run_slices)
-    assert rows_on_disk(output) == rows_on_disk(tmp_path / "undisturbed")
+    def killed_at_the_end(job: SliceJob, numbers: Sequence[int]) -> None:
+        run_slices(job, numbers)
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare_rows(recipe, vocabulary, output, killed_at_the_end)
+    for name in ("content/train/slice-00000.arrow", "reports/slice-00001.hashes", "reports/slice-00002.json"):
+        (partial_of(output) / name).unlink()
+    (partial_of(output) / "reports" / "slice-00003.hashes").write_bytes(b"")
+    numbers: list[int] = []
+    prepare_rows(recipe, vocabulary, output, lambda job, left: numbers.extend(left) or run_slices(job, left))
+    assert numbers == [0, 1, 2, 3]
+    assert rows_on_disk(output) == rows_on_disk(undisturbed)
 
 
-def test_slices_of_other_settings_are_discarded(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
+def test_only_unfinished_slices_need_disk_space_and_a_line_says_how_many_are_finished(
+    recipe: PrepareRecipe,
+    vocabulary: Vocabulary,
+    output: Path,
+    undisturbed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    interrupt(recipe, vocabulary, output)
-    longer = replace(recipe, row_length=96)
-    prepare_rows(longer, vocabulary, output)
-    prepare_rows(longer, vocabulary, tmp_path / "fresh")
-    assert rows_on_disk(output) == rows_on_disk(tmp_path / "fresh")
-    assert max(len(open_rows(output, "train")[row_id]) for row_id in range(10)) > 48
+    full_disk(monkeypatch)
+    with pytest.raises(DataError, match=r"0\.0 MB are free"):
+        prepare_rows(recipe, vocabulary, output, killed)
+    assert [path.name for path in output.parent.iterdir()] == ["corpus.jsonl"]
+    monkeypatch.undo()
 
+    def all_but_one(job: SliceJob, numbers: Sequence[int]) -> None:
+        run_slices(job, numbers[:-1])
+        raise RuntimeError("killed")
 
-def test_slices_made_before_a_source_was_touched_are_discarded(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
-) -> None:
-    """A source may have been changed and restored while the first run was at work."""
-    partial = interrupt(recipe, vocabulary, output)
-    os.utime(tmp_path / "corpus.jsonl", ns=(1, 1))
-    shard = partial / "content" / "train" / "slice-00000.arrow"
-    shard.write_bytes(b"rows of other text")
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare_rows(recipe, vocabulary, output, all_but_one)
+    assert "resuming" not in capsys.readouterr().out
+    full_disk(monkeypatch)
     prepare_rows(recipe, vocabulary, output)
-    assert len(open_rows(output, "train")) > 10
+    [(packed, total)] = re.findall(
+        r"^resuming: (\d+) of (\d+) slices packed before$", capsys.readouterr().out, re.MULTILINE
+    )
+    assert int(packed) == int(total) - 1 > 0
+    assert rows_on_disk(output) == rows_on_disk(undisturbed)
+
+
+def test_slices_of_other_settings_and_of_a_file_that_was_touched_are_discarded(
+    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, undisturbed: Path
+) -> None:
+    partial = interrupt(replace(recipe, row_length=96), vocabulary, output)
+    numbers: list[list[int]] = []
+
+    def noted(job: SliceJob, left: Sequence[int]) -> None:
+        numbers.append([*left])
+        killed(job, left)
+
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare_rows(recipe, vocabulary, output, noted)
+    os.utime(tmp_path / "corpus.jsonl", ns=(1, 1))  # it may have been changed and restored while the run was at work
+    (partial / "content" / "train" / "slice-00000.arrow").write_bytes(b"rows of other text")
+    prepare_rows(recipe, vocabulary, output, lambda job, left: numbers.append([*left]) or run_slices(job, left))
+    assert numbers[0] == numbers[1] == [*range(len(numbers[0]))]
+    assert rows_on_disk(output) == rows_on_disk(undisturbed)
 
 
 @pytest.mark.parametrize("is_link", [False, True])
@@ -141,21 +179,6 @@ def test_a_folder_of_the_user_with_the_name_of_unfinished_rows_stays(
     (tmp_path / "thesis.txt").rename(partial / "thesis.txt")
     prepare_rows(recipe, vocabulary, output)  # finished before
     assert (partial / "thesis.txt").read_text() == "mine"
-
-
-def test_a_run_interrupted_after_its_last_slice_is_completed(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path
-) -> None:
-    def killed_at_the_end(job: SliceJob, numbers: Sequence[int]) -> None:
-        run_slices(job, numbers)
-        raise RuntimeError("killed")
-
-    with pytest.raises(RuntimeError, match="killed"):
-        prepare_rows(recipe, vocabulary, output, killed_at_the_end)
-    assert not output.exists()
-    assert prepare_rows(recipe, vocabulary, output).report.tokens_per_second == 0  # nothing was left to do
-    prepare_rows(recipe, vocabulary, tmp_path / "undisturbed")
-    assert rows_on_disk(output) == rows_on_disk(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize(("fraction", "share"), [(1e-9, "none of 48"), (1 - 1e-9, "all 48")])
@@ -227,33 +250,6 @@ def test_a_document_of_megabytes_in_one_line_is_packed_completely(
     tokens = [token for row_id in range(len(rows)) for token in rows[row_id].input_ids[1:-1].tolist()]
     assert len(ids) > 150_000
     assert tokens[len(tokens) - len(ids) :] == ids
-
-
-def test_a_disk_too_small_for_the_rows_is_refused_before_the_work(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.shutil, "disk_usage", lambda _: Usage(9_000_000, 8_990_000, 10_000))
-    with pytest.raises(DataError, match=r"0\.0 MB are free"):
-        prepare_rows(recipe, vocabulary, output, killed)
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
-
-
-def test_only_unfinished_slices_need_space_and_a_line_says_how_many_are_finished(
-    recipe: PrepareRecipe, vocabulary: Vocabulary, output: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    def all_but_one(job: SliceJob, numbers: Sequence[int]) -> None:
-        run_slices(job, numbers[:-1])
-        raise RuntimeError("killed")
-
-    with pytest.raises(RuntimeError, match="killed"):
-        prepare_rows(recipe, vocabulary, output, all_but_one)
-    monkeypatch.setattr(engine.shutil, "disk_usage", lambda _: Usage(9_000_000, 8_990_000, 10_000))
-    assert "resuming" not in capsys.readouterr().out
-    assert prepare_rows(recipe, vocabulary, output).report.train.tokens > 1_000
-    [packed, total] = re.findall(
-        r"^resuming: (\d+) of (\d+) slices packed before$", capsys.readouterr().out, re.MULTILINE
-    )[0]
-    assert int(packed) == int(total) - 1 > 0
 
 
 def test_rows_that_another_process_is_writing_are_left_alone(

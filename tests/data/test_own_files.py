@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,44 +13,23 @@ from longmlm.data.engine import prepare_rows
 from longmlm.data.files import files_of, left_out
 from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError
-from longmlm.processes import exclusive_lock
 from longmlm.settings.prepare import PrepareConfig, PrepareRecipe, Source
 from longmlm.settings.shipped import PACKAGE
-from longmlm.temporary import claim
+from longmlm.temporary import LOCK, MARK
 from longmlm.training.run_folder import HEADER
 
 MINI = str(PACKAGE / "bundled" / "roberta-mini")
 SUMMARY = RunSummary(state=TrainState(), train_tokens_per_second=None, num_processes=1, peak_memory_bytes=1)
 
 
-def long_model(folder: Path) -> str:
-    (folder / "longmlm.json").write_text('{"base": "of an early version"}')
-    return "vocab.txt"
-
-
-def run(folder: Path) -> str:
-    artifact.write(folder / RunSummary.FILE, SUMMARY)
-    return "wandb/run-1/output.jsonl"
-
-
-def run_in_training(folder: Path) -> str:
-    (folder / "settings.toml").write_text(HEADER)
-    return "metrics.jsonl"
-
-
-def trial(folder: Path) -> str:
-    (folder / "trial.toml").touch()
-    return "log.txt"
-
-
-def locked(folder: Path) -> str:
-    with exclusive_lock(folder):
-        return "set_aside/records.jsonl"
-
-
-def unfinished(folder: Path) -> str:
-    claim(folder)
-    return "content/set_aside/slice-0.jsonl"
+OWN = {  # what shows that longmlm wrote a folder, and another file in it
+    "longmlm.json": ('{"base": "of an early version"}', "vocab.txt"),
+    RunSummary.FILE: (json.dumps(artifact.dump(SUMMARY)), "wandb/run-1/output.jsonl"),
+    "settings.toml": (HEADER, "metrics.jsonl"),  # of a run in training
+    "trial.toml": ("", "log.txt"),
+    LOCK: ("", "set_aside/records.jsonl"),
+    MARK: ("", "content/set_aside/slice-0.jsonl"),
+}
 
 
 @pytest.fixture
@@ -66,12 +44,13 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("make", [long_model, run, run_in_training, trial, locked, unfinished])
-@pytest.mark.parametrize("root", ["out", "deep/out", "deep/er/out"])
-def test_what_longmlm_wrote_is_no_corpus(corpus: list[Path], make: Callable[[Path], str], root: str) -> None:
-    folder = Path(root)
+@pytest.mark.parametrize("sign", OWN)
+@pytest.mark.parametrize("root", ["out", "deep/er/out"])
+def test_what_longmlm_wrote_is_no_corpus(corpus: list[Path], sign: str, root: str) -> None:
+    folder, (content, name) = Path(root), OWN[sign]
     folder.mkdir()
-    file = folder / make(folder)
+    (folder / sign).write_text(content)
+    file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text('{"text": "Not of the corpus."}\n')
     patterns = ["**/*.jsonl", "**/*.txt"]

@@ -3,7 +3,6 @@
 from itertools import accumulate, pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
@@ -76,6 +75,9 @@ def test_the_worked_example_of_the_design_gives_its_five_rows() -> None:
     assert [len(content) for content in contents(rows)] == [10, 7, 10, 10, 6]
     borders = [content[0] - FIRST for content in contents(rows)]
     assert borders == [0, 10, 17, 27, 37]
+    rows = packed([[10], [10], [25], [3]], row_length=12)
+    assert [row.input_ids.tolist().count(SEP) for row in rows] == [1, 1, 1, 1, 2], "no separator at the edge of a row"
+    assert [len(part) for part in parts_of(rows[-1])] == [5, 3]
 
 
 def test_the_separator_between_documents_takes_a_place_of_the_row() -> None:
@@ -123,17 +125,6 @@ def test_tokens_that_begin_within_a_character_are_known(tokenizers_by_kind: dict
     assert not byte_level.is_within_character[[*byte_level.special.all]].any()
 
 
-def test_no_separator_stands_at_the_edge_of_a_row() -> None:
-    rows = packed([[10], [10], [25], [3]], row_length=12)
-    assert [row.input_ids.tolist().count(SEP) for row in rows] == [1, 1, 1, 1, 2]
-    assert [len(part) for part in parts_of(rows[-1])] == [5, 3]
-
-
-def test_the_remainder_of_a_long_sentence_opens_a_row_that_goes_on_filling() -> None:
-    assert [len(content) for content in contents(packed([[3, 12, 8, 1]], row_length=12))] == [3, 10, 10, 1]
-    assert [len(content) for content in contents(packed([[3, 20, 8, 1]], row_length=12))] == [3, 10, 10, 9]
-
-
 @settings(deadline=None, max_examples=80)
 @given(CORPORA, ROW_LENGTHS, MODES)
 def test_rows_hold_exactly_the_tokens_of_the_corpus_in_order_and_tell_each_its_document(
@@ -170,12 +161,3 @@ def test_doc_sentences_packs_each_document_as_if_it_were_alone(sizes: list[list[
     assert all(len(row.document_starts) == 1 and SEP not in parts_of(row)[0] for row in rows)
     alone = [row for document in corpus_of(sizes) for row in pack([document], row_length, SPECIAL, "full-sentences")]
     assert contents(rows) == contents(alone)
-
-
-@pytest.mark.parametrize("mode", ["full-sentences", "doc-sentences"])
-def test_documents_and_sentences_without_tokens_leave_no_trace(mode: PackingMode) -> None:
-    with_empty = packed([[], [0, 3, 0], [0], [2, 0, 4]], 16, mode)
-    without = packed([[3], [2, 4]], 16, mode)
-    assert [row.input_ids.tolist() for row in with_empty] == [row.input_ids.tolist() for row in without]
-    assert len(without) == (1 if mode == "full-sentences" else 2)
-    assert packed([[], [0, 0]], 16, mode) == []

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from longmlm.data.corpus import Document, SetAside, Slice, plan_slices, read_slice
 from longmlm.data.files import count_bytes
 from longmlm.settings.prepare import Source
-from tests.support.corpora import compressed
 
 LINES = [
     *(json.dumps({"text": f"Line {number} " + "é湖😀" * (number % 7)}, ensure_ascii=False) for number in range(40)),
@@ -93,42 +91,3 @@ def test_slices_have_about_the_size_asked_for_and_small_files_share_one(sources:
 def test_a_text_file_is_never_cut(sources: list[Source]) -> None:
     texts = [span for spans in plan_slices(sources, 1) for span in spans if ".txt" in span.path]
     assert [(span.start, span.end, span.size) for span in texts] == [(0, 1, 570), (0, 1, 12)]
-
-
-def test_the_plan_is_the_same_every_time(sources: list[Source]) -> None:
-    assert plan_slices(sources, 777) == plan_slices(sources, 777)
-
-
-@pytest.mark.parametrize(("kind", "ending"), [(".jsonl", ".gz"), (".csv", ".zst")])
-def test_slices_of_a_compressed_file_are_its_records(tmp_path: Path, kind: str, ending: str) -> None:
-    texts = [f"{number} {random.Random(number).randbytes(60 * (number % 29)).hex()}" for number in range(1_000)]
-    is_csv = kind == ".csv"
-    lines = ['"text"' if is_csv else "", *(json.dumps(text if is_csv else {"text": text}) for text in texts)]
-    content = "\n".join(lines).encode()
-    path = tmp_path / f"texts{kind}{ending}"
-    path.write_bytes(compressed(content, ending))
-    sources = [Source(files=(str(path),))]
-    slices = plan_slices(sources, len(content) // 40)
-    assert len(slices) >= 39
-    records = records_in(slices, sources)
-    assert [record.text for record in records if isinstance(record, Document)] == texts
-    assert records_in(slices[::-1], sources) == [
-        record for spans in slices[::-1] for record in records_in([spans], sources)
-    ]
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_file_that_is_replaced_between_two_slices_is_read_anew(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"texts.jsonl{ending}"
-    old, new = (
-        b"".join(b'{"text": "%b %03d"}\n' % (word, number) for number in range(90)) for word in (b"old", b"new")
-    )
-    path.write_bytes(compressed(old, ending))
-    sources = [Source(files=(str(path),))]
-    first, *rest = plan_slices(sources, 900)
-    records_in([first], sources)
-    (tmp_path / "new").write_bytes(compressed(new, ending))
-    (tmp_path / "new").rename(path)
-    texts = [record.text for record in records_in(rest, sources) if isinstance(record, Document)]
-    assert texts[-1] == "new 089"
-    assert all(text.startswith("new") for text in texts)

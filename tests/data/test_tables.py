@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from longmlm.data.corpus import plan_slices
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
-from tests.support.corpora import WHOLE, compressed, contents, records_of
+from tests.support.corpora import WHOLE, contents, records_of
 
 TEXTS = [
     "The lake was calm.",
@@ -31,21 +31,6 @@ def csv_bytes(rows: list[list[str]], end: str = "\r\n", quoted: bool = False) ->
     file = io.StringIO(newline="")
     csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL).writerows(rows)
     return file.getvalue().encode()
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-def test_each_record_of_a_csv_file_is_a_document_with_the_line_ends_of_its_text(
-    tmp_path: Path, ending: str, end: str
-) -> None:
-    content = b"\xef\xbb\xbf" + csv_bytes([["id", "body"], *([str(i), text] for i, text in enumerate(TEXTS))], end)
-    path = tmp_path / f"texts.csv{ending}"
-    path.write_bytes(compressed(content, ending))
-    records = records_of(path, text_field="body")
-    assert contents(records) == TEXTS
-    assert records[0].origin == f"{path}:{content.index(b'0,The')}"
-    assert records_of(path, slice_bytes=1, text_field="body") == records
-    assert len(plan_slices([Source(files=(str(path),), text_field="body")], 1)) >= len(TEXTS)
 
 
 def test_bad_csv_records_are_set_aside_with_their_offset_and_their_neighbours_survive(tmp_path: Path) -> None:
@@ -135,19 +120,15 @@ def test_a_csv_file_with_another_delimiter_is_read_with_it_and_else_refused_with
 ) -> None:
     file = io.StringIO(newline="")
     csv.writer(file, delimiter=delimiter).writerows([["n", "text"], *(["1", text] for text in TEXTS)])
-    path = tmp_path / "other.csv"
-    path.write_bytes(file.getvalue().encode())
-    assert contents(records_of(path, slice_bytes=1, delimiter=delimiter)) == TEXTS
+    path, content = tmp_path / "other.csv", file.getvalue().encode()
+    path.write_bytes(content)
+    records = records_of(path, slice_bytes=1, delimiter=delimiter)
+    assert contents(records) == TEXTS
+    assert records[0].origin == f"{path}:{content.index(b'1' + delimiter.encode())}"
+    assert len(plan_slices([Source(files=(str(path),), delimiter=delimiter)], 1)) >= len(TEXTS)
     with pytest.raises(DataError, match="delimiter") as raised:
         records_of(path)
     assert str(path) in str(raised.value) and repr(delimiter) in str(raised.value)
-
-
-def test_a_csv_file_with_lines_that_end_in_cr_alone_is_an_error_that_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "mac.csv"
-    path.write_bytes(b"n,text\r1,calm\r")
-    with pytest.raises(DataError, match=r"mac\.csv.* CR "):
-        records_of(path)
 
 
 CELLS = st.text(st.sampled_from("ab湖é\", \n\r\t'0"), min_size=0, max_size=12)
@@ -177,6 +158,9 @@ def test_each_record_of_a_parquet_file_is_a_document(parquet: Path) -> None:
     records = records_of(parquet)
     assert contents(records) == [*TEXTS, ("null",), ("empty",), *(f"Line {number}. " * 20 for number in range(500))]
     assert [record.origin for record in records] == [f"{parquet}:{number}" for number in range(508)]
+    raw = pa.array([b"good", b"\xff\xfe"], pa.binary())
+    pq.write_table(pa.table({"text": raw.view(pa.string())}), parquet)
+    assert contents(records_of(parquet)) == ["good", ("bad UTF-8",)]
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 700, 5_000, 30_000])
@@ -186,12 +170,6 @@ def test_parquet_records_do_not_depend_on_slices_that_cut_within_row_groups(parq
     assert records_of(parquet, slice_bytes=slice_bytes) == records_of(parquet)
     sizes = [sum(span.size for span in spans) for spans in slices[:-1]]
     assert all(slice_bytes <= size < slice_bytes + 1_000 for size in sizes)
-
-
-def test_parquet_bytes_that_are_no_utf8_are_set_aside(tmp_path: Path) -> None:
-    raw = pa.array([b"good", b"\xff\xfe"], pa.binary())
-    pq.write_table(pa.table({"text": raw.view(pa.string())}), tmp_path / "texts.parquet")
-    assert contents(records_of(tmp_path / "texts.parquet")) == ["good", ("bad UTF-8",)]
 
 
 def test_a_missing_column_is_an_error_that_names_the_columns(parquet: Path, tmp_path: Path) -> None:
@@ -217,12 +195,3 @@ def test_a_damaged_parquet_file_is_an_error_that_names_it(parquet: Path, tmp_pat
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(DataError, match=f"{name} is damaged"):
             records_of(tmp_path / name)
-
-
-def test_records_of_all_kinds_share_slices(parquet: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("Calm.", encoding="utf-8")
-    (tmp_path / "z.csv").write_bytes(csv_bytes([["text"], *([text] for text in TEXTS)]))
-    sources = [Source(files=(f"{tmp_path}/*",))]
-    assert len(plan_slices(sources, WHOLE)) == 1
-    assert contents(records_of(sources=sources)) == ["Calm.", *contents(records_of(parquet)), *TEXTS]
-    assert len(plan_slices(sources, 20_000)) > 3

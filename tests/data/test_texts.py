@@ -2,16 +2,13 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longmlm.data.corpus import SetAside
 from longmlm.data.json_lines import object_of
 from longmlm.data.texts import Unreadable
-from tests.support.corpora import records_of
 
 STRETCHES = st.lists(
     st.sampled_from(
@@ -68,24 +65,3 @@ def test_a_string_that_is_cut_is_refused_in_time_that_grows_with_the_line_alone(
 
     few, many = (min(seconds(num_quotes) for _ in range(3)) for num_quotes in (500, 8_000))
     assert many < 16 * 5 * few  # a quadratic search takes 256 times as long
-
-
-def test_long_records_are_documents_or_set_aside_as_short_ones_are(tmp_path: Path) -> None:
-    long = "Es regnet. " * 40
-    lines = {
-        json.dumps({"text": long}).encode(): long,
-        json.dumps({"id": long, "text": "short"}).encode(): "short",
-        json.dumps({"text": " \n" * 90}).encode(): "empty",
-        json.dumps({"body": long}).encode(): "no field 'text'",
-        json.dumps({"text": [long]}).encode(): "field 'text' is not text",
-        json.dumps({"text": long}).encode()[:-9]: "broken JSON",
-        json.dumps({"text": '"Ja." ' * 40}).encode()[:-9]: "broken JSON",
-        b'{"text": "' + b"\xff" * 90 + b'"}': "bad UTF-8",
-        b'{"text": "' + b"\\ud800" * 90 + b'"}': "half a surrogate pair",
-        b'{"cut": "\\ud800", "text": "' + long.encode() + b'", "cut too": "' + b"\\ud800" * 90 + b'"}': long,
-    }
-    (tmp_path / "long.jsonl").write_bytes(b"\n".join(lines))
-    (tmp_path / "long.txt").write_bytes(b"\xef\xbb\xbf" + long.encode())
-    records = records_of(tmp_path / "long.*", slice_bytes=1_000)
-    found = [record.reason if isinstance(record, SetAside) else record.text for record in records]
-    assert found == [*lines.values(), long]

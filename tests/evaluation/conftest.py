@@ -11,9 +11,10 @@ from longmlm.settings.masking import HeldOut
 from tests.support.tiny import World, held_out, one_thread, tiny_world, with_fresh_process_state
 
 
-@pytest.fixture(scope="session", params=[("roberta", 1), ("bert", 0)], ids=["roberta", "bert"])
+@pytest.fixture(scope="session")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return tiny_world(tmp_path_factory.getbasetemp(), *request.param)
+    """Returns the world of RoBERTa, or of the family that a test names."""
+    return tiny_world(tmp_path_factory.getbasetemp(), *getattr(request, "param", ("roberta", 1)))
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from tests.support.tiny import LONG_POSITIONS, World
 
 CPU = torch.device("cpu")
 NUM_EXAMPLES = 6
+both_families = pytest.mark.parametrize("world", [("roberta", 1), ("bert", 0)], indirect=True, ids=["roberta", "bert"])
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ def filled(world: World, frozen: FrozenRows, tokenizer) -> list[FilledMask]:
     return found
 
 
+@both_families
 def test_positions_are_the_last_masked_ones_of_long_rows_spread_evenly(
     frozen: FrozenRows, filled: list[FilledMask]
 ) -> None:
@@ -64,6 +66,7 @@ def test_positions_are_the_last_masked_ones_of_long_rows_spread_evenly(
         assert one.position == hidden[-1]
 
 
+@both_families
 def test_guesses_are_those_of_the_full_model_on_the_whole_row(
     world: World, frozen: FrozenRows, tokenizer, filled: list[FilledMask]
 ) -> None:
@@ -78,6 +81,7 @@ def test_guesses_are_those_of_the_full_model_on_the_whole_row(
         assert [piece.strip().removeprefix("##") for piece in pieces] == [text.strip() for text in guessed]
 
 
+@both_families
 def test_context_and_truth_are_running_text(frozen: FrozenRows, tokenizer, filled: list[FilledMask]) -> None:
     for one in filled:
         tokens = frozen.rows[one.row_id].input_ids

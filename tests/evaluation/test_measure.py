@@ -77,6 +77,7 @@ def same(one: Accuracy, other: Accuracy) -> bool:
     return astuple(one) == pytest.approx(astuple(other), rel=1e-6)
 
 
+@pytest.mark.parametrize("world", [("roberta", 1), ("bert", 0)], indirect=True, ids=["roberta", "bert"])
 @pytest.mark.parametrize(("model", "name"), [("trained", "whole"), ("trained", "cut"), ("base", "windows")])
 def test_measures_are_those_of_a_loop_over_rows_with_the_full_model(
     world: World, frozen: FrozenRows, accelerator: Accelerator, model: str, name: str
@@ -181,41 +182,35 @@ def test_standard_error_is_that_of_drawing_rows_again(
         assert accuracy.standard_error == pytest.approx(shares.std(), rel=0.15)
 
 
-def test_error_of_a_single_row_is_not_zero(
-    frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objective = MlmObjective(tiny_model("roberta", 1))
-
-    def every_other(batch: MlmBatch) -> MlmOutput:
-        return MlmOutput(torch.zeros(len(batch.labels)), torch.arange(len(batch.labels)) % 2 == 0)
-
-    monkeypatch.setattr(objective, "predict", every_other)
-    one = replace(frozen, settings=HeldOut(max_rows=1))
-    accuracy = measure(objective, one, whole, NUM_POSITIONS, accelerator).whole
-    share = accuracy.accuracy / 100
-    assert accuracy.standard_error == pytest.approx(100 * math.sqrt(share * (1 - share) / accuracy.num_selected))
-    assert accuracy.standard_error > 10
-
-
-def test_rows_that_agree_among_themselves_widen_the_error(
+def test_error_of_a_single_row_is_not_zero_and_rows_that_agree_among_themselves_widen_it(
     frozen: FrozenRows, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All tokens of a row are right or wrong together, so they are not independent draws."""
     objective = MlmObjective(tiny_model("roberta", 1))
 
+    def of_single_tokens(accuracy: Accuracy) -> float:
+        share = accuracy.accuracy / 100
+        return 100 * math.sqrt(share * (1 - share) / accuracy.num_selected)
+
+    def every_other(batch: MlmBatch) -> MlmOutput:
+        return MlmOutput(torch.zeros(len(batch.labels)), torch.arange(len(batch.labels)) % 2 == 0)
+
     def together(batch: MlmBatch) -> MlmOutput:
         row = batch.selected // batch.input_ids.shape[1]
         return MlmOutput(torch.zeros(len(batch.labels)), row % 2 == 0)
 
+    monkeypatch.setattr(objective, "predict", every_other)
+    one = replace(frozen, settings=HeldOut(max_rows=1))
+    single = measure(objective, one, whole, NUM_POSITIONS, accelerator).whole
+    assert single.standard_error == pytest.approx(of_single_tokens(single)) and single.standard_error > 10
     monkeypatch.setattr(objective, "predict", together)
-    accuracy = measure(objective, frozen, whole, NUM_POSITIONS, accelerator).whole
-    share = accuracy.accuracy / 100
-    of_single_tokens = 100 * math.sqrt(share * (1 - share) / accuracy.num_selected)
-    assert accuracy.standard_error > 1.5 * of_single_tokens
+    agreeing = measure(objective, frozen, whole, NUM_POSITIONS, accelerator).whole
+    assert agreeing.standard_error > 1.5 * of_single_tokens(agreeing)
 
 
-@pytest.mark.parametrize(("is_right", "percent"), [(True, 100.0), (False, 0.0)])
-@pytest.mark.parametrize("name", ["whole", "cut", "windows"])
+@pytest.mark.parametrize(
+    ("name", "is_right", "percent"), [("whole", True, 100.0), ("cut", False, 0.0), ("windows", True, 100.0)]
+)
 def test_oracle_is_always_right(
     frozen: FrozenRows,
     accelerator: Accelerator,

@@ -32,21 +32,17 @@ class MlmBatch:
 
     @property
     def num_targets(self) -> dict[Target, int]:
-        """The number of selected tokens."""
         return {"mlm": len(self.labels)}
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens without padding."""
         return self.input_ids.numel() if self.attention_mask is None else int(self.attention_mask.sum())
 
     @property
     def num_with_padding(self) -> int:
-        """The number of tokens, padding included."""
         return self.input_ids.numel()
 
     def to(self, device: torch.device) -> Self:
-        """Returns the batch on `device`."""
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
@@ -77,19 +73,10 @@ def collate(masked: Sequence[MaskedRow], pad: int | None, row_ids: Sequence[int]
     """Returns masked rows as one batch: padded on the right to the longest, or packed if `pad` is None."""
     rows = [item.row for item in masked]
     input_ids, attention_mask, starts = _joined_rows([row.input_ids for row in rows], pad)
-    return MlmBatch(
-        input_ids,
-        attention_mask,
-        _shifted([item.selected for item in masked], starts),
-        _joined([item.labels for item in masked]),
-        tuple(row_ids),
-        row_lengths=tuple(map(len, rows)) if pad is None else (),
-    )
-
-
-def _shifted(positions: Sequence[np.ndarray], starts: Int64[np.ndarray, " rows"]) -> Int64[Tensor, " n"]:
-    """Returns positions in rows as indices into the flattened batch, in which each row begins at its start."""
-    return _joined([start + in_row for start, in_row in zip(starts, positions, strict=True)])
+    selected = [start + item.selected for start, item in zip(starts, masked, strict=True)]
+    lengths = tuple(map(len, rows)) if pad is None else ()
+    labels = _joined([item.labels for item in masked])
+    return MlmBatch(input_ids, attention_mask, _joined(selected), labels, tuple(row_ids), row_lengths=lengths)
 
 
 def _joined(columns: Sequence[np.ndarray]) -> Int64[Tensor, " n"]:

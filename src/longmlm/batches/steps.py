@@ -41,7 +41,7 @@ def check_rows_fit_model(
 
     The model is called `name`, by default as its tokenizer.
     """
-    if not rows.is_made_with(vocabulary):
+    if rows.manifest.plan.tokenizer_fingerprint != vocabulary.fingerprint:
         raise DataError(
             f"the rows were made with another tokenizer, not with that of {vocabulary.name}: prepare rows with that one"
         )
@@ -72,21 +72,17 @@ class StepBatches(Dataset[tuple[MlmBatch, ...]]):
 
     @property
     def num_rows(self) -> int:
-        """The number of rows that are drawn from."""
         return len(self.rows)
 
     @property
     def description(self) -> str:
-        """How many rows there are, how long they may be, and how full they are."""
         return f"{len(self.rows):,} of {self.rows.row_length}, {self.rows.mean_fill:.1%} full"
 
     @property
     def rows_per_step(self) -> int:
-        """Rows of a global batch."""
         return self.recipe.rows_per_step
 
     def in_micro_batches_of(self, num_rows: int) -> Self:
-        """Returns the same global batches in micro-batches of at most `num_rows` rows."""
         return replace(self, rows_per_micro_batch=num_rows)
 
     def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:

@@ -1,6 +1,8 @@
 """Columns of Parquet and Arrow files: the text of each record, or all of its fields."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longmlm.data.files import CHUNK_BYTES, Extent, Span
-from longmlm.data.json_lines import Fields
-from longmlm.data.texts import BAD_ENCODING, Record, Unreadable, text_or_reason
+from longmlm.data.texts import BAD_ENCODING, Fields, Unreadable
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
@@ -24,59 +25,53 @@ ClassNames = list[str] | dict[str, Any]  # names by number, or those of the fiel
 def extent_of_table(path: Path, source: Source) -> Extent:
     """Returns the number of records; raises DataError if there is no column of text."""
     if path.suffix == ".parquet":
-        return _parquet_extent(path, source.text_field)
+        with _parquet_file(path, source.text_field) as file:
+            return Extent(file.metadata.num_rows, _record_bytes(file, source.text_field))
     table = _arrow_table(path, source)
     return Extent(len(table), max(1, table.column(source.text_field).nbytes) / max(1, len(table)))
 
 
-def texts_of_table(span: Span, source: Source) -> Iterator[Record]:
-    """Returns the number and the text of every record of a span."""
-    path = Path(span.path)
-    if path.suffix == ".parquet":
-        return _parquet_records(span, source.text_field)
-    column = _arrow_table(path, source).column(source.text_field)
-    return _texts(column.slice(span.start, span.end - span.start).chunks, span.start)
+def fields_of_table(span: Span, source: Source, only_text: bool) -> Iterator[tuple[int, Fields]]:
+    """Yields the number and the fields of every record of a span, or only its text.
 
-
-def fields_of_table(path: Path, source: Source) -> Iterator[tuple[int, Fields]]:
-    """Yields the number and all fields of every record; raises DataError without a column of text or words.
-
-    The number of a class becomes its name, where a dataset has names.
+    The number of a class becomes its name, where a dataset has names. Raises DataError without a column of text or,
+    where all fields are read, of lists of words.
     """
+    path, columns = Path(span.path), [source.text_field] if only_text else None
     if path.suffix == ".parquet":
-        with pq.ParquetFile(path) as file:
-            _check_text_column(str(path), source.text_field, file.schema_arrow, has_words=True)
-            yield from _table_fields(file.iter_batches(BATCH_RECORDS), file.schema_arrow)
+        with _parquet_file(path, source.text_field, has_words=not only_text) as file:
+            yield from _table_fields(_parquet_batches(file, span, columns), file.schema_arrow, span.start)
     else:
-        table = _arrow_table(path, source, has_words=True)
-        yield from _table_fields(table.to_batches(BATCH_RECORDS), table.schema)
+        table = _arrow_table(path, source, has_words=not only_text)
+        part = table.select(columns) if columns else table
+        yield from _table_fields(part[span.start : span.end].to_batches(BATCH_RECORDS), table.schema, span.start)
 
 
-def _parquet_extent(path: Path, field: str) -> Extent:
-    with pq.ParquetFile(path) as file:
-        _check_text_column(str(path), field, file.schema_arrow)
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+def _parquet_file(path: Path, field: str, has_words: bool = False) -> pq.ParquetFile:
+    file = pq.ParquetFile(path, buffer_size=CHUNK_BYTES)
+    _check_text_column(str(path), field, file.schema_arrow, has_words)
+    return file
+
+
+def _record_bytes(file: pq.ParquetFile, field: str) -> float:
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
     num_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
-    num_records = sum(group.num_rows for group in groups)
-    return Extent(num_records, max(1, num_bytes) / max(1, num_records))
+    return max(1, num_bytes) / max(1, file.metadata.num_rows)
 
 
-def _parquet_records(span: Span, field: str) -> Iterator[Record]:
-    path = Path(span.path)
-    batch_records = max(1, min(BATCH_RECORDS, int(BATCH_BYTES / _parquet_extent(path, field).unit_bytes)))
-    with pq.ParquetFile(path, buffer_size=CHUNK_BYTES) as file:
-        begin = 0
-        for number in range(file.metadata.num_row_groups):
-            following = begin + file.metadata.row_group(number).num_rows
-            if begin < span.end and span.start < following:
-                for batch in file.iter_batches(batch_records, row_groups=[number], columns=[field]):
-                    first, last = (min(max(0, edge - begin), len(batch)) for edge in (span.start, span.end))
-                    yield from _texts([batch.column(field)[first:last]], begin + first)
-                    begin += len(batch)
-                    if begin >= span.end:
-                        return
-            begin = following
+def _parquet_batches(file: pq.ParquetFile, span: Span, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    """Yields the records of a span; of the row groups, only those are read that have some."""
+    ends = [*accumulate(file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups))]
+    first, last = bisect_right(ends, span.start), bisect_left(ends, span.end)
+    begin = ends[first - 1] if first else 0
+    num_records = min(BATCH_RECORDS, int(BATCH_BYTES / _record_bytes(file, columns[0]))) if columns else BATCH_RECORDS
+    groups = [*range(first, min(last + 1, len(ends)))]
+    for batch in file.iter_batches(max(1, num_records), row_groups=groups, columns=columns):
+        yield batch[max(0, span.start - begin) : max(0, span.end - begin)]
+        begin += len(batch)
+        if begin >= span.end:
+            break
 
 
 def _arrow_table(path: Path, source: Source, has_words: bool = False) -> pa.Table:
@@ -85,12 +80,13 @@ def _arrow_table(path: Path, source: Source, has_words: bool = False) -> pa.Tabl
     return table
 
 
-def _table_fields(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[int, Fields]]:
-    names_of, number = _class_names(schema), 0
+def _table_fields(batches: Iterable[pa.RecordBatch], schema: pa.Schema, number: int) -> Iterator[tuple[int, Fields]]:
+    names_of = _class_names(schema)
     for batch in batches:
-        columns = [_cells(column, names_of.get(name)) for name, column in zip(schema.names, batch.columns, strict=True)]
+        names = batch.schema.names
+        columns = [_cells(column, names_of.get(name)) for name, column in zip(names, batch.columns, strict=True)]
         for values in zip(*columns, strict=True):
-            yield number, by_name(schema.names, values)
+            yield number, by_name(names, values)
             number += 1
 
 
@@ -155,15 +151,6 @@ def _named(value: Any, names: ClassNames | None) -> Any:
     if not isinstance(value, dict):
         return value
     return value | {name: _named(value[name], inner) for name, inner in names.items() if name in value}
-
-
-def _texts(arrays: Iterable[pa.Array], start: int) -> Iterator[Record]:
-    """Yields the values of a column of text; the first one is record `start`."""
-    for array in arrays:
-        for value in array.cast(pa.large_string()).cast(pa.large_binary()):
-            raw = value.as_buffer() if value.is_valid else None
-            yield start, Unreadable("null") if raw is None else text_or_reason(raw.to_pybytes())
-            start += 1
 
 
 def _check_text_column(name: str, field: str, schema: pa.Schema, has_words: bool = False) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from longmlm.artifacts.rows import SPLITS, Split
 from longmlm.data.files import Span, files_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16, remedy_of
-from longmlm.data.records import Unreadable, borders_of, extent_of, fields_of_objects, records_of
-from longmlm.data.texts import BYTE_ORDER_MARK
+from longmlm.data.records import extent_of, fields_of_objects, records_of
+from longmlm.data.texts import BYTE_ORDER_MARK, Unreadable
 from longmlm.errors import DataError
 from longmlm.folders import write_text
 from longmlm.hubs.datasets import arrow_files
@@ -61,11 +61,10 @@ def plan_slices(sources: Sequence[Source], slice_bytes: int) -> list[Slice]:
         for path in arrow_files(source) if source.dataset else files_of(source.files):
             with readable(path):
                 extent, start = extent_of(path, source), 0
-                borders = borders_of(path, extent.length, source)
                 while start < extent.length:
                     end = min(start + math.ceil(room / extent.unit_bytes), extent.length)
-                    if borders:
-                        end = next((border for border in borders if border >= end), extent.length)
+                    if extent.borders:
+                        end = next((border for border in extent.borders if border >= end), extent.length)
                     size = round((end - start) * extent.unit_bytes)
                     spans.append(Span(str(path), start, end, number, size, first))
                     start, room = end, room - size

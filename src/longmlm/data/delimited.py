@@ -40,19 +40,6 @@ class DelimitedReader:
         csv.field_size_limit(FIELD_CHARACTERS)
         self._lines, self._delimiter, self._num_fields = lines, delimiter, num_fields
         self._taken: list[bytes] = []  # lines of the current record
-        self._reader = csv.reader(self, delimiter=delimiter, strict=True)
-
-    def __iter__(self) -> "DelimitedReader":
-        return self
-
-    def __next__(self) -> str:
-        """Returns the next line, for Python's reader."""
-        line = self._lines.read()
-        if not line:
-            raise StopIteration
-        self._taken.append(line)
-        is_first = self._lines.offset == len(line)
-        return _decoded(line.removeprefix(BYTE_ORDER_MARK) if is_first else line)
 
     def records(self, end: int) -> Iterator[tuple[int, Cells]]:
         """Yields the offset and the fields of each record that begins before `end`, or why it is broken.
@@ -60,43 +47,49 @@ class DelimitedReader:
         Blank lines are not records.
         """
         while self._lines.offset < end:
-            begin, fields = self._lines.offset, self._next_record()
+            begin, cells = self._lines.offset, self._next_record()
             if not self._taken:
                 return
-            if isinstance(fields, Unreadable) and any(b'"' in line for line in self._taken):
-                self._skip_broken()
-            if fields != []:
-                self._num_fields = self._num_fields or (0 if isinstance(fields, Unreadable) else len(fields))
-                yield begin, fields
+            if isinstance(cells, Unreadable):
+                if any(b'"' in line for line in self._taken):
+                    self._skip_broken()
+                yield begin, cells
+            elif cells:
+                self._num_fields = self._num_fields or len(cells)
+                yield begin, cells
 
     def _next_record(self) -> Cells:
         self._taken.clear()
         try:
-            return next(self._reader, [])
+            return next(csv.reader(iter(self._next_line, ""), delimiter=self._delimiter, strict=True), [])
         except csv.Error as error:
             if "field limit" in str(error):
                 return Unreadable(TOO_LONG)
             return Unreadable(BACKSLASHES if any(b'\\"' in line for line in self._taken) else BROKEN)
+
+    def _next_line(self) -> str:
+        line = self._lines.read()
+        if line:
+            self._taken.append(line)
+        return _decoded(line.removeprefix(BYTE_ORDER_MARK) if self._lines.offset == len(line) else line)
 
     def _skip_broken(self) -> None:
         """Moves from the end of a broken record to the next line that begins a record, or to the end of the file."""
         self._lines.push_back(self._taken[1:])
         decided_until, opens = -1, True
         while True:
-            fields = self._next_record()
+            cells = self._next_record()
             if not self._taken:
                 return
-            num_delimiters = _decoded(self._taken[0]).count(self._delimiter)
             self._lines.push_back(self._taken)
-            num_fields = num_delimiters + 1 if isinstance(fields, Unreadable) else len(fields)
-            begins = (
-                num_fields >= self._num_fields if isinstance(fields, Unreadable) else num_fields == self._num_fields
-            )
-            if begins:
-                if self._lines.offset >= decided_until:
-                    decided_until, opens = self._next_quote()
-                if opens:
-                    return
+            if isinstance(cells, Unreadable):
+                begins = _decoded(self._taken[0]).count(self._delimiter) + 1 >= self._num_fields
+            else:
+                begins = len(cells) == self._num_fields
+            if begins and self._lines.offset >= decided_until:
+                decided_until, opens = self._next_quote()
+            if begins and opens:
+                return
             self._lines.read()
 
     def _next_quote(self) -> tuple[int, bool]:

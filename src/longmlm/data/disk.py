@@ -49,19 +49,16 @@ def shortage(config: ResolvedPipeline, stages: Collection[str], sizes: Sizes) ->
 
     What an interrupted stage has written counts as taken already.
     """
-    disks: dict[int, dict[str, float]] = {}
-    folders: dict[int, Path] = {}
+    disks: dict[int, tuple[Path, dict[str, float]]] = {}
     for name, num_bytes in result_bytes(config, sizes).items():
         if name in stages and name in config.stages:
             folder = result_of(config.stages[name])
             existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-            disk = existing.stat().st_dev
-            folders.setdefault(disk, folder)
-            disks.setdefault(disk, {})[name] = max(0.0, num_bytes - bytes_in(folder))
-    for disk, needs in disks.items():
-        needed, free = sum(needs.values()), free_bytes(folders[disk])
+            _, needs = disks.setdefault(existing.stat().st_dev, (folder, {}))
+            needs[name] = max(0.0, num_bytes - bytes_in(folder))
+    for folder, needs in disks.values():
+        needed, free = sum(needs.values()) / GB, free_bytes(folder) / GB
         if needed > free:
             parts = ", ".join(f"{name} {num_bytes / GB:.2f}" for name, num_bytes in needs.items() if num_bytes)
-            where = folders[disk].parent
-            return f"the results in {where} need about {needed / GB:.2f} GB more ({parts}), {free / GB:.2f} GB are free"
+            return f"the results in {folder.parent} need about {needed:.2f} GB more ({parts}), {free:.2f} GB are free"
     return ""

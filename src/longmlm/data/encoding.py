@@ -11,14 +11,18 @@ Both have " sat" up to offset 11 and " on" from there, so the cut holds. Otherwi
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Int64, UInt32
 from tokenizers import Encoding, Tokenizer
 
+from longmlm.data.corpus import Document
 from longmlm.data.row import TokenizedSentence
+from longmlm.data.sentences import sentence_starts
+from longmlm.data.vocabulary import Vocabulary
+from longmlm.processes import one_ahead
 
 # The axes have no names, since lists hold arrays of different lengths.
 Tokens = UInt32[np.ndarray, "_"]
@@ -28,6 +32,41 @@ PIECE_CHARACTERS = 200_000
 CONTEXT_CHARACTERS = 1_000
 WORD_END = re.compile(r"(?<=\S)[ \t\n\r]")
 SENTENCE_END = re.compile(r"(?<=[。！？])(?=\w)")
+
+
+def tokenized(
+    vocabulary: Vocabulary, languages: Sequence[str], documents: Iterable[Document]
+) -> Iterator[tuple[Document, Iterable[TokenizedSentence]]]:
+    """Yields each document with the tokens of its sentences; neighbouring short documents are encoded together.
+
+    While the caller uses one batch of documents, a thread encodes the next. `languages` are those of the sources, by
+    number.
+    """
+    tokenizer = vocabulary.tokenizer
+
+    def encoded(batch: list[Document]) -> list[Encoding]:
+        return encode_batch(tokenizer, [document.text for document in batch]) if len(batch) > 1 else []
+
+    for batch, encodings in one_ahead(encoded, _batches(documents)):
+        starts = [sentence_starts(document.text, languages[document.source]) for document in batch]
+        if len(batch) == 1:
+            yield batch[0], encode(tokenizer, batch[0].text, starts[0])
+        else:
+            yield from zip(batch, map(sentences_of, encodings, starts), strict=True)
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Yields the documents in lists; one of several documents has at most PIECE_CHARACTERS."""
+    batch: list[Document] = []
+    num_characters = 0
+    for document in documents:
+        if batch and num_characters + len(document.text) > PIECE_CHARACTERS:
+            yield batch
+            batch, num_characters = [], 0
+        batch.append(document)
+        num_characters += len(document.text)
+    if batch:
+        yield batch
 
 
 def encode(tokenizer: Tokenizer, text: str, starts: Starts) -> Iterator[TokenizedSentence]:

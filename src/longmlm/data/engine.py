@@ -5,7 +5,6 @@ import operator
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,13 @@ from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, UserError, counted
-from longmlm.folders import parse_json, sha256_of
+from longmlm.folders import sha256_of
 from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.hubs.models import tokenizer_sha256
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
 from longmlm.settings.prepare import PrepareRecipe, Source
-from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, mark, partial_of
+from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, partial_of
 
 Executor = Callable[[SliceJob, Sequence[int]], None]
 
@@ -58,7 +57,6 @@ def prepare_rows(
     if not output.exists():
         job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
         check_splits(recipe, job.slices)
-        _mark_rows_of_earlier_versions(job.folder)
         check_temporary(job.folder)
         with exclusive_lock(job.folder):
             claim(job.folder)
@@ -143,23 +141,20 @@ def _sha256_of(path: Path, _size: int, _mtime_ns: int) -> str:
 def check_files_unchanged(files: Sequence[FileStamp]) -> None:
     """Raises DataError for a source file whose content is no longer the one that was hashed."""
     for stamp in files:
-        path = Path(stamp.path)
         try:
-            status = path.stat()
-            is_touched = (status.st_size, status.st_mtime_ns) != (stamp.bytes, stamp.mtime_ns)
-            has_changed = is_touched and sha256_of(path) != stamp.sha256
+            has_changed = _stamp(Path(stamp.path)).sha256 != stamp.sha256
         except (FileNotFoundError, NotADirectoryError):
             has_changed = True
         if has_changed:
             raise DataError(
-                f"{path} changed while its rows were made, so none are kept: run the same command again when the file "
-                "is complete"
+                f"{stamp.path} changed while its rows were made, so none are kept: run the same command again when the "
+                "file is complete"
             )
 
 
 def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> None:
     _open_partial(job.folder, work)
-    numbers = job.unfinished()
+    numbers = [number for number in range(len(job.slices)) if not job.is_finished(number)]
     if num_packed := len(job.slices) - len(numbers):
         message(f"resuming: {num_packed} of {counted(len(job.slices), 'slice')} packed before")
     _check_disk_space(job, numbers)
@@ -172,15 +167,6 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
         discard(job.folder)
         raise
     seal_slices(job, work.plan, output, numbers, elapsed_seconds)
-
-
-def _mark_rows_of_earlier_versions(folder: Path) -> None:
-    """Marks unfinished rows whose version did not: their plan shows what they are."""
-    with suppress(OSError, ValueError):
-        plan = parse_json((folder / WorkPlan.FILE).read_text(encoding="utf-8"))
-        is_plan = isinstance(plan, dict) and ("tokenizer_fingerprint" in plan or {"plan", "files"} <= plan.keys())
-        if is_plan and not folder.is_symlink():
-            mark(folder)
 
 
 def _open_partial(folder: Path, work: WorkPlan) -> None:
@@ -202,9 +188,9 @@ def _open_partial(folder: Path, work: WorkPlan) -> None:
 
 def _check_disk_space(job: SliceJob, numbers: Sequence[int]) -> None:
     num_bytes = token_bytes(job.vocabulary.size)
+    per_token = [bytes_per_token(source.language) for source in job.recipe.sources]
     spans = (span for number in numbers for span in job.slices[number])
-    sources = job.recipe.sources
-    needed = sum(span.size * num_bytes // bytes_per_token(sources[span.source].language) for span in spans)
+    needed = sum(span.size * num_bytes // per_token[span.source] for span in spans)
     free = shutil.disk_usage(job.folder).free
     if needed > free:
         if len(numbers) == len(job.slices):

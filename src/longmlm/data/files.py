@@ -1,9 +1,4 @@
-"""Files of a corpus: which files the settings name, and their uncompressed bytes and lines.
-
-A compressed file can only be read from its start: to open it anew for each slice would take time that is quadratic in
-its size. So the reader of the last slice stays open, and continues where it stopped when the same process reads a later
-slice of the same file.
-"""
+"""Files of a corpus: which files the settings name, and their uncompressed bytes and lines."""
 
 import glob
 import gzip
@@ -11,9 +6,10 @@ import io
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -21,9 +17,9 @@ from typing import Any, cast
 import pyarrow as pa
 from backports import zstd
 
-from longmlm.data.own_files import own_files
 from longmlm.errors import DataError, counted, system_error
 from longmlm.hubs.datasets import SAVED
+from longmlm.temporary import LOCK, MARK, is_own_file
 
 CHUNK_BYTES = 1 << 20
 MAX_ENTRIES = 10_000  # of a folder that are looked at for a remedy
@@ -40,6 +36,12 @@ REMEDIES = {
     ".txt .jsonl .csv .parquet .gz .zst": "name endings in small letters, and leave Parquet files uncompressed",
 }
 
+# files that longmlm wrote: a pattern such as **/*.jsonl that reaches them does not make them a corpus
+STAMPED = ("manifest.json", "evaluation.json", "comparison.json", "downstream.json", "record.json", "summary.json")
+STAMP, STAMP_BYTES = b'"longmlm"', 200  # a key near the beginning of such a file
+NAMED = ("longmlm.json", "trial.toml", MARK)
+SET_ASIDE = "set_aside"
+
 
 def files_of(patterns: Sequence[str]) -> list[Path]:
     """Returns the files that the paths and globs name, each file once whatever its links, sorted within a glob.
@@ -54,7 +56,7 @@ def files_of(patterns: Sequence[str]) -> list[Path]:
         if not paths:
             _refuse_folder(pattern)
             raise DataError(f"{_printable(pattern)}: no such file; relative paths start from the current folder")
-        if own := own_files(paths, pattern):
+        if own := _own_files(paths, pattern):
             paths = [path for path in paths if path not in own]
             if not paths:
                 raise DataError(f"{_printable(pattern)}: it matches only files that longmlm wrote, such as {min(own)}")
@@ -67,8 +69,35 @@ def files_of(patterns: Sequence[str]) -> list[Path]:
 def left_out(patterns: Sequence[str]) -> str:
     """Returns a line that names files written by longmlm that the globs match and that are left out; empty if none."""
     reached = {pattern: map(Path, _matches(pattern)) for pattern in patterns if not Path(pattern).is_file()}
-    own = sorted(path for pattern, paths in reached.items() for path in own_files(paths, pattern) if path.is_file())
+    own = sorted(path for pattern, paths in reached.items() for path in _own_files(paths, pattern) if path.is_file())
     return f"left out: {counted(len(own), 'file')} that longmlm wrote, such as {own[0]}" if own else ""
+
+
+def _own_files(paths: Iterable[Path], pattern: str) -> set[Path]:
+    """Returns those of the paths, which match a pattern, that are in a folder that longmlm wrote: a result of a stage.
+
+    Folders that the pattern names without a wildcard count as the user's: a file in them was meant.
+    """
+    parts = Path(pattern).parts
+    num_named = next((index for index, part in enumerate(parts) if any(sign in part for sign in "*?[")), len(parts))
+    is_own = cache(_is_own)
+    return {path for path in paths if any(is_own(folder) for folder in path.parents if len(folder.parts) > num_named)}
+
+
+def _is_own(folder: Path) -> bool:
+    return (
+        any(os.path.lexists(folder / name) for name in NAMED)
+        or any(_is_stamped(folder / name) for name in STAMPED)
+        or is_own_file(folder / "settings.toml", "# longmlm ")  # a run in training
+        or (folder.name == SET_ASIDE and (folder.parent / LOCK).is_file())  # of downstream
+    )
+
+
+def _is_stamped(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return STAMP in file.read(STAMP_BYTES)
 
 
 def _matches(pattern: str) -> Iterator[str]:
@@ -174,10 +203,14 @@ def count_bytes(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The length of a file in bytes or records, and the bytes of text in each of these units."""
+    """The length of a file in bytes or records, and the bytes of text in each of these units.
+
+    It may be cut at `borders`, which increase, or anywhere if there are none.
+    """
 
     length: int
     unit_bytes: float = 1.0
+    borders: Iterator[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,19 +247,6 @@ class Lines:
         self._waiting.extendleft(reversed(lines))
         self.offset -= sum(map(len, lines))
 
-    def skip_to(self, start: int) -> None:
-        """Moves forward to the first line that begins at or after `start`."""
-        while self._waiting and self.offset < start:
-            self.read()
-        if self.offset < start:
-            self._stream.seek(start - 1 - self.offset, os.SEEK_CUR)
-            self.offset = start - 1
-            self.read()  # from the byte before `start`: nothing else, if it ends a line
-
-    def close(self) -> None:
-        """Closes the stream."""
-        self._stream.close()
-
 
 @contextmanager
 def lines_of(span: Span) -> Iterator[Lines]:
@@ -234,9 +254,9 @@ def lines_of(span: Span) -> Iterator[Lines]:
 
     A compressed file is decompressed from its beginning.
     """
-    lines = Lines(open_bytes(Path(span.path)))
-    try:
-        lines.skip_to(span.start)
+    with open_bytes(Path(span.path)) as stream:
+        lines = Lines(stream)
+        if span.start:
+            lines.offset = stream.seek(span.start - 1)
+            lines.read()  # from the byte before: nothing else, if it ends a line
         yield lines
-    finally:
-        lines.close()

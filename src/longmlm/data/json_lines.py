@@ -9,15 +9,12 @@ has a text, although neither its id nor its tags are JSON.
 
 import json
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
 
-from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, Unreadable, text_or_reason
-
-Range = tuple[int, int]
-Fields = dict[str, Any]  # of a record: values as in JSON, or Unreadable; strings only in .csv files
+from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, Fields, Unreadable, text_or_reason
 
 HEAD_BYTES = 1 << 20
 BROKEN = "broken JSON"
@@ -27,13 +24,10 @@ NO_OBJECT = "not a JSON object"
 PROBLEMS = (BROKEN, PYTHON, ARRAY, NO_OBJECT)
 CUT_SURROGATE = "half a surrogate pair"
 # Matches an unclosed string too, without a closing quote: otherwise a search would restart at each escaped quote.
-STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
-OPENING = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*")
-COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
-FOLLOWING = re.compile(rb"[ \t\r\n]*([,}])[ \t\r\n]*")
-SCALAR = re.compile(rb'[^ \t\r\n,:{}\[\]"]+')
-STRING_OR_BRACKET = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
-CLOSING = {ord("["): ord("]"), ord("{"): ord("}")}
+STRING = rb'"(?:[^"\\]++|\\.)*+("?)'
+SIGN = re.compile(STRING + rb"|[\[\]{}:,]", re.DOTALL)
+VALUE = re.compile(STRING + rb'|[\[{].*[\]}]|[^\s"]+', re.DOTALL)
+CLOSING = {b"[": b"]", b"{": b"}"}
 
 
 def object_of(line: bytes) -> Fields | Unreadable:
@@ -41,19 +35,15 @@ def object_of(line: bytes) -> Fields | Unreadable:
 
     The last of several members with the same name counts, as for every parser.
     """
-    try:
-        value = orjson.loads(line)
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else _read_by_member(line.removeprefix(BYTE_ORDER_MARK))
-
-
-def _read_by_member(line: bytes) -> Fields | Unreadable:
-    try:
-        members = {_value_of(line, *name): _value_of(line, *value) for name, value in _members(line)}
-        return {name: value for name, value in members.items() if isinstance(name, str)}
-    except ValueError:
+    with suppress(ValueError):
+        if isinstance(value := orjson.loads(line), dict):
+            return value
+    line = line.removeprefix(BYTE_ORDER_MARK)
+    parts = _parts(line.strip())
+    if parts is None:
         return Unreadable(_not_an_object(line))
+    members = {_value_of(name): _value_of(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: value for name, value in members.items() if isinstance(name, str)}
 
 
 def _not_an_object(line: bytes) -> str:
@@ -66,94 +56,44 @@ def _not_an_object(line: bytes) -> str:
     return {b"{": BROKEN, b"[": ARRAY}.get(beginning[:1], NO_OBJECT)
 
 
-def _members(line: bytes) -> Iterator[tuple[Range, Range]]:
-    """Yields where the name and the value of each member begin and end; raises ValueError for other lines.
+def _parts(line: bytes) -> list[bytes] | None:
+    """Returns the names and values of an object in turn, as they are written; None if they cannot be told apart.
 
-    Only what separates members is checked; the values may hold anything in which quotes and brackets are paired.
+    Only what separates them is checked; a value may hold anything in which quotes and brackets are paired.
     """
-    at = _match(OPENING, line, 0).end()
-    while True:
-        name = at, _end_of_string(line, at)
-        begin = _match(COLON, line, name[1]).end()
-        value = begin, _end_of_value(line, begin)
-        yield name, value
-        following = _match(FOLLOWING, line, value[1])
-        at = following.end()
-        if following[1] == b"}":
-            break
-    if at != len(line):
-        raise ValueError(BROKEN)
+    closing: list[bytes] = []  # the brackets that are open
+    parts: list[bytes] = []
+    ends, begin = b"", 1
+    for found in SIGN.finditer(line):
+        sign = found[0]
+        if sign in CLOSING:
+            closing.append(CLOSING[sign])
+        elif found[1] == b"" or (sign in CLOSING.values() and (not closing or closing.pop() != sign)):
+            return None
+        if len(closing) == (1 if sign in (b":", b",") else 0):
+            parts.append(line[begin : found.start()].strip())
+            ends, begin = ends + sign, found.end()
+    is_object = ends == b":," * (len(parts) // 2 - 1) + b":}" and begin == len(line)
+    is_paired = is_object and all(name.startswith(b'"') for name in parts[::2])
+    return parts if is_paired and all(map(VALUE.fullmatch, parts)) else None
 
 
-def _match(pattern: re.Pattern[bytes], line: bytes, at: int) -> re.Match[bytes]:
-    if not (match := pattern.match(line, at)):
-        raise ValueError(BROKEN)
-    return match
+def _value_of(encoded: bytes) -> Any:
+    """Returns the value that JSON encodes, or why it cannot be read.
 
-
-def _end_of_string(line: bytes, begin: int) -> int:
-    match = _match(STRING, line, begin)
-    if not match[1]:
-        raise ValueError(BROKEN)
-    return match.end()
-
-
-def _end_of_value(line: bytes, begin: int) -> int:
-    match line[begin : begin + 1]:
-        case b'"':
-            return _end_of_string(line, begin)
-        case b"[" | b"{":
-            return _end_of_nested(line, begin)
-        case _:
-            return _match(SCALAR, line, begin).end()
-
-
-def _end_of_nested(line: bytes, begin: int) -> int:
-    """Returns where an array or an object ends, however deep its values are nested."""
-    expected = bytearray()
-    for match in STRING_OR_BRACKET.finditer(line, begin):
-        character = line[match.start()]
-        if character in CLOSING:
-            expected.append(CLOSING[character])
-        elif character in CLOSING.values():
-            if expected.pop() != character:
-                break
-            if not expected:
-                return match.end()
-    raise ValueError(BROKEN)
-
-
-def _value_of(line: bytes, begin: int, end: int) -> Any:
-    """Returns the value that a part of a line holds, or why it cannot be read."""
-    view = memoryview(line)
+    Control characters, NaN and numbers of any size are accepted.
+    """
     try:
-        if line[begin : begin + 1] != b'"':
-            return _parsed(view[begin:end])
-        return _string_of(view[begin:end])
+        return orjson.loads(encoded)
+    except ValueError:
+        pass
+    try:
+        value = json.loads(encoded.decode(), strict=False)
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
     except UnicodeDecodeError:
         return Unreadable(BAD_ENCODING)
     except UnicodeEncodeError:
         return Unreadable(CUT_SURROGATE)
     except (ValueError, RecursionError):
         return Unreadable(BROKEN)
-
-
-def _string_of(encoded: bytes | memoryview) -> str:
-    value = _parsed(encoded)
-    if not isinstance(value, str):
-        raise ValueError(BROKEN)
-    return value
-
-
-def _parsed(encoded: bytes | memoryview) -> Any:
-    """Returns the value that JSON encodes; control characters, NaN and numbers of any size are accepted.
-
-    Raises UnicodeDecodeError for bytes that are not UTF-8, UnicodeEncodeError for half a surrogate pair, and another
-    ValueError or RecursionError for what is not JSON.
-    """
-    try:
-        return orjson.loads(encoded)
-    except ValueError:
-        value = json.loads(str(encoded, "utf-8"), strict=False)
-        json.dumps(value, ensure_ascii=False).encode()
-        return value

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from longmlm.data.encoding import encode_batch
 from longmlm.data.files import Span, files_of, kind_of, readable
 from longmlm.data.foreign_content import HEAD_CHARACTERS, MARKUP, head_of
-from longmlm.data.records import records_of
+from longmlm.data.records import WHOLE_FILE, records_of
 from longmlm.data.texts import Unreadable
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import counted
@@ -20,15 +19,6 @@ from longmlm.settings.prepare import Source
 MAX_UNKNOWN_SHARE = 0.01
 SAMPLED_FILES, SAMPLED_CHARACTERS = 10, 200_000
 NAMED_WORDS, NAMED_CHARACTERS = 5, 20
-WHOLE_FILE = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """The share of unknown tokens, and the commonest words or characters that they stand for."""
-
-    share: float
-    words: tuple[str, ...] = ()
 
 
 def markup_note(sources: Sequence[Source]) -> str | None:
@@ -51,11 +41,11 @@ def unknown_notes(sources: Sequence[Source], vocabulary: Vocabulary, shares: Seq
     for number, source in enumerate(sources):
         if shares is not None and shares[number] <= MAX_UNKNOWN_SHARE:
             continue
-        sampled = None if source.dataset and not is_local(source) else _sampled(vocabulary, source)
-        share = shares[number] if shares else sampled.share if sampled else 0.0
+        sampled, commonest = (0.0, "") if source.dataset and not is_local(source) else _sampled(vocabulary, source)
+        share = shares[number] if shares else sampled
         if share > MAX_UNKNOWN_SHARE:
             name = source.name_of(Path(", ".join(source.files)))
-            words = f", most often {' '.join(sampled.words)}" if sampled and sampled.words else ""
+            words = f", most often {commonest}" if commonest else ""
             yield (
                 f"warning: {'' if shares else 'about '}{share:.1%} of the tokens of {name} are unknown to "
                 f"{vocabulary.name}{words}: the model cannot read them; replace these characters in the text, add them "
@@ -63,8 +53,8 @@ def unknown_notes(sources: Sequence[Source], vocabulary: Vocabulary, shares: Seq
             )
 
 
-def _sampled(vocabulary: Vocabulary, source: Source) -> Unknown:
-    """Returns what is unknown in texts from the beginning of ten files of the source, spread over all of them."""
+def _sampled(vocabulary: Vocabulary, source: Source) -> tuple[float, str]:
+    """Returns the share of unknown tokens in a sample, and the commonest words or characters that they stand for."""
     texts = list(sampled_texts(source))
     encodings = encode_batch(vocabulary.tokenizer, texts)
     words = Counter(
@@ -74,8 +64,7 @@ def _sampled(vocabulary: Vocabulary, source: Source) -> Unknown:
         if token_id == vocabulary.special.unk
     )
     num_tokens = sum(len(encoding.ids) for encoding in encodings)
-    named = tuple(word for word, _ in words.most_common(NAMED_WORDS))
-    return Unknown(words.total() / max(1, num_tokens), named)
+    return words.total() / max(1, num_tokens), " ".join(word for word, _ in words.most_common(NAMED_WORDS))
 
 
 def sampled_texts(source: Source) -> Iterator[str]:

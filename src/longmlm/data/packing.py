@@ -38,11 +38,6 @@ class OpenRow:
     starts: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
 
-    def has_room(self, num_tokens: int, opens_document: bool) -> bool:
-        """Returns whether the tokens fit, with the separator that comes before a document inside a row."""
-        separator = 1 if opens_document and self.length else 0
-        return self.length + separator + num_tokens <= self.capacity
-
     def cut(self, sentence: TokenizedSentence, begin: int) -> int:
         """Returns where the part of a sentence from `begin` on ends: with the sentence, else with a character.
 
@@ -102,7 +97,7 @@ def pack_document(row: OpenRow, document: TokenizedDocument, mode: PackingMode) 
     """Appends the document's sentences to the open row, and yields each row that becomes full."""
     opens_document = True
     for sentence in document.sentences:
-        if row.length and not row.has_room(len(sentence), opens_document):
+        if row.length and row.length + opens_document + len(sentence) > row.capacity:  # a separator before a document
             yield row.close()
         begin = 0
         while begin < len(sentence):

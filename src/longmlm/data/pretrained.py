@@ -22,7 +22,8 @@ from longmlm.progress import quiet_libraries
 
 TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 SPECIAL_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
-LENGTHS = (  # what transformers makes of truncation and padding in tokenizer.json, and older names of the length
+UNSAVED = (  # also what transformers makes of truncation and padding in tokenizer.json, and older names of the length
+    *("auto_map", "fast_tokenizer_files"),  # code, and other versions of tokenizer.json
     *("max_length", "stride", "truncation_strategy", "pad_to_multiple_of", "truncation", "padding"),
     *("max_len", "max_len_single_sentence", "max_len_sentences_pair"),
 )
@@ -52,19 +53,19 @@ def load_pretrained(name: str, folder: Path) -> Pretrained:
             "put the latter next to it"
         )
     with quiet_libraries():
-        loaded = _load(name, folder, Tokenizer.from_file(str(path)) if path.is_file() else None)
-    if _is_described(loaded.tokenizer):
-        loaded.tokenizer.init_kwargs.pop("auto_map", None)
-        loaded.tokenizer.init_kwargs.pop("fast_tokenizer_files", None)  # other versions of tokenizer.json, not saved
-        forget_lengths(loaded.tokenizer)
-    return loaded
+        pretrained = _rebuilt(folder)
+        if not _is_described(pretrained):
+            return Pretrained(pretrained)
+        if path.is_file():
+            return _as_in_file(name, folder, pretrained, Tokenizer.from_file(str(path)))
+        options, notes = guessed_options(name, pretrained, _json(folder / CONFIG_FILE))
+        return Pretrained(_rebuilt(folder, **options) if options else pretrained, notes)
 
 
 def forget_lengths(pretrained: Any) -> None:
     """Turns truncation and padding off, and removes every length but model_max_length from what is saved."""
-    pretrained.backend_tokenizer.no_truncation()
-    pretrained.backend_tokenizer.no_padding()
-    for key in LENGTHS:
+    _without_lengths(pretrained.backend_tokenizer)
+    for key in UNSAVED:
         pretrained.init_kwargs.pop(key, None)
     if pretrained.init_kwargs.get("truncation_side") == "right":  # the default, taken from the truncation
         del pretrained.init_kwargs["truncation_side"]
@@ -93,34 +94,31 @@ def save_pretrained(pretrained: Any, folder: Path, inputs: Collection[str]) -> N
     path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _load(name: str, folder: Path, given: Tokenizer | None) -> Pretrained:
+def _without_lengths(tokenizer: Tokenizer) -> None:
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+
+def _rebuilt(folder: Path, **options: Any) -> Any:
+    """Returns the tokenizer that transformers makes of the files."""
     from transformers import AutoTokenizer
 
-    pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    if not _is_described(pretrained):
-        return Pretrained(pretrained)
-    if given is not None:
-        return _as_in_file(name, folder, pretrained, given)
-    options, notes = guessed_options(name, pretrained, _json(folder / CONFIG_FILE))
-    if options:
-        pretrained = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
-    return Pretrained(pretrained, notes)
+    pretrained: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
+    if _is_described(pretrained):
+        forget_lengths(pretrained)
+    return pretrained
 
 
 def _is_described(pretrained: Any) -> bool:
     """Returns whether the tokenizer is one of the tokenizers library, without Python code in its parts."""
     with suppress(Exception):  # tokenizers raises nothing narrower
-        backend = pretrained.backend_tokenizer
-        parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
-        return all(part is None or part.__getstate__() for part in parts)
+        return bool(pretrained.backend_tokenizer.to_str())
     return False
 
 
 def _as_in_file(name: str, folder: Path, rebuilt: Any, given: Tokenizer) -> Pretrained:
     """Returns the tokenizer with all parts of tokenizer.json, and a note if transformers rebuilds it with others."""
-    given.no_truncation()
-    given.no_padding()
-    forget_lengths(rebuilt)
+    _without_lengths(given)
     config, declared = _json(folder / CONFIG_FILE), _declared_tokens(folder)
     differing = differing_parts(rebuilt.backend_tokenizer, given, declared)
     if not differing:

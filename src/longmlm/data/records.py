@@ -1,26 +1,23 @@
 """Records of .txt, .jsonl, .csv, .parquet and Arrow files, and the offsets at which slices may cut these files."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
-from longmlm.data.columns import by_name, check_column, extent_of_table, fields_of_table, texts_of_table
+from longmlm.data.columns import by_name, check_column, extent_of_table, fields_of_table
 from longmlm.data.delimited import BROKEN, Cells, DelimitedReader
 from longmlm.data.files import CHUNK_BYTES, Extent, Lines, Span, count_bytes, kind_of, lines_of, open_bytes
 from longmlm.data.foreign_content import HEAD_BYTES, check_content, foreign_content, remedy_of
-from longmlm.data.json_lines import Fields, object_of
-from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, Record, Unreadable, text_or_reason
+from longmlm.data.json_lines import object_of
+from longmlm.data.texts import BAD_ENCODING, BYTE_ORDER_MARK, FieldsRecord, Unreadable, text_in, text_or_reason
 from longmlm.errors import DataError
 from longmlm.settings.prepare import Source
 
-Value = TypeVar("Value")
-
 DELIMITERS = (",", ";", "\t", "|")
+WHOLE_FILE = 1 << 62
 
 
 def extent_of(path: Path, source: Source) -> Extent:
-    """Returns the length of a file; raises DataError if it has no column of text."""
+    """Returns the length of a file, and where it may be cut; raises DataError if it has no column of text."""
     match kind_of(path):
         case ".parquet" | ".arrow":
             return extent_of_table(path, source)
@@ -28,88 +25,67 @@ def extent_of(path: Path, source: Source) -> Extent:
             return Extent(1, float(max(1, count_bytes(path))))
         case ".csv":
             _header(path, source)
+            length = count_bytes(path)
+            return Extent(length, borders=_csv_borders(path, length, source))
         case _:
             check_content(path)
-    return Extent(count_bytes(path))
+            return Extent(count_bytes(path))
 
 
-def borders_of(path: Path, length: int, source: Source) -> Iterator[int] | None:
-    """Returns the offsets at which a .csv file may be cut, where its records begin; None for a file cut anywhere."""
-    return _csv_borders(path, length, source.delimiter or ",") if kind_of(path) == ".csv" else None
-
-
-def records_of(span: Span, source: Source) -> Iterator[Record]:
+def records_of(span: Span, source: Source) -> Iterator[tuple[int, str | Unreadable]]:
     """Yields the offset and the text of every record of a span; blank lines are not records."""
-    path = Path(span.path)
-    match kind_of(path):
-        case ".parquet" | ".arrow":
-            return texts_of_table(span, source)
-        case ".csv":
-            return _csv_records(path, span, source)
-        case ".jsonl":
-            return _json_values(span, partial(_json_text, field=source.text_field))
-        case _:
-            return _file_record(path)
+    for begin, fields in _fields(span, source, only_text=True):
+        yield begin, text_in(fields, source.text_field)
 
 
-def fields_of(path: Path, source: Source) -> Iterator[tuple[int, Fields | Unreadable]]:
-    """Yields the offset and all fields of every record of a file that is not .txt; blank lines are not records.
+def fields_of(path: Path, source: Source) -> Iterator[FieldsRecord]:
+    """Yields the offset and all fields of every record of a file; blank lines are not records.
 
     The number of a class becomes its name, where a dataset has names. Raises DataError
     without a column of text or of lists of words.
     """
+    if kind_of(path) == ".jsonl":
+        check_content(path)
+    return _fields(_whole(path), source, only_text=False)
+
+
+def _fields(span: Span, source: Source, only_text: bool) -> Iterator[FieldsRecord]:
+    path = Path(span.path)
     match kind_of(path):
         case ".parquet" | ".arrow":
-            yield from fields_of_table(path, source)
+            return fields_of_table(span, source, only_text)
         case ".csv":
-            names = _header(path, source)
-            for begin, fields in _csv_fields(_whole(path), source, len(names)):
-                is_broken = isinstance(fields, Unreadable)
-                yield begin, fields if is_broken else by_name(names, [_text_of_cell(cell) for cell in fields])
+            return _csv_fields(path, span, source)
+        case ".jsonl":
+            return _json_fields(span)
         case _:
-            check_content(path)
-            yield from _json_values(_whole(path), object_of)
+            return _text_field(path, source)
 
 
 def fields_of_objects(path: Path) -> list[str]:
     """Returns the names in the first object of a file of JSON lines; none for another file."""
-    is_json = kind_of(path) == ".jsonl"
-    values = (value for _, value in _json_values(_whole(path), object_of)) if is_json else ()
+    values = (value for _, value in _json_fields(_whole(path))) if kind_of(path) == ".jsonl" else ()
     return list(next((value for value in values if isinstance(value, dict)), {}))
 
 
 def _whole(path: Path) -> Span:
-    return Span(str(path), 0, count_bytes(path), 0, 0)
+    return Span(str(path), 0, WHOLE_FILE, 0, 0)
 
 
-def _text_of_cell(cell: str) -> str | Unreadable:
-    return text_or_reason(cell.encode(errors="surrogateescape"))
-
-
-def _file_record(path: Path) -> Iterator[Record]:
+def _text_field(path: Path, source: Source) -> Iterator[FieldsRecord]:
     with open_bytes(path) as stream:
         raw = stream.read()
     content = foreign_content(raw[:HEAD_BYTES])
-    yield 0, Unreadable(content) if content else text_or_reason(raw.removeprefix(BYTE_ORDER_MARK))
+    yield 0, Unreadable(content) if content else {source.text_field: text_or_reason(raw.removeprefix(BYTE_ORDER_MARK))}
 
 
-def _json_values(span: Span, value_of: Callable[[bytes], Value]) -> Iterator[tuple[int, Value]]:
+def _json_fields(span: Span) -> Iterator[FieldsRecord]:
     with lines_of(span) as lines:
         while lines.offset < span.end and (line := lines.read()):
             begin = lines.offset - len(line)
             if not line.isspace() and (len(line) > CHUNK_BYTES or line.strip() != BYTE_ORDER_MARK):
-                yield begin, value_of(line)
+                yield begin, object_of(line)
             del line  # it may be long: release it before the next one is read
-
-
-def _json_text(line: bytes, field: str) -> str | Unreadable:
-    value = object_of(line)
-    if isinstance(value, Unreadable):
-        return value
-    if field not in value:
-        return Unreadable(f"no field {field!r}")
-    text = value[field]
-    return text if isinstance(text, str | Unreadable) else Unreadable(f"field {field!r} is not text")
 
 
 def _header(path: Path, source: Source) -> list[str]:
@@ -146,28 +122,27 @@ def _first_record(path: Path, delimiter: str) -> Cells:
         return next(DelimitedReader(Lines(stream), delimiter).records(CHUNK_BYTES), (0, []))[1]
 
 
-def _csv_borders(path: Path, length: int, delimiter: str) -> Iterator[int]:
+def _csv_borders(path: Path, length: int, source: Source) -> Iterator[int]:
     with open_bytes(path) as stream:
-        for begin, _ in DelimitedReader(Lines(stream), delimiter).records(length):
+        for begin, _ in DelimitedReader(Lines(stream), source.delimiter or ",").records(length):
             yield begin
 
 
-def _csv_records(path: Path, span: Span, source: Source) -> Iterator[Record]:
-    names = _header(path, source)
-    column = names.index(source.text_field)
-    for begin, fields in _csv_fields(span, source, len(names)):
-        if isinstance(fields, Unreadable):
-            yield begin, fields
-        else:
-            yield begin, _text_of_cell(fields[column])
-
-
-def _csv_fields(span: Span, source: Source, num_fields: int) -> Iterator[tuple[int, Cells]]:
+def _csv_fields(path: Path, span: Span, source: Source) -> Iterator[FieldsRecord]:
     """Yields the offset and the fields of each record after the header, or why it is broken."""
+    names = _header(path, source)
     with lines_of(span) as lines:
-        records = DelimitedReader(lines, source.delimiter or ",", num_fields).records(span.end)
+        records = DelimitedReader(lines, source.delimiter or ",", len(names)).records(span.end)
         if not span.start:
             next(records)
-        for begin, fields in records:
-            is_whole = isinstance(fields, Unreadable) or len(fields) == num_fields
-            yield begin, fields if is_whole else Unreadable(BROKEN)
+        for begin, cells in records:
+            if isinstance(cells, Unreadable):
+                yield begin, cells
+            elif len(cells) != len(names):
+                yield begin, Unreadable(BROKEN)
+            else:
+                yield begin, by_name(names, [_text_of_cell(cell) for cell in cells])
+
+
+def _text_of_cell(cell: str) -> str | Unreadable:
+    return text_or_reason(cell.encode(errors="surrogateescape"))

@@ -13,7 +13,6 @@ from datasets import Dataset, concatenate_datasets
 
 from longmlm.artifacts.rows import SPLITS, RowsManifest, Split, read_rows_manifest, shards_of
 from longmlm.data.row import Row
-from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import FolderError
 from longmlm.folders import sync, verify
 from longmlm.hubs.datasets import commit_of, download, rows_on_hub
@@ -27,7 +26,7 @@ COLUMNS = [column.name for column in fields(Row)]
 
 def shard_schema(vocabulary_size: int) -> pa.Schema:
     """Returns the columns of a shard, token ids in the smallest type that holds the vocabulary."""
-    id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
+    id_type = {2: pa.uint16(), 4: pa.uint32()}[token_bytes(vocabulary_size)]
     return pa.schema(
         {
             "input_ids": pa.list_(id_type),
@@ -106,10 +105,6 @@ class Rows:
     def mean_fill(self) -> float:
         """Mean share of `row_length` that the rows of this split fill."""
         return self.manifest.report.of(self.split).fill_rate
-
-    def is_made_with(self, vocabulary: Vocabulary) -> bool:
-        """Returns whether these rows were made with this tokenizer."""
-        return self.manifest.plan.tokenizer_fingerprint == vocabulary.fingerprint
 
 
 def open_rows(folder: Path, split: Split, verified: bool = True) -> Rows:

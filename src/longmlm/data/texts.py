@@ -1,6 +1,7 @@
-"""Texts of records, or the reason why a record has none."""
+"""Texts and fields of records, or the reason why a record has none."""
 
 from dataclasses import dataclass
+from typing import Any
 
 BAD_ENCODING = "bad UTF-8"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -13,7 +14,8 @@ class Unreadable:
     reason: str
 
 
-Record = tuple[int, str | Unreadable]  # of a file: its offset or number, and its text
+Fields = dict[str, Any]  # of a record: values as in JSON, or Unreadable; strings only in .csv files
+FieldsRecord = tuple[int, Fields | Unreadable]  # of a file: its offset or number, and its fields
 
 
 def text_or_reason(raw: bytes) -> str | Unreadable:
@@ -22,3 +24,15 @@ def text_or_reason(raw: bytes) -> str | Unreadable:
         return raw.decode()
     except UnicodeDecodeError:
         return Unreadable(BAD_ENCODING)
+
+
+def text_in(fields: Fields | Unreadable, field: str) -> str | Unreadable:
+    """Returns the text in a field of a record, or why there is none."""
+    if isinstance(fields, Unreadable):
+        return fields
+    if field not in fields:
+        return Unreadable(f"no field {field!r}")
+    text = fields[field]
+    if text is None:
+        return Unreadable("null")
+    return text if isinstance(text, str | Unreadable) else Unreadable(f"field {field!r} is not text")

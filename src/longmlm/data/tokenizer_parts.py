@@ -60,10 +60,8 @@ def use_parts(given: Tokenizer, tokenizer: Any) -> None:
 def contradicted_option(config: Mapping[str, Any], rebuilt: Tokenizer, given: Tokenizer) -> str | None:
     """Returns the option of tokenizer_config.json that the rebuilt tokenizer follows and the given one contradicts."""
     followed, stated = (_option_states(tokenizer) for tokenizer in (rebuilt, given))
-    for option, value in ((option, config.get(option)) for option in OPTIONS):
-        if isinstance(value, bool) and followed[option] == value and stated[option] == (not value):
-            return option
-    return None
+    options = (option for option in OPTIONS if isinstance(config.get(option), bool))
+    return next((one for one in options if config[one] == followed[one] and stated[one] == (not config[one])), None)
 
 
 def _option_states(tokenizer: Tokenizer) -> dict[str, bool | None]:
@@ -128,19 +126,16 @@ def guessed_options(name: str, pretrained: Any, stated: Mapping[str, Any]) -> tu
             continue
         normalizer = pretrained.backend_tokenizer.normalizer
         lost = [piece for piece in pieces if is_changed(piece) and normalizer.normalize_str(piece) != piece]
-        what = (
-            f"{len(lost):,} of {counted(len(pieces), 'token')} in its vocabulary, such as {lost[-1]}," if lost else ""
-        )
-        if lost and _is_clear(lost, pieces):
+        if not lost:
+            continue
+        what = f"{len(lost):,} of {counted(len(pieces), 'token')} in its vocabulary, such as {lost[-1]},"
+        stated_as = json.dumps(value)
+        if _is_clear(lost, pieces):
             options[option] = value
-            notes.append(
-                f"{name}: no file states {option}: it is {json.dumps(value)}, as {what} could not occur otherwise"
-            )
-        elif lost:
-            notes.append(
-                f"{name}: no file states {option}: {what} cannot occur; to keep them, state {option} = "
-                f"{json.dumps(value)} in a tokenizer_config.json"
-            )
+            finding = f"it is {stated_as}, as {what} could not occur otherwise"
+        else:
+            finding = f"{what} cannot occur; to keep them, state {option} = {stated_as} in a tokenizer_config.json"
+        notes.append(f"{name}: no file states {option}: {finding}")
     return options, tuple(notes)
 
 

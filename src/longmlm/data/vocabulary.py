@@ -22,8 +22,9 @@ from longmlm.data.tokenizer_parts import canonical
 from longmlm.errors import DataError, ModelError, ModelNotFoundError, UserError, explained
 from longmlm.hubs.models import is_folder, snapshot_of
 
-UNSPACED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uffef\U00020000-\U0003ffff]"
-INVENTED_SPACE = re.compile(f"(?<={UNSPACED}) (?={UNSPACED})")
+# Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+INVENTED_SPACE = re.compile("(?<={0}) (?={0})".format(f"[{UNSPACED}\u3000-\u303f\uff00-\uffef]"))
 UNMATCHED = "\uffff"  # a noncharacter: no text contains a piece that starts with it
 CONTINUATION_BYTES = range(0x80, 0xC0)  # with which no UTF-8 character begins; U+0080 to U+00BF end with one of them
 CONTINUATION_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in CONTINUATION_BYTES)

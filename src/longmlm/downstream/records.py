@@ -9,9 +9,8 @@ from typing import Any, Literal
 from longmlm.data.corpus import SetAside
 from longmlm.data.files import files_of, kind_of, readable
 from longmlm.data.foreign_content import UTF16, is_utf16
-from longmlm.data.json_lines import Fields
 from longmlm.data.records import fields_of
-from longmlm.data.texts import Unreadable
+from longmlm.data.texts import Fields, Unreadable
 from longmlm.downstream.artifacts import LabelledSpan
 from longmlm.downstream.settings import LabelledData, LabelledTask
 from longmlm.downstream.values import is_missing, parse_label, parse_labels, parse_spans, parse_tags

@@ -1,7 +1,6 @@
 """Comparison of a base model with its long model, before and after training, on the same frozen masks."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 
 from accelerate import Accelerator
@@ -14,7 +13,7 @@ from longmlm.data.rows import Rows
 from longmlm.data.vocabulary import vocabulary_of_pretrained
 from longmlm.errors import ModelError
 from longmlm.evaluation.filled_masks import filled_masks
-from longmlm.evaluation.frozen import FrozenRows, check_predicts, cut, whole, windows
+from longmlm.evaluation.frozen import FrozenRows, check_predicts, viewer_of, whole
 from longmlm.evaluation.measure import Subject, tallies
 from longmlm.evaluation.tally import Tally
 from longmlm.model.architecture import architecture_of
@@ -66,8 +65,7 @@ def compare(
     """
     row_length, precision = frozen.rows.row_length, resolved_precision(recipe.precision)
     base_positions = min(architecture_of(models[0].model).num_positions, row_length)
-    cut_row = partial(cut, base_positions=base_positions, special=frozen.special)
-    row_windows = partial(windows, base_positions=base_positions, special=frozen.special)
+    cut_row, row_windows = (viewer_of(view, base_positions, frozen.special) for view in ("cut", "windows"))
     base, *long = [MlmObjective(loaded.model.to(accelerator.device), precision) for loaded in models]
     subjects: dict[ViewName, Subject] = {"base_cut": Subject(base, cut_row), "base_windows": Subject(base, row_windows)}
     if sources.before:

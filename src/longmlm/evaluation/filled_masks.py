@@ -1,6 +1,7 @@
 """Examples of a model's predictions: what it fills in for masks near the end of long held-out rows."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -35,29 +36,21 @@ def filled_masks(
 
     The model reads the whole row under its frozen mask. Where too few rows qualify, there are fewer examples.
     """
-    examples = []
+    examples, text_of = [], partial(_continuation, tokenizer)
     with inference(objective):
         for row_id, masked, position in _late_masks(frozen, num_examples):
             tokens = frozen.rows[row_id].input_ids
             row = MaskedRow(masked.row, np.array([position]), tokens[[position]])
             logits = objective.logits(collate([row], frozen.special.pad).to(device))[0]
-            likeliest = logits.softmax(-1).topk(NUM_GUESSES)
-            guesses = dict(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True))
+            probabilities, guesses = logits.softmax(-1).topk(NUM_GUESSES)
             before, after = _context(tokens, position, frozen.special)
             true_id = int(tokens[position])
-            text_after = _continuation(tokenizer, [*before, true_id], after)
-            examples.append(
-                FilledMask(
-                    row_id,
-                    position,
-                    _last_words(_continuation(tokenizer, before[:1], before[1:]), CHARACTERS_BEFORE),
-                    _last_words(text_after[::-1], CHARACTERS_AFTER)[::-1],
-                    _continuation(tokenizer, before, [true_id]),
-                    tuple(
-                        (_continuation(tokenizer, before, [guess]), likelihood) for guess, likelihood in guesses.items()
-                    ),
-                )
-            )
+            words_before = _last_words(text_of(before[:1], before[1:]), CHARACTERS_BEFORE)
+            words_after = _last_words(text_of([*before, true_id], after)[::-1], CHARACTERS_AFTER)[::-1]
+            texts = [text_of(before, [guess]) for guess in guesses.tolist()]
+            guessed = tuple(zip(texts, probabilities.tolist(), strict=True))
+            truth = text_of(before, [true_id])
+            examples.append(FilledMask(row_id, position, words_before, words_after, truth, guessed))
     return examples
 
 

@@ -8,7 +8,7 @@ tokens 1 to 3, 4 to 6 and 7 to 8, each between both special tokens.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, assert_never
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -55,15 +55,9 @@ RowView = Literal["whole", "cut", "windows"]
 
 def viewer_of(view: RowView, base_positions: int, special: SpecialTokens) -> Viewer:
     """Returns the function that makes this view of a row for a base model of `base_positions`."""
-    match view:
-        case "whole":
-            return whole
-        case "cut":
-            return partial(cut, base_positions=base_positions, special=special)
-        case "windows":
-            return partial(windows, base_positions=base_positions, special=special)
-        case _:
-            assert_never(view)
+    if view == "whole":
+        return whole
+    return partial({"cut": cut, "windows": windows}[view], base_positions=base_positions, special=special)
 
 
 def whole(masked: MaskedRow) -> list[View]:

@@ -26,7 +26,7 @@ from longmlm.artifacts.accuracy import Measured
 from longmlm.batches.collate import collate
 from longmlm.batches.masking import MaskedRow
 from longmlm.evaluation.frozen import FrozenRows, Viewer
-from longmlm.evaluation.tally import SelectedTokens, Tally
+from longmlm.evaluation.tally import Tally
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import attention_name, use_packed_attention
 from longmlm.progress import Progress
@@ -46,12 +46,12 @@ class Subject(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A view of a row, the positions of its selected tokens in the row, and `index`, the row's number in the sums."""
+    """A view of a row, where its selected tokens are in row and document, and `index`, the row's number in the sums."""
 
     index: int
-    row: MaskedRow
     view: MaskedRow
     positions: Int64[np.ndarray, " selected"]
+    offsets: Int64[np.ndarray, " selected"]
 
 
 def measure(
@@ -95,7 +95,11 @@ def tallies(
             indices = share[begin : begin + chunk_size]
             chunk = [(index, frozen.masked(row_ids[index % len(row_ids)])) for index in indices]
             for key, (objective, view) in subjects.items():
-                inputs = [Input(index, row, *shown) for index, row in chunk for shown in view(row)]
+                inputs = [
+                    Input(index, *shown, row.row.document_offsets(shown.positions))
+                    for index, row in chunk
+                    for shown in view(row)
+                ]
                 inputs.sort(key=lambda one: -len(one.view.row))
                 values, num_rows = [], 0
                 device = accelerator.device if accelerator else objective.model.device
@@ -106,7 +110,10 @@ def tallies(
                     values.append(result)
                     progress.advance(len(chunk) * end // len(inputs) - num_rows)
                     num_rows = len(chunk) * end // len(inputs)
-                found[key].add(_tokens(inputs), torch.cat(values, dim=1).double().cpu().numpy())
+                ends = np.cumsum([len(one.positions) for one in inputs])
+                of_inputs = np.split(torch.cat(values, dim=1).double().cpu().numpy(), ends[:-1], axis=1)
+                for one, own in zip(inputs, of_inputs, strict=True):
+                    found[key].add(one.index, one.positions, one.offsets, own)
     if not accelerator:
         return found
     return {key: sums.over_ranks(accelerator, len(row_ids)) for key, sums in found.items()}
@@ -119,14 +126,6 @@ def _predicted(
     batch = collate([one.view for one in inputs], None if objective.reads_packed_batches else pad)
     losses, is_correct = objective.predict(batch.to(device))
     return torch.stack([torch.ones_like(losses), is_correct.to(losses), losses])
-
-
-def _tokens(inputs: Sequence[Input]) -> SelectedTokens:
-    return SelectedTokens(
-        np.repeat([one.index for one in inputs], [len(one.positions) for one in inputs]),
-        np.concatenate([one.positions for one in inputs]),
-        np.concatenate([one.row.row.document_offsets(one.positions) for one in inputs]),
-    )
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -13,7 +12,7 @@ from longmlm.artifacts.provenance import ModelSource
 from longmlm.artifacts.run import TrainState
 from longmlm.errors import TrainingError
 from longmlm.evaluation.filled_masks import filled_masks
-from longmlm.evaluation.frozen import FrozenRows, Viewer, check_predicts, cut, whole
+from longmlm.evaluation.frozen import FrozenRows, Viewer, check_predicts, viewer_of, whole
 from longmlm.evaluation.measure import Subject, tallies
 from longmlm.model.loading import load_model
 from longmlm.model.mlm import MlmObjective
@@ -37,19 +36,16 @@ class RunEvaluation:
 
     @property
     def metric(self) -> str:
-        """Held-out accuracy, of masked tokens."""
         return "held-out accuracy"
 
     @property
     def num_rows(self) -> int:
-        """The number of held-out rows that are measured."""
         return len(self.frozen.row_ids)
 
     def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:
         """Returns base_cut; None, after printing the reason, when the base model is not available.
 
-        Raises TrainingError then, if the run is to stop once the accuracy is recovered, and ModelError for a base model
-        that predicts nothing.
+        Raises TrainingError then, if the run is to stop once the accuracy is recovered.
         """
         if self.base is None:
             return None
@@ -65,25 +61,19 @@ class RunEvaluation:
             return None
         model = with_tokens_of(load_model(name, revision), self.tokenizer).model.to(self.accelerator.device)
         heartbeat()
-        view = partial(cut, base_positions=self.base_positions, special=self.frozen.special)
+        view = viewer_of("cut", self.base_positions, self.frozen.special)
         base = MlmObjective(model, self.objective.precision)
         measured = self._measure(base, view, between_rows, "base model").whole
         check_predicts(measured, self.frozen, view, name)
         return measured
 
     def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
-        """Returns the accuracy now, of whole rows and per block, and `num_examples` predictions.
-
-        Every rank computes the predictions, because a partitioned model needs all of them.
-        """
-        measured, examples = self._measure(self.objective, whole, between_rows, "evaluate"), []
-        if self.num_examples:
-            device = self.accelerator.device
-            examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, device)
+        measured = self._measure(self.objective, whole, between_rows, "evaluate")
+        # on every rank, because a partitioned model needs all of them
+        examples = filled_masks(self.objective, self.tokenizer, self.frozen, self.num_examples, self.accelerator.device)
         return replace(measured, positions=()), tuple(examples)
 
     def is_over(self, state: TrainState) -> bool:
-        """Returns whether the lost accuracy is recovered, if the run stops then."""
         return self.stops_when_recovered and state.recovered_at_step is not None
 
     def _measure(self, objective: MlmObjective, view: Viewer, between_rows: Callable[[], None], name: str) -> Measured:

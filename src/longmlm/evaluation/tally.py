@@ -14,7 +14,7 @@ model is right at position 1 of row 0 and position 3 of row 1.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,16 +23,7 @@ from jaxtyping import Float64, Int64
 
 from longmlm.artifacts.accuracy import Accuracy, Difference, Measured, bin_starts, bins_per_block, difference
 
-
-class SelectedTokens(NamedTuple):
-    """Selected tokens: for each, its row's number in the sums, its position, and its offset.
-
-    The offset is the number of tokens from the start of the token's document in the row.
-    """
-
-    rows: Int64[np.ndarray, " selected"]
-    positions: Int64[np.ndarray, " selected"]
-    offsets: Int64[np.ndarray, " selected"]
+Selected = Int64[np.ndarray, " selected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +45,15 @@ class Tally:
         by_bin = np.zeros((3, num_rows, num_blocks * bins_per_block(base_positions)))
         return cls(by_bin, np.zeros((3, num_rows, 2 * num_blocks)), base_positions, row_length)
 
-    def add(self, tokens: SelectedTokens, values: Float64[np.ndarray, "3 selected"]) -> None:
-        """Adds `values`: for each token a 1, whether it was predicted correctly (1 or 0), and its loss."""
-        bins = tokens.positions * bins_per_block(self.base_positions) // self.base_positions
-        offsets = 2 * tokens.offsets // self.base_positions
-        for sums, columns in ((self.by_bin, bins), (self.by_offset, offsets)):
+    def add(self, row: int, positions: Selected, offsets: Selected, values: Float64[np.ndarray, "3 selected"]) -> None:
+        """Adds selected tokens of a row: their positions, and how far each is from the start of its document there.
+
+        `values` has for each token a 1, whether it was predicted correctly (1 or 0), and its loss.
+        """
+        bins = positions * bins_per_block(self.base_positions) // self.base_positions
+        for sums, columns in ((self.by_bin, bins), (self.by_offset, 2 * offsets // self.base_positions)):
             for total, value in zip(sums, values, strict=True):
-                np.add.at(total, (tokens.rows, columns), value)
+                np.add.at(total[row], columns, value)
 
     def over_ranks(self, accelerator: Accelerator, num_rows: int) -> Self:
         """Returns the sums over all ranks of the first `num_rows` rows."""

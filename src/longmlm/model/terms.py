@@ -17,13 +17,12 @@ from torch import Tensor
 from transformers import AddedToken, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.artifacts.provenance import AddedTokens, ModelSource
-from longmlm.data.vocabulary import term_lines
+from longmlm.data.vocabulary import UNSPACED, term_lines
 from longmlm.errors import ModelError, counted
 from longmlm.folders import sha256_of
 from longmlm.model.architecture import architecture_of, unused_bias
 from longmlm.model.loading import LoadedModel
 
-WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 WORD_STARTS = "Ġ▁ "
 
 
@@ -87,7 +86,7 @@ def with_tokens_of(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> L
 
 def _token(term: str) -> AddedToken:
     """Returns the token of a term; in scripts with spaces, it matches a whole word with the space before it."""
-    is_word = not WITHOUT_SPACES.search(term)
+    is_word = not re.search(f"[{UNSPACED}]", term)
     return AddedToken(term, single_word=is_word, lstrip=is_word, normalized=True)
 
 

@@ -8,12 +8,12 @@ from transformers import PreTrainedModel
 from longmlm.artifacts.rows import RowsManifest, check_rows_fit_positions, read_rows_manifest
 from longmlm.data.corpus import Document, document_of, plan_slices
 from longmlm.data.disk import REMEDY, Sizes, result_bytes, shortage
+from longmlm.data.encoding import tokenized
 from longmlm.data.engine import check_splits
 from longmlm.data.files import left_out
 from longmlm.data.notes import markup_note, sampled_texts, unknown_notes
 from longmlm.data.packing import TokenizedDocument, pack
 from longmlm.data.row import LooseRows
-from longmlm.data.slices import tokenized
 from longmlm.data.vocabulary import load_vocabulary, vocabulary_of_pretrained
 from longmlm.errors import ConfigError, DataError, counted
 from longmlm.evaluation.frozen import FrozenRows, check_predicts, whole
