@@ -17,8 +17,8 @@ from longmlm.errors import FolderError, ModelError, PositionsError
 from longmlm.model import extension, fitted_positions, mlm
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import write_extension
+from longmlm.model.families import check_extendable
 from longmlm.model.loading import load_model
-from longmlm.model.planned_extension import check_extendable
 from longmlm.model.position_table import position_table_of
 from tests.support.logit_tensors import LogitTensors
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, mark_trained, tiny_extension, tiny_long

@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from longmlm.model.fitted_positions import REACH, fitted_table, kernels_by_distance
-from longmlm.model.position_attention import PositionAttention
-from longmlm.model.position_table import position_table_of
-from longmlm.model.positions import hierarchical_table, sinusoidal_table
+from longmlm.model.fitted_positions import REACH, PositionAttention, fitted_table, kernels_by_distance
+from longmlm.model.position_table import hierarchical_table, position_table_of, sinusoidal_table
 from tests.support.families import SPECIAL, tiny_model
 
 WIDTH, N, LONG = 32, 48, 144

@@ -15,12 +15,12 @@ from longmlm.model.extension import with_num_positions, with_positions
 from longmlm.model.loading import LoadedModel
 from longmlm.model.position_table import (
     GeneratedPositions,
+    hierarchical_table,
     position_table_of,
     rebuild_positions,
     replace_positions,
     stock_state,
 )
-from longmlm.model.positions import hierarchical_table
 from longmlm.settings.extend import ExtendRecipe
 from tests.support.families import tiny_model, tiny_tokenizer
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, tiny_extension

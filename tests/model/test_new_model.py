@@ -10,8 +10,7 @@ from transformers import AutoModelForMaskedLM
 from longmlm.errors import ModelError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import new_model
-from longmlm.model.position_table import position_table_of
-from longmlm.model.positions import sinusoidal_table
+from longmlm.model.position_table import position_table_of, sinusoidal_table
 from tests.support.families import SPECIAL_OF_OTHERS, VOCABULARY_SIZE, tiny_config, tiny_tokenizer
 
 ARCHITECTURE = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from longmlm.artifacts.provenance import Extension
 from longmlm.errors import PositionsError
-from longmlm.model.positions import extended_table
+from longmlm.model.position_table import extended_table
 from tests.support.tiny import tiny_extension
 
 WIDTH = 3

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.errors import PositionsError
-from longmlm.model.positions import (
+from longmlm.model.position_table import (
     extended_table,
     hierarchical_table,
     interpolated_table,

@@ -15,7 +15,6 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from longmlm.errors import ModelError
 from longmlm.hubs.models import model_sha256, weights_sha256
 from longmlm.model.loading import load_model
-from longmlm.model.task_loading import load_for_task
 
 
 class Intruder:
@@ -39,7 +38,7 @@ def test_pickled_tensors_are_read_and_noted(base: Path, copy: Path) -> None:
     as_pickle(copy)
     loaded = load_model(str(copy))
     assert loaded.notes == (f"{copy} has no safetensors file: its pytorch_model.bin was read as tensors only",)
-    assert load_for_task(AutoModelForSequenceClassification, str(copy)).notes == loaded.notes
+    assert load_model(str(copy), auto_class=AutoModelForSequenceClassification).notes == loaded.notes
     states = [load_model(str(base)).model.state_dict(), loaded.model.state_dict()]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
