@@ -142,11 +142,11 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     special = {name: token_id for name in names if (token_id := getattr(tokenizer, name)) is not None}
     with library_errors(f"{config_file} does not describe a model"):
-        config = config_in_file(config_file, **special)
-        if config.vocab_size < (needed := rows_needed(tokenizer)):
+        config = _config_in(config_file, **special)
+        if config.vocab_size <= (highest := max(tokenizer.get_vocab().values())):
             raise ModelError(
-                f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {needed - 1}: set it "
-                f"to {needed} or more"
+                f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {highest}: set it to "
+                f"{highest + 1} or more"
             )
         torch.manual_seed(seed)
         model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
@@ -156,11 +156,8 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     return LoadedModel(model, tokenizer, notes=loaded.notes)
 
 
-def config_in_file(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
-    """Returns the config in a transformers config.json, with the `special` token ids in place of its own.
-
-    Raises ModelError for an unsupported architecture, and the libraries' own errors for an unusable file.
-    """
+def _config_in(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
+    """Returns the config in a file, with the `special` token ids in place of its own; raises the libraries' errors."""
     config = AutoConfig.for_model(**{**read_architecture(config_file), **special})
     check_architecture(config, config_file)
     return config
@@ -174,7 +171,7 @@ def meta_model(name: str | None, revision: str | None = None, architecture: str 
     """
     with library_errors(f"{name or architecture} does not describe a model"), torch.device("meta"):
         if name is None:
-            return AutoModelForMaskedLM.from_config(config_in_file(str(architecture)))
+            return AutoModelForMaskedLM.from_config(_config_in(str(architecture)))
         folder = snapshot_of(name, revision, with_weights=False).folder
         config, _ = _load_config(name, folder)
         check_architecture(config, name)
@@ -260,15 +257,11 @@ def load_tokenizer(name: str, folder: Path) -> Pretrained:
     return loaded
 
 
-def rows_needed(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Returns the number of embedding rows for all the tokenizer's ids, which may have gaps."""
-    return max(tokenizer.get_vocab().values()) + 1
-
-
 def check_embedding(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raises ModelError if a token id is beyond the word embedding."""
-    if (needed := rows_needed(tokenizer)) > (num_rows := cast(Any, model.get_input_embeddings()).num_embeddings):
+    highest, num_rows = max(tokenizer.get_vocab().values()), cast(Any, model.get_input_embeddings()).num_embeddings
+    if highest >= num_rows:  # ids may have gaps
         raise ModelError(
-            f"{name}: its tokenizer has token id {needed - 1}, its word embedding {counted(num_rows, 'row')}: take the "
-            f"tokenizer of these weights, or call resize_token_embeddings({needed}) on the model and save it"
+            f"{name}: its tokenizer has token id {highest}, its word embedding {counted(num_rows, 'row')}: take the "
+            f"tokenizer of these weights, or call resize_token_embeddings({highest + 1}) on the model and save it"
         )

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from longmlm.batches.collate import MlmBatch, Target
 from longmlm.model.architecture import NUM_GLOBAL, layers_of, parts_of
 from longmlm.model.families import RELEASED_FAMILIES
-from longmlm.model.packed_attention import PackedRows, reads_packed_batches
+from longmlm.model.packed_attention import ATTENTION_NAME, PackedRows, attention_name
 from longmlm.settings.pretrain import ComputePrecision
 
 MAX_LOGITS = 2**26  # computed at a time, 256 MiB in fp32; the backward pass holds three times as much
@@ -34,13 +34,11 @@ class MlmOutput(NamedTuple):
 
 
 class MlmObjective(nn.Module):
-    """A masked language model whose head runs at the selected positions only.
-
-    Parameters stay fp32 in any precision.
+    """A masked language model whose head runs at the selected positions only. Parameters stay fp32 in any precision.
 
     The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
-    positions. If a batch has more, it computes them again in the backward pass. Without
-    `has_full_parameters`, it computes all logits at once, because every rank has to call the head equally often.
+    positions. If a batch has more, it computes them again in the backward pass. Without `has_full_parameters`, it
+    computes all logits at once, because every rank has to call the head equally often.
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
@@ -51,7 +49,7 @@ class MlmObjective(nn.Module):
             attend_in_fp32(self.encoder)
 
     def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
-        """Returns the sums over the batch, which a training step adds up over its micro-batches."""
+        """Returns the sums over the batch."""
         output = self.predict(batch)
         return {"mlm": LossSum(output.losses.sum(), output.is_correct.sum())}
 
@@ -90,7 +88,7 @@ class MlmObjective(nn.Module):
     @property
     def reads_packed_batches(self) -> bool:
         """Whether the model can read packed batches; it can always read padded ones."""
-        return reads_packed_batches(self.encoder)
+        return attention_name(self.encoder) == ATTENTION_NAME
 
     def autocast(self, like: Tensor) -> torch.autocast:
         """Returns the context that computes in the objective's precision on the device of `like`."""

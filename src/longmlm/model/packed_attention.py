@@ -34,10 +34,7 @@ MIN_POOL = 2**21  # numbers in a dropout pool, or as many as the call has probab
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Makes an encoder with a learned position table use `packed_attention` below, if it uses sdpa.
-
-    Other models are unchanged.
-    """
+    """Makes an encoder with a learned position table use `packed_attention` if it uses sdpa; others are unchanged."""
     if can_use_packed_attention(model.config) and attention_name(model) == "sdpa":
         AttentionInterface.register(ATTENTION_NAME, packed_attention)
         AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
@@ -47,11 +44,6 @@ def use_packed_attention(model: PreTrainedModel) -> None:
 def can_use_packed_attention(config: PreTrainedConfig) -> bool:
     """Returns whether models with this config can use `packed_attention`: encoders with a learned position table."""
     return config.model_type in LEARNED_FAMILIES and not getattr(config, "is_decoder", False)
-
-
-def reads_packed_batches(model: PreTrainedModel) -> bool:
-    """Returns whether the model's attention is set to `packed_attention`, which packed batches need."""
-    return attention_name(model) == ATTENTION_NAME
 
 
 def attention_name(model: PreTrainedModel) -> str:
