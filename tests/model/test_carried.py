@@ -90,9 +90,14 @@ def loaded_by(kind: type, folder: Path) -> tuple[PreTrainedModel, dict]:
 
 
 @pytest.mark.parametrize("family", EXTRAS)
-def test_extra_weights_are_in_every_folder_and_in_the_models_that_use_them(family: str, tmp_path: Path) -> None:
-    base, extra = folder_with_heads(tmp_path / "base", family), extra_weights(family)
-    for folder in stages(base, tmp_path).values():
+def test_extra_weights_are_in_every_folder_and_in_the_models_that_use_them(
+    family: str, sentence: dict[str, Path], tmp_path: Path
+) -> None:
+    """Of other families than BERT, in the long model."""
+    folders, extra = [sentence[stage] for stage in ("long", "checkpoint", "export")], extra_weights(family)
+    if family != "bert":
+        folders = [tiny_long(tmp_path / "long", folder_with_heads(tmp_path / "base", family))]
+    for folder in folders:
         stored = load_file(folder / "model.safetensors")
         assert all(torch.equal(stored[name], value) for name, value in extra.items())
         _, info = loaded_by(AutoModelForMaskedLM, folder)

@@ -112,11 +112,11 @@ def test_file_that_differs_from_the_manifest_is_named(whole: Path, name: str, sp
 
 
 def test_a_missing_file_of_the_manifest_is_named_and_one_changed_on_purpose_is_read_without_it(whole: Path) -> None:
-    change_json(whole / "config.json", hidden_dropout_prob=0.25)
-    refused(whole, r"config\.json is damaged: .* remove manifest\.json")
     (whole / "tokenizer_config.json").rename(whole / "aside")
     refused(whole, r"tokenizer_config\.json is missing, and manifest\.json names it")
     (whole / "aside").rename(whole / "tokenizer_config.json")
+    change_json(whole / "config.json", hidden_dropout_prob=0.25)
+    refused(whole, r"config\.json is damaged: .* remove manifest\.json")
     (whole / MANIFEST).unlink()
     assert load_model(str(whole)).model.config.hidden_dropout_prob == 0.25
 

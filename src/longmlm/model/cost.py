@@ -111,7 +111,10 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
     applied = shared * num_layers // len(parts.layers)
     num_weights = _num_weights(parts.encoder) - shared + applied + work.selected_fraction * head
     attention = 12 * _num_attended(config, work.row_length) * config.hidden_size
-    layer = _layer_bytes(config, parts.layers, work)
+    widths = [part.in_features for part in parts.layers.modules() if isinstance(part, nn.Linear)]
+    feed_forward = max(widths) * (2 if FAMILIES[config.model_type].is_gated else 1)
+    per_width, per_pair = _attention_bytes(config, parts.layers, work)
+    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
     logits = BYTES_PER_LOGIT * work.selected_fraction * config.vocab_size
     rest = 10 * config.hidden_size + logits
     kept = num_layers * 4 * config.hidden_size + layer if work.is_checkpointed else num_layers * layer
@@ -177,14 +180,6 @@ def _num_attended(config: Any, row_length: int) -> int:
         case _:
             window = window_of(config)
             return config.num_hidden_layers * (window.num_attended(row_length) if window else row_length)
-
-
-def _layer_bytes(config: Any, layers: nn.ModuleList, work: Work) -> int:
-    """Returns the bytes per token that autograd saves of one layer for the backward pass."""
-    widths = (part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
-    feed_forward = max(widths) * (2 if FAMILIES[config.model_type].is_gated else 1)
-    per_width, per_pair = _attention_bytes(config, layers, work)
-    return per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
 
 
 def _attention_bytes(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, int]:

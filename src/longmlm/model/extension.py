@@ -32,10 +32,7 @@ ROUNDING = 1e-5  # a larger decoder may add in a different order
 
 @dataclass(frozen=True, slots=True)
 class ExtensionReport:
-    """Root mean squares of trained and new position rows, and the largest difference between logits on short inputs.
-
-    Without new positions, both root mean squares are NaN.
-    """
+    """Root mean squares of trained and new position rows (NaN without new ones), and the largest logit difference."""
 
     trained_rows_rms: float
     new_rows_rms: float
@@ -51,7 +48,7 @@ def check_finite(model: PreTrainedModel, name: str) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Makes torch compute with one thread: the number decides in which order it adds, and so how sums are rounded."""
+    """Makes torch compute with one thread: the number of threads decides how sums are rounded."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

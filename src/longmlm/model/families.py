@@ -149,30 +149,21 @@ def planned_extension(
 ) -> Extension | None:
     """Returns the extension of a base model with this provenance and config; None if it keeps its positions.
 
-    Raises PositionsError for a number of positions or a window that the model does not allow, or if the base model was
-    itself extended and not trained since; ModelError for a model that cannot be extended.
+    Raises PositionsError for a number of positions or a window that the model does not allow, for settings of new
+    positions if there are none, or if the base model was itself extended and not trained since; ModelError for a model
+    that cannot be extended.
     """
     check_extendable(provenance, base.name)
-    extension = _extension_of(recipe, base, base_positions)
+    defaults = {item.name: item.default for item in fields(recipe)}
+    extension = None if recipe.keeps_positions(base_positions) else Extension.of(recipe, base, base_positions)
+    for name in POSITION_SETTINGS if extension is None else ():
+        if getattr(recipe, name) != defaults[name]:
+            raise PositionsError(f"{name} is for new positions, but the model keeps its {base_positions}: remove it")
     check_keeps_window(provenance, extension, base.name)
     if extension is not None:
         check_has_position_table(config, base_positions, base.name)
         check_num_positions(base_positions, extension.num_positions)
     return extension
-
-
-def _extension_of(recipe: ExtendRecipe, base: ModelSource, base_positions: int) -> Extension | None:
-    """Returns how the positions are extended; None if only tokens are added.
-
-    Raises PositionsError for settings of new positions if there are none.
-    """
-    if not recipe.keeps_positions(base_positions):
-        return Extension.of(recipe, base, base_positions)
-    defaults = {item.name: item.default for item in fields(recipe)}
-    for name in POSITION_SETTINGS:
-        if getattr(recipe, name) != defaults[name]:
-            raise PositionsError(f"{name} is for new positions, but the model keeps its {base_positions}: remove it")
-    return None
 
 
 def check_extendable(provenance: Provenance, name: str) -> None:

@@ -1,7 +1,7 @@
 """The head of a loaded model: whether its checkpoint has one, and a new one in place of it."""
 
 from collections.abc import Collection
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,21 +30,18 @@ def with_mlm_head(name: str, model: PreTrainedModel, info: dict[str, Any], new_h
             f'{name}: {missing[0]} is missing, and config.json says "tie_word_embeddings": false: set it to true if '
             "the decoder is the word embedding, or take an intact checkpoint"
         )
-    if not new_head:
-        _refuse_missing(name, missing, is_part=not head <= {*missing}, unexpected=info["unexpected_keys"])
-    _start_as_identity(model, missing)
-    if head <= {*missing}:
+    is_part = not head <= {*missing}
+    if new_head:
+        _start_as_identity(model, missing)
+        if is_part:
+            return [*notes, f"{name} has only a part of its MLM head: {', '.join(missing)} untrained"]
         return [*notes, f"{name} has no MLM head: a new, untrained one was made"]
-    return [*notes, f"{name} has only a part of its MLM head: {', '.join(missing)} untrained"]
-
-
-def _refuse_missing(name: str, missing: list[str], is_part: bool, unexpected: Collection[str]) -> NoReturn:
     if is_part:
         raise ModelError(
             f"{name} has only a part of its MLM head, {missing[0]} is missing: take an intact checkpoint, or set "
             "new_head = true to add what is missing, and train the head at the base length first"
         )
-    if any(key.startswith("lm_predictions.lm_head.") for key in unexpected):
+    if any(key.startswith("lm_predictions.lm_head.") for key in info["unexpected_keys"]):
         raise ModelError(
             f"{name} calls its MLM head lm_predictions, which transformers reads only if config.json has "
             '"legacy": false: set it in a copy of the folder (or, for DeBERTa-v3, which was not trained to predict '

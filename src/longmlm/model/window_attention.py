@@ -1,7 +1,7 @@
 """Sliding-window attention with global tokens: time and memory grow linearly with the length of a row.
 
 torch's attention runs on one block of queries at a time, with the keys in their window and the global ones. For
-training on a CPU, `packed_attention` computes the blocks, which takes half the time and keeps no copies of the keys. On
+training on a CPU, `ChunkedAttention` computes the blocks, which takes half the time and keeps no copies of the keys. On
 a GPU without dropout, FlexAttention skips keys that no query sees. Where the window covers the row, attention is full.
 
 A model's window is part of the name of its attention implementation, which is not stored in config.json.
