@@ -15,8 +15,8 @@ from longmlm.config import parse
 from longmlm.data.disk import GB
 from longmlm.model.architecture import architecture_of
 from longmlm.model.cost import GPUS, Gpu, Work, cost_of
+from longmlm.model.families import check_num_positions
 from longmlm.model.position_table import position_table_of, replace_positions
-from longmlm.model.positions import check_num_positions
 from longmlm.planning.estimate import Machine, TrainingPlan, training_plan
 from longmlm.planning.size import estimated_rows
 from longmlm.planning.speed import gpu_tokens_per_second

@@ -17,8 +17,8 @@ from torch.nn.functional import avg_pool2d
 
 from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.model.extension import long_table
+from longmlm.model.fitted_positions import PositionAttention
 from longmlm.model.loading import LoadedModel, load_model
-from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of
 from longmlm.reports.charts import NARROW, Chart, Colour, Series, svg
 from longmlm.reports.pages import render

@@ -41,9 +41,9 @@ from longmlm.folders import new_folder
 from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import Carried
 from longmlm.model.extension import check_finite, long_table
+from longmlm.model.families import planned_extension
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.planned_extension import planned_extension
 from longmlm.model.position_table import position_table_of, replace_positions
 from longmlm.model.window import Window
 from longmlm.model.window_attention import attending_within

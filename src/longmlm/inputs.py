@@ -29,8 +29,8 @@ from longmlm.model.families import (
     check_has_position_table,
     check_num_positions,
     num_usable_positions,
+    planned_extension,
 )
-from longmlm.model.planned_extension import planned_extension
 from longmlm.processes import check_num_processes, num_started_processes
 from longmlm.runnable import check_has_rows, check_onnx_installed, check_runnable, machine_errors
 from longmlm.settings.evaluate import EvaluateConfig

@@ -26,8 +26,7 @@ from longmlm.data.vocabulary import load_vocabulary
 from longmlm.errors import DataError, FolderError, ModelError, PositionsError
 from longmlm.folders import sha256_of, verify
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.position_table import position_table_of
-from longmlm.model.positions import extended_table
+from longmlm.model.position_table import extended_table, position_table_of
 from longmlm.settings.evaluate import EvaluateRecipe
 from longmlm.settings.masking import HeldOut, Masking
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, World, demo_texts, tiny_extension, tiny_folder

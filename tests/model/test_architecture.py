@@ -1,80 +1,80 @@
 """Parts of a model: its encoder and head, its number of positions, and which models are refused."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import AutoConfig, BertConfig, RobertaConfig
 
 from longmlm.errors import ModelError
-from longmlm.model.architecture import architecture_of, check_architecture
-from tests.support.families import tiny_model
+from longmlm.model.architecture import architecture_of
+from longmlm.model.families import FAMILIES, check_architecture, has_head, num_usable_positions
+from tests.support.families import SPECIAL, SPECIAL_OF_OTHERS, tiny_model
 from tests.support.tiny import NUM_POSITIONS
 
 REFUSED = ("xlnet", "esm", "fnet", "longformer", "big_bird", "gpt2", "vit")
+LEGACY = (("deberta", 0), {"legacy": True})
 
 
-def content(num_tokens: int, num_rows: int = 2) -> torch.Tensor:
-    """Returns tokens that are neither special nor padding."""
-    return torch.randint(10, 290, (num_rows, num_tokens), generator=torch.Generator().manual_seed(num_tokens))
+def test_every_family_is_tested() -> None:
+    assert {family for family, _ in SPECIAL | SPECIAL_OF_OTHERS} == set(FAMILIES)
 
 
-def test_number_of_positions_does_not_count_reserved_ones(any_kind: tuple[str, int]) -> None:
-    model = tiny_model(*any_kind)
-    parts = architecture_of(model)
-    assert parts.num_positions == NUM_POSITIONS
-    assert parts.num_positions + parts.position_offset == model.config.max_position_embeddings
-
-
-@pytest.mark.parametrize("more", [{}, {"legacy": True}, {"legacy": False}], ids=["", "legacy", "new"])
-def test_encoder_and_head_compute_the_models_logits_bit_for_bit(any_kind: tuple[str, int], more: dict) -> None:
-    model = tiny_model(*any_kind, **(more if any_kind[0].startswith("deberta") else {}))
-    parts = architecture_of(model)
-    tokens = content(9)
-    with torch.no_grad():
-        hidden = parts.encoder(input_ids=tokens).last_hidden_state
-        expected = model(input_ids=tokens).logits
-        assert torch.equal(parts.head(hidden), expected)
-        assert torch.allclose(parts.head(hidden[0, 3:4]), expected[0, 3:4], rtol=1e-5, atol=1e-5)
-    assert parts.decoder_weight.shape[0] == len(
-        parts.decoder_bias if parts.decoder_bias is not None else expected[0, 0]
-    )
+@pytest.mark.parametrize(("kind", "more"), [*((kind, {}) for kind in SPECIAL | SPECIAL_OF_OTHERS), LEGACY], ids=str)
+@torch.no_grad()
+def test_encoder_and_head_compute_the_models_logits_bit_for_bit(kind: tuple[str, int], more: dict) -> None:
+    model = tiny_model(*kind, **more)
+    parts, tokens = architecture_of(model), torch.randint(10, 290, (2, 9))
+    assert parts.num_positions == model.config.max_position_embeddings - parts.position_offset == NUM_POSITIONS
+    hidden, logits = parts.encoder(input_ids=tokens).last_hidden_state, model(input_ids=tokens).logits
+    assert torch.equal(parts.head(hidden), logits)
+    assert torch.allclose(parts.head(hidden[0, 3:4]), logits[0, 3:4], rtol=1e-5, atol=1e-5)
+    assert len(parts.decoder_weight) == len(logits[0, 0] if parts.decoder_bias is None else parts.decoder_bias)
     is_tied = parts.decoder_weight is model.get_input_embeddings().weight
-    assert is_tied == model.config.tie_word_embeddings == (any_kind[0] != "eurobert")
+    assert is_tied == model.config.tie_word_embeddings == (kind[0] != "eurobert")
+    assert (parts.head_matrix is None) == (kind[0] == "eurobert")
+    if parts.head_matrix is not None:  # the head starts with it
+        assert logits[0].std(dim=0).max() > 0.1
+        for parameter in parts.head_matrix.parameters():
+            parameter.zero_()
+        after = parts.head(hidden)
+        assert torch.allclose(after, after[0, 0].expand_as(after))
 
 
 @pytest.mark.parametrize("family", REFUSED)
 def test_model_of_another_family_is_refused_by_name(family: str) -> None:
-    config = AutoConfig.for_model(family)
     with pytest.raises(ModelError, match=f"somebody/something is a {family} model: only roberta, .* are supported"):
-        check_architecture(config, "somebody/something")
+        check_architecture(AutoConfig.for_model(family), "somebody/something")
 
 
-@pytest.mark.parametrize("kind_of_positions", ["relative_key", "relative_key_query"])
 @pytest.mark.parametrize("config_kind", [BertConfig, RobertaConfig])
-def test_relative_positions_of_a_known_family_are_refused(config_kind: type, kind_of_positions: str) -> None:
-    config = config_kind(position_embedding_type=kind_of_positions)
-    with pytest.raises(ModelError, match=f"{kind_of_positions} positions"):
-        check_architecture(config, "a model")
-    check_architecture(config_kind(position_embedding_type="absolute"), "a model")
+def test_relative_positions_and_decoders_of_a_known_family_are_refused(config_kind: type) -> None:
+    for kind in ("relative_key", "relative_key_query"):
+        with pytest.raises(ModelError, match=f"{kind} positions"):
+            check_architecture(config_kind(position_embedding_type=kind), "a model")
+    with pytest.raises(ModelError, match=r"a model is a decoder .*is_decoder"):
+        check_architecture(config_kind(is_decoder=True), "a model")
+    check_architecture(config_kind(position_embedding_type="absolute", is_decoder=False), "a model")
     check_architecture(config_kind(), "a model")
 
 
-@pytest.mark.parametrize("config_kind", [BertConfig, RobertaConfig])
-def test_a_decoder_is_refused(config_kind: type) -> None:
-    with pytest.raises(ModelError, match=r"a model is a decoder .*is_decoder"):
-        check_architecture(config_kind(is_decoder=True), "a model")
-    check_architecture(config_kind(is_decoder=False), "a model")
+def test_a_config_gives_the_positions_of_the_loaded_model(any_kind: tuple[str, int], tmp_path: Path) -> None:
+    model = tiny_model(*any_kind)
+    model.config.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert num_usable_positions(SimpleNamespace(**config)) == architecture_of(model).num_positions == NUM_POSITIONS
+    for key in ("max_position_embeddings", "pad_token_id"):
+        is_needed = key == "max_position_embeddings" or any_kind[0] in ("roberta", "xlm-roberta", "camembert")
+        fewer = SimpleNamespace(**{name: value for name, value in config.items() if name != key})
+        assert num_usable_positions(fewer) == (None if is_needed else NUM_POSITIONS)
 
 
-def test_the_head_starts_with_head_matrix(any_kind: tuple[str, int]) -> None:
-    parts = architecture_of(tiny_model(*any_kind))
-    if any_kind[0] == "eurobert":
-        assert parts.head_matrix is None
-        return
-    hidden = torch.randn(2, 3, 32)
-    with torch.no_grad():
-        before = parts.head(hidden)
-        for parameter in parts.head_matrix.parameters():
-            parameter.zero_()
-        after = parts.head(hidden)
-    assert before[0].std(dim=0).max() > 0.1
-    assert torch.allclose(after, after[0, 0].expand_as(after))
+def test_a_head_is_known_by_the_names_of_its_weights(any_kind: tuple[str, int]) -> None:
+    """Of a family whose head may be the word embedding alone, the names do not say it."""
+    model = tiny_model(*any_kind)
+    assert has_head(model.config, model.state_dict())
+    encoder = [*model.base_model.state_dict()]
+    encoder += [f"{model.base_model_prefix}.{name}" for name in encoder]
+    assert has_head(model.config, encoder) == (any_kind[0] == "eurobert")

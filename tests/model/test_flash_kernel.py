@@ -1,5 +1,6 @@
 """Whether the flash kernel of a GPU can be used, as far as it is known without one."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,24 +13,29 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from longmlm.batches.collate import MlmBatch
 from longmlm.model import packed_attention as module
 from longmlm.model.architecture import set_dropout
+from longmlm.model.families import LEARNED_FAMILIES
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.packed_attention import use_packed_attention
 
-FAMILIES = ["roberta", "bert", "camembert", "xlm-roberta", "distilbert", "electra", "albert"]
 LENGTH, HEAD_SIZE, ROW_LENGTHS = 24, 64, (16, 3, 9)
+
+
+def recording(found: list[dict[str, Any]], attend: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns torch's attention that notes the arguments of each call."""
+
+    def recorded(query, key, value, **options):
+        found.append({"states": (query, key, value), **options})
+        return attend(query, key, value, **options)
+
+    return recorded
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The arguments of each call of torch's attention."""
-    found: list[dict[str, Any]] = []
-    original = torch.nn.functional.scaled_dot_product_attention
-
-    def recorded(query, key, value, **options):
-        found.append({"states": (query, key, value), **options})
-        return original(query, key, value, **options)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recorded)
+    functional, found = torch.nn.functional, []
+    attend = recording(found, functional.scaled_dot_product_attention)
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
     return found
 
 
@@ -39,13 +45,9 @@ def jagged_calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     A model on the meta device takes the same path as on a GPU. Autocast has no meta device, so weights are bf16.
     """
-    found: list[dict[str, Any]] = []
-
-    def recorded(query, key, value, **options):
-        found.append({"states": (query, key, value), **options})
-        return query
-
-    monkeypatch.setattr(module, "scaled_dot_product_attention", recorded)
+    found = []
+    attend = recording(found, lambda query, *_, **__: query)
+    monkeypatch.setattr(module, "scaled_dot_product_attention", attend)
     monkeypatch.setattr(MlmObjective, "autocast", lambda *_: nullcontext())
     return found
 
@@ -81,7 +83,7 @@ def can_use_flash(states: tuple[torch.Tensor, ...], mask: torch.Tensor | None, d
 
 
 @pytest.mark.parametrize(
-    ("family", "head_size", "dropout"), [*((family, 64, 0.1) for family in FAMILIES), ("roberta", 32, 0.0)]
+    ("family", "head_size", "dropout"), [*((family, 64, 0.1) for family in LEARNED_FAMILIES), ("roberta", 32, 0.0)]
 )
 def test_packed_rows_meet_the_conditions_of_the_flash_kernel(jagged_calls, family, head_size, dropout):
     train_on_packed_rows(family, head_size, dropout)
@@ -103,7 +105,7 @@ def test_the_flash_kernel_refuses_heads_of_a_size_that_is_not_a_multiple_of_eigh
     assert not can_use_flash(jagged_calls[0]["states"], None, 0.1)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", LEARNED_FAMILIES)
 def test_full_rows_meet_the_conditions_of_the_flash_kernel(calls, family):
     """Those of torch: half precision, no mask, heads of at most 256 in multiples of 8, adjacent in memory."""
     objective_of(family)(batch_of(None))["mlm"].loss_sum.backward()

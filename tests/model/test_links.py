@@ -15,7 +15,6 @@ from longmlm.errors import DataError, ModelError, ReleaseError
 from longmlm.hubs.licences import licence_of
 from longmlm.hubs.models import check_model, config_of_model, model_card_of, snapshot_of
 from longmlm.model.loading import load_model, meta_model, new_model
-from longmlm.model.task_loading import load_for_task
 from longmlm.release.build import pictures_in
 from tests.support.tiny import World
 
@@ -72,34 +71,23 @@ def dangling(link: Path, target: Path) -> None:
     link.symlink_to(target.with_name("made later"))
 
 
-KINDS = (absolute, relative, chained, dangling)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", FILES)
-def test_link_to_a_file_outside_is_named(
-    folder: Path, outside: Path, name: str, kind: Callable[[Path, Path], None]
+@pytest.mark.parametrize("kind", [absolute, relative, chained, dangling])
+def test_link_to_a_file_or_folder_outside_is_named(
+    folder: Path, outside: Path, kind: Callable[[Path, Path], None]
 ) -> None:
-    (folder / name).unlink()
-    if name == "modules.json":
-        (outside / "key").write_text(json.dumps(MODULES))
-    kind(folder / name, outside / "key")
-    with pytest.raises(ModelError) as caught:
-        snapshot_of(str(folder))
-    assert f"{folder / name} is a link" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", FOLDERS)
-def test_link_to_a_folder_outside_is_named(
-    folder: Path, outside: Path, name: str, kind: Callable[[Path, Path], None]
-) -> None:
-    shutil.copytree(folder / name, outside / "key.d")
-    shutil.rmtree(folder / name)
-    kind(folder / name, outside / "key.d")
-    with pytest.raises(ModelError, match=f"{folder / name}.* is a link"):
-        snapshot_of(str(folder))
+    shutil.copytree(folder / "1_Dense", outside / "key.d")
+    for name in (*FILES, *FOLDERS):
+        path, target = folder / name, outside / ("key" if name in FILES else "key.d")
+        (outside / "key").write_text(json.dumps(MODULES) if name == "modules.json" else SECRET)
+        path.rename(folder / ".aside")
+        kind(path, target)
+        with pytest.raises(ModelError, match=f"{path}.* is a link") as caught:
+            snapshot_of(str(folder))
+        assert "\n" not in str(caught.value)
+        for link in (path, path.parent / ".cache"):
+            link.unlink(missing_ok=True)
+        (folder / ".aside").rename(path)
+    assert snapshot_of(str(folder)).folder == folder
 
 
 def test_paths_that_are_written_in_files_do_not_leave_the_folder(folder: Path, outside: Path) -> None:
@@ -123,8 +111,7 @@ def test_links_within_the_folder_and_to_the_folder_are_followed(folder: Path, tm
     (tmp_path / "named").symlink_to(folder)
     (tmp_path / "named again").symlink_to("named")
     for name in (folder, tmp_path / "named", tmp_path / "named again"):
-        names = snapshot_of(str(name)).names
-        assert {"LICENSE", "NOTICE"} <= set(names)
+        assert {"LICENSE", "NOTICE"} <= set(snapshot_of(str(name)).names)
 
 
 def test_links_that_are_never_read_do_not_matter(folder: Path, outside: Path) -> None:
@@ -187,9 +174,9 @@ def test_picture_of_an_evaluation_that_is_a_link_is_not_released(tmp_path: Path,
         pictures_in(folder)
 
 
-READERS = {
+READERS: dict[str, Callable[[str], object]] = {
     "load_model": load_model,
-    "load_for_task": lambda name: load_for_task(AutoModel, name),
+    "load_model for a task": lambda name: load_model(name, new_head=True, auto_class=AutoModel),
     "load_vocabulary": load_vocabulary,
     "new_model": lambda name: new_model(f"{name}/config.json", name, 0),
     "meta_model": meta_model,

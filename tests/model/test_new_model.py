@@ -10,8 +10,7 @@ from transformers import AutoModelForMaskedLM
 from longmlm.errors import ModelError
 from longmlm.model.architecture import architecture_of
 from longmlm.model.loading import new_model
-from longmlm.model.position_table import position_table_of
-from longmlm.model.positions import sinusoidal_table
+from longmlm.model.position_table import position_table_of, sinusoidal_table
 from tests.support.families import SPECIAL_OF_OTHERS, VOCABULARY_SIZE, tiny_config, tiny_tokenizer
 
 ARCHITECTURE = {
@@ -25,12 +24,14 @@ ARCHITECTURE = {
     "type_vocab_size": 1,
     "pad_token_id": 1,
 }
+UNUSABLE = ("", "{", "[1]", '{"vocab_size": 300}', '{"model_type": "unheard-of"}')
+IMPOSSIBLE = ({"num_attention_heads": 5}, {"hidden_size": "wide"}, {"model_type": "longformer"})
 
 
-@pytest.fixture(params=[1, 3], ids=["pad1", "pad3"])
-def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder with a RoBERTa tokenizer, not always with the padding id that the architecture names."""
-    tiny_tokenizer("roberta", request.param).save_pretrained(tmp_path / "tokenizer")
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A folder with a RoBERTa tokenizer, not with the padding id that the architecture names."""
+    tiny_tokenizer("roberta", 3).save_pretrained(tmp_path / "tokenizer")
     return tmp_path / "tokenizer"
 
 
@@ -43,7 +44,9 @@ def written(tmp_path: Path, **values: object) -> str:
 def test_new_model_has_the_sizes_of_its_config_and_the_special_ids_of_its_tokenizer(
     tokenizer: Path, tmp_path: Path
 ) -> None:
-    loaded = new_model(written(tmp_path), str(tokenizer), seed=0)
+    """Its positions start as sinusoids of the deviation of other weights, which follow the seed."""
+    path = written(tmp_path, initializer_range=0.05)
+    loaded, again, other = (new_model(path, str(tokenizer), seed) for seed in (7, 7, 8))
     config, parts = loaded.model.config, architecture_of(loaded.model)
     assert (config.vocab_size, config.num_hidden_layers, config.intermediate_size) == (VOCABULARY_SIZE + 4, 3, 48)
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -53,13 +56,14 @@ def test_new_model_has_the_sizes_of_its_config_and_the_special_ids_of_its_tokeni
     assert loaded.notes == ()
     tokens = torch.full((1, parts.num_positions), 20)
     assert loaded.model(input_ids=tokens).logits.shape == (1, parts.num_positions, VOCABULARY_SIZE + 4)
-
-
-def test_new_positions_are_sinusoids_of_the_deviation_of_other_weights(tokenizer: Path, tmp_path: Path) -> None:
-    loaded = new_model(written(tmp_path, initializer_range=0.05), str(tokenizer), seed=0)
     table = position_table_of(loaded.model)
     assert torch.equal(table.usable_rows, sinusoidal_table(len(table.usable_rows), 32, 0.05))
     assert float(table.embeddings.word_embeddings.weight.detach().std()) == pytest.approx(0.05, rel=0.1)
+    states = [one.model.state_dict() for one in (loaded, again, other)]
+    matrices = [name for name, tensor in states[0].items() if tensor.ndim > 1 and "position" not in name]
+    assert len(matrices) > 15
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not any(torch.equal(states[0][name], states[2][name]) for name in matrices)
 
 
 @pytest.mark.parametrize("other", SPECIAL_OF_OTHERS, ids=[family for family, _ in SPECIAL_OF_OTHERS])
@@ -76,22 +80,11 @@ def test_new_model_of_a_family_without_a_table_is_as_transformers_makes_it(
     assert all(torch.equal(made[name], expected[name]) for name in expected)
 
 
-def test_new_weights_follow_the_seed(tokenizer: Path, tmp_path: Path) -> None:
-    path = written(tmp_path)
-    states = [new_model(path, str(tokenizer), seed).model.state_dict() for seed in (7, 7, 8)]
-    matrices = [name for name, tensor in states[0].items() if tensor.ndim > 1 and "position" not in name]
-    assert len(matrices) > 15
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    assert not any(torch.equal(states[0][name], states[2][name]) for name in matrices)
-
-
 def test_vocabulary_smaller_than_the_tokenizers_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+    """Its highest id counts, where ids have gaps."""
     new_model(written(tmp_path, vocab_size=VOCABULARY_SIZE), str(tokenizer), seed=0)
     with pytest.raises(ModelError, match=f"vocab_size = {VOCABULARY_SIZE - 1}, .* set it to {VOCABULARY_SIZE} or"):
         new_model(written(tmp_path, vocab_size=VOCABULARY_SIZE - 1), str(tokenizer), seed=0)
-
-
-def test_vocabulary_smaller_than_the_highest_id_is_refused_if_ids_have_gaps(tokenizer: Path, tmp_path: Path) -> None:
     path, highest = tokenizer / "tokenizer.json", VOCABULARY_SIZE + 9
     content = json.loads(path.read_text(encoding="utf-8"))
     content["model"]["vocab"]["far"] = highest
@@ -101,22 +94,12 @@ def test_vocabulary_smaller_than_the_highest_id_is_refused_if_ids_have_gaps(toke
     new_model(written(tmp_path, vocab_size=highest + 1), str(tokenizer), seed=0)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"vocab_size": 300}', '{"model_type": "unheard-of"}'])
-def test_file_that_describes_no_model_is_refused(tokenizer: Path, tmp_path: Path, content: str) -> None:
+def test_files_that_describe_no_model_are_refused(tokenizer: Path, tmp_path: Path) -> None:
     path = tmp_path / "architecture.json"
-    path.write_text(content)
-    with pytest.raises(ModelError, match=str(path)):
-        new_model(str(path), str(tokenizer), seed=0)
-
-
-@pytest.mark.parametrize("values", [{"num_attention_heads": 5}, {"hidden_size": "wide"}, {"model_type": "longformer"}])
-def test_architecture_that_cannot_be_built_is_refused(tokenizer: Path, tmp_path: Path, values: dict) -> None:
-    with pytest.raises(ModelError, match=str(tmp_path / "architecture.json")):
-        new_model(written(tmp_path, **values), str(tokenizer), seed=0)
-
-
-def test_absent_files_are_refused(tokenizer: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="absent"):
-        new_model(str(tmp_path / "absent.json"), str(tokenizer), seed=0)
-    with pytest.raises(ModelError, match="absent"):
-        new_model(written(tmp_path), str(tmp_path / "absent"), seed=0)
+    for content in (*UNUSABLE, *(json.dumps(ARCHITECTURE | values) for values in IMPOSSIBLE)):
+        path.write_text(content)
+        with pytest.raises(ModelError, match=str(path)):
+            new_model(str(path), str(tokenizer), seed=0)
+    for names in ((str(tmp_path / "absent.json"), str(tokenizer)), (written(tmp_path), str(tmp_path / "absent"))):
+        with pytest.raises(ModelError, match="absent"):
+            new_model(*names, seed=0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longmlm.errors import PositionsError
-from longmlm.model.positions import (
+from longmlm.model.position_table import (
     extended_table,
     hierarchical_table,
     interpolated_table,
@@ -18,7 +18,9 @@ from longmlm.model.positions import (
 from longmlm.settings.extend import ExtendRecipe
 from tests.support.tiny import tiny_extension
 
-INITIALISATIONS = ("hierarchical", "tile", "random", "interpolate")
+CHANGES_ROWS = {"hierarchical": False, "tile": False, "random": False, "interpolate": True, "stretched": True}
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+Table = list[list[float]]
 
 
 def trained_rows(n: int, width: int = 6, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -28,9 +30,12 @@ def trained_rows(n: int, width: int = 6, seed: int = 0, dtype: torch.dtype = tor
     return table.to(dtype)
 
 
-def extend(base: torch.Tensor, num_positions: int, initialisation: str, alpha: float = 0.4, seed: int = 0):
-    more = {"initialisation": initialisation, "alpha": alpha, "seed": seed}
-    return extended_table(base, tiny_extension("base", num_positions, **more))
+def extend(base: torch.Tensor, num_positions: int, initialisation: str, **more: object) -> torch.Tensor:
+    return extended_table(base, tiny_extension("base", num_positions, initialisation=initialisation, **more))
+
+
+def stretch(base: torch.Tensor, num_positions: int, num_terms: int) -> torch.Tensor:
+    return extend(base, num_positions, "stretched", smooth_terms=num_terms)
 
 
 def two_steps(base: torch.Tensor, num_positions: int, alpha: float) -> torch.Tensor:
@@ -53,20 +58,10 @@ def test_closed_form_is_the_published_recipe(n: int, alpha: float, share: float,
     num_positions = n + 1 + round(share * (n * n - n - 1))
     table = hierarchical_table(base, num_positions, alpha)
     assert table.shape == (num_positions, base.shape[1])
-    largest = 1 / (1 - alpha)
-    assert (table - two_steps(base, num_positions, alpha)).abs().max() < 1e-12 * max(1, largest)
+    assert (table - two_steps(base, num_positions, alpha)).abs().max() < 1e-12 * max(1, 1 / (1 - alpha))
 
 
-def test_blocks_differ_by_the_row_of_their_index() -> None:
-    base = trained_rows(5)
-    blocks = hierarchical_table(base, 25, 0.4).view(5, 5, -1)
-    for i in range(1, 5):
-        offset = 0.4 / 0.6 * (base[i] - base[0])
-        assert torch.allclose(blocks[i] - blocks[0], offset.expand(5, -1), atol=1e-12)
-        assert offset.abs().max() > 1
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_alpha_zero_is_tiling(dtype: torch.dtype) -> None:
     base = trained_rows(6, dtype=dtype)
     tiled = base.repeat(6, 1)
@@ -75,54 +70,43 @@ def test_alpha_zero_is_tiling(dtype: torch.dtype) -> None:
     assert not torch.equal(hierarchical_table(base, 36, 0.4), tiled)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("initialisation", ["hierarchical", "tile", "random"])
-def test_trained_rows_stay_bit_for_bit(initialisation: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("initialisation", CHANGES_ROWS)
+def test_trained_rows_stay_bit_for_bit_unless_it_is_said_that_they_change(
+    initialisation: str, dtype: torch.dtype
+) -> None:
     base = trained_rows(9, dtype=dtype)
-    bits = torch.int32 if dtype == torch.float32 else torch.int16
     table = extend(base, 30, initialisation, seed=3)
-    assert table.dtype == dtype
-    assert table.shape == (30, base.shape[1])
-    assert torch.equal(table[:9].view(bits), base.view(bits))
-    assert table[9:].isfinite().all()
-    assert (table[9:] != 0).any(dim=1).all()
+    assert (table.dtype, table.shape) == (dtype, (30, base.shape[1]))
+    assert torch.equal(table[:9], base) != CHANGES_ROWS[initialisation]
+    assert tiny_extension("base", initialisation=initialisation).changes_trained_rows == CHANGES_ROWS[initialisation]
+    assert torch.equal(table[0], base[0])
+    assert table[9:].isfinite().all() and (table[9:] != 0).any(dim=1).all()
 
 
-@pytest.mark.parametrize("initialisation", ["hierarchical", "tile"])
-def test_n_rows_extend_to_n_times_n_at_most(initialisation: str) -> None:
+@pytest.mark.parametrize("initialisation", CHANGES_ROWS)
+def test_n_rows_extend_to_more_and_to_n_times_n_at_most(initialisation: str) -> None:
     base = trained_rows(4)
     table = extend(base, 16, initialisation, alpha=0.25)
-    assert len(table) == 16
-    assert len(torch.unique(table, dim=0)) == (16 if initialisation == "hierarchical" else 4)
-    with pytest.raises(PositionsError, match=r"num_positions = 17: .* 16 "):
-        extend(base, 17, initialisation, alpha=0.25)
-
-
-@pytest.mark.parametrize("initialisation", INITIALISATIONS)
-def test_a_table_that_would_not_grow_is_refused(initialisation: str) -> None:
-    base = trained_rows(8)
-    for num_positions in (1, 7, 8):
-        with pytest.raises(PositionsError, match=f"num_positions = {num_positions}: .* 8 "):
+    assert len(torch.unique(table, dim=0)) == (4 if initialisation == "tile" else 16)
+    for num_positions in (1, 3, 4, 17):
+        limit = 16 if num_positions > 4 else 4
+        with pytest.raises(PositionsError, match=f"num_positions = {num_positions}: .* {limit} "):
             extend(base, num_positions, initialisation)
-    assert len(extend(base, 9, initialisation)) == 9
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, -0.1, math.nan])
 def test_alpha_without_a_decomposition_is_refused(alpha: float) -> None:
     with pytest.raises(ValueError, match="alpha"):
         ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=alpha)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.4, 0.49, 0.51, 0.99])
-def test_alpha_with_a_decomposition_is_accepted(alpha: float) -> None:
-    assert ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=alpha).alpha == alpha
+    for sound in (0.0, 0.4, 0.49, 0.51, 0.99):
+        assert ExtendRecipe(num_positions=9, initialisation="hierarchical", alpha=sound).alpha == sound
 
 
 @pytest.mark.parametrize("num_positions", [11, 17, 19, 100])
 def test_interpolation_keeps_the_ends_and_is_monotone_between(num_positions: int) -> None:
     base = trained_rows(10).abs().cumsum(0).float()
     table = interpolated_table(base, num_positions)
-    assert table.shape == (num_positions, base.shape[1])
     assert torch.equal(table[0], base[0])
     assert torch.equal(table[-1], base[-1])
     assert (table.diff(dim=0) > 0).all()
@@ -135,38 +119,90 @@ def test_interpolation_goes_through_every_trained_row_where_it_can() -> None:
     assert torch.allclose(table[1::3], (2 * base[:-1] + base[1:]) / 3, atol=1e-12)
 
 
-def test_random_rows_follow_the_seed() -> None:
-    base = trained_rows(8, dtype=torch.float32)
-    once, again, other = (random_table(base, 40, seed) for seed in (1, 1, 2))
-    assert torch.equal(once, again)
-    assert (once[8:] != other[8:]).any(dim=1).all()
-
-
-def test_random_rows_have_the_mean_and_spread_of_trained_rows_but_the_first() -> None:
+def test_random_rows_follow_the_seed_and_have_mean_and_spread_of_trained_rows_but_the_first() -> None:
     base = trained_rows(50, width=8)
     base[1:] *= torch.arange(1, 9)
     base[1:] += 3
-    new = random_table(base.float(), 6_000, seed=0)[50:].double()
-    mean, spread = base[1:].mean(0), base[1:].std(0)
+    once, again, other = (random_table(base.float(), 6_000, seed) for seed in (0, 0, 1))
+    assert torch.equal(once, again)
+    assert (once[50:] != other[50:]).any(dim=1).all()
+    mean, spread, new = base[1:].mean(0), base[1:].std(0), once[50:].double()
     assert (spread[1:] > spread[0]).all()
     assert torch.allclose(new.std(0), spread, rtol=0.05)
     assert ((new.mean(0) - mean).abs() < 0.06 * spread).all()
 
 
-def test_products_of_sinusoids_depend_on_the_distance_alone() -> None:
-    table = sinusoidal_table(64, 16, deviation=0.02).double()
-    products = table @ table.T
-    for distance in range(64):
-        diagonal = products.diagonal(distance)
-        assert torch.allclose(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-9)
-    assert products[0].unique().numel() == 64
-    assert (products.diagonal(1)[0] - products.diagonal(20)[0]).abs() > 1e-4
-
-
 @pytest.mark.parametrize("width", [16, 17, 32])
-def test_sinusoids_have_the_spread_asked_for(width: int) -> None:
+def test_sinusoids_have_the_spread_asked_for_and_products_that_depend_on_the_distance_alone(width: int) -> None:
     table = sinusoidal_table(128, width, deviation=0.02)
-    assert table.shape == (128, width)
-    assert table.dtype == torch.float32
+    assert (table.shape, table.dtype) == ((128, width), torch.float32)
     assert float(table.square().mean().sqrt()) == pytest.approx(0.02, rel=0.05)
     assert len(torch.unique(table, dim=0)) == 128
+    if width % 2 == 0:
+        products = table[:64].double() @ table[:64].double().T
+        for distance in range(64):
+            diagonal = products.diagonal(distance)
+            assert torch.allclose(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-9)
+        assert (products.diagonal(1)[0] - products.diagonal(20)[0]).abs() > 1e-4
+
+
+def naive_stretched(base: Table, num_positions: int, num_terms: int) -> Table:
+    """Returns the table column by column, with one least-squares coefficient after the other."""
+    n = len(base)
+    columns = []
+    for column in zip(*base, strict=True):
+        p = [column[1], *column[1:]]
+        coefficients = []
+        for t in range(num_terms):
+            wave = [math.cos(math.pi * t * (x + 0.5) / n) for x in range(n)]
+            products = [one * other for one, other in zip(wave, p, strict=True)]
+            coefficients.append(sum(products) / sum(value * value for value in wave))
+
+        def smooth(x: float, coefficients: list[float] = coefficients) -> float:
+            return sum(c * math.cos(math.pi * t * (x + 0.5) / n) for t, c in enumerate(coefficients))
+
+        new = [column[0]]
+        for k in range(1, num_positions):
+            rest = p[k % n] - smooth(k % n)
+            new.append(rest + smooth((k + 0.5) * n / num_positions - 0.5))
+        columns.append(new)
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(n=st.integers(2, 14), share=st.floats(0, 1), terms=st.integers(1, 14), seed=st.integers(0, 99))
+def test_stretched_is_its_formula(n: int, share: float, terms: int, seed: int) -> None:
+    base, terms, num_positions = trained_rows(n, 3, seed), min(terms, n), n + 1 + round(share * (n * n - n - 1))
+    expected = torch.tensor(naive_stretched(base.tolist(), num_positions, terms), dtype=torch.float64)
+    assert torch.allclose(stretch(base, num_positions, terms), expected, rtol=0, atol=1e-10)
+
+
+def test_the_worked_example_of_stretched() -> None:
+    p = trained_rows(512)
+    waves = torch.stack([torch.cos(torch.pi * t * (torch.arange(512.0).double() + 0.5) / 512) for t in range(4)], 1)
+    copied = torch.cat([p[1:2], p[1:]])
+    smooth = waves @ torch.linalg.lstsq(waves, copied).solution
+    assert torch.allclose(stretch(p, 1536, 4)[1030], p[6] - smooth[6] + smooth[343], atol=1e-10)
+
+
+def test_row_0_has_no_influence_on_other_rows_and_what_all_rows_share_stays() -> None:
+    base, other, shared = trained_rows(16), trained_rows(16), torch.arange(6)
+    other[0] -= 100
+    one, two, three = (stretch(rows, 48, 4) for rows in (base, other, base + shared))
+    assert (one != two).any(dim=1).nonzero().flatten().tolist() == [0]
+    assert torch.allclose(three, one + shared, atol=1e-12)
+
+
+def test_one_cosine_repeats_the_rows_and_as_many_as_rows_stretch_the_whole_table() -> None:
+    """With an odd factor, the middle of every old position is that of a new one: the series passes through its row."""
+    base = trained_rows(16)
+    copied = torch.cat([base[1:2], base[1:]])
+    assert torch.allclose(stretch(base, 250, 1)[1:], copied.repeat(16, 1)[1:250], atol=1e-12)
+    assert torch.allclose(stretch(base, 80, 16)[2::5], copied, atol=1e-10)
+
+
+def test_more_cosines_than_rows_are_refused() -> None:
+    base = trained_rows(6)
+    assert len(stretch(base, 20, 6)) == 20
+    with pytest.raises(PositionsError, match=r"smooth_terms = 7: 6 trained positions have 6 at most"):
+        stretch(base, 20, 7)

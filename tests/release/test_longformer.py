@@ -23,7 +23,6 @@ from longmlm.model.architecture import architecture_of, dropout_of, parts_of, se
 from longmlm.model.carried import Carried
 from longmlm.model.loading import LoadedModel, load_model, meta_model
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.task_loading import load_for_task
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.release.export import export
@@ -158,7 +157,7 @@ def test_an_exported_folder_is_loaded_for_a_task_with_the_global_tokens_of_its_c
         trained = windowed(("bert", 0), Window(3, before))
         export(trained, "fp32", folder)
         artifact.write(folder / Provenance.FILE, trained.provenance)
-        loaded = load_for_task(auto_class, str(folder))
+        loaded = load_model(str(folder), new_head=True, auto_class=auto_class)
         assert (loaded.model.config.model_type, loaded.model.config.num_global_tokens) == ("longformer", num_global)
         assert any("was trained with" in note for note in loaded.notes) == (before != num_global)
         assert dropout_of(loaded.model)

@@ -8,8 +8,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from longmlm.artifacts.provenance import read_provenance
-from longmlm.model.position_table import position_table_of
-from longmlm.model.positions import hierarchical_table
+from longmlm.model.position_table import hierarchical_table, position_table_of
 from longmlm.settings.pretrain import PretrainConfig, Start
 from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release

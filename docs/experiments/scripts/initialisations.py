@@ -3,7 +3,7 @@
     python docs/experiments/scripts/initialisations.py --model MODEL --rows ROWS --num-positions 1536 --output FOLDER
 
 The kernel of a head is the part of its attention logits that depends on two positions alone, as defined in
-longmlm.model.position_attention. Its softmax over keys is where a query would look if all tokens were alike. Two shares
+longmlm.model.fitted_positions. Its softmax over keys is where a query would look if all tokens were alike. Two shares
 of it, averaged over queries, heads and the first two layers: `near`, at most 8 positions away, and `repeated`, at most
 8 away from the same offset in another block. `own block` is the accuracy when tokens attend to their own block alone:
 what is missing there is lost because the rows themselves have changed.
@@ -28,9 +28,8 @@ from longmlm.artifacts.accuracy import Measured
 from longmlm.artifacts.provenance import Extension, ModelSource
 from longmlm.batches.collate import MlmBatch
 from longmlm.model.extension import long_table, with_positions
-from longmlm.model.fitted_positions import NUM_LAYERS
+from longmlm.model.fitted_positions import NUM_LAYERS, PositionAttention
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of
 from longmlm.reports.charts import Chart, Colour, Series, write_png
 from longmlm.reports.tables import Table, markdown_table

@@ -10,7 +10,7 @@ base_windows.
 - `cached`: tokens also attend to those of the previous window; positions are the base model's, the same in each window.
 - `transformer-xl`: the same, but a bias for the distance between two tokens, in every layer and head, replaces the
   absolute positions, as in Transformer-XL (Dai et al. 2019). It starts from the attention between positions that the
-  base model has learned (longmlm.model.position_attention), averaged over pairs at the same distance.
+  base model has learned (longmlm.model.fitted_positions), averaged over pairs at the same distance.
 - `relative`: the same biases, but the row is read whole; all distances beyond n / 2 have one bias.
 
 Keys and values of the previous window are a cache: no gradient flows through them.
@@ -32,9 +32,9 @@ from transformers.masking_utils import sdpa_mask
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.batches.collate import MlmBatch
 from longmlm.evaluation.run_evaluation import RunEvaluation
-from longmlm.model.architecture import attention_inputs, set_dropout
+from longmlm.model.architecture import set_dropout
+from longmlm.model.fitted_positions import PositionAttention
 from longmlm.model.mlm import MlmObjective
-from longmlm.model.position_attention import PositionAttention
 from longmlm.model.position_table import position_table_of
 from longmlm.settings.pretrain import ComputePrecision
 
@@ -120,11 +120,11 @@ class SegmentObjective(MlmObjective):
 
     def _replace_positions(self) -> None:
         """Sets all rows of the position table to their mean, and gives every layer biases for distances."""
-        table, layers = position_table_of(self.model), attention_inputs(self.model).attentions
+        table, layers = position_table_of(self.model), self.parts.layers
         rows = table.usable_rows.detach().clone()
         mean = rows.mean(0)
         kernels = PositionAttention.of(self.model, len(layers)).kernels(rows - mean, rows - mean)
-        modules = [cast(Any, layer).attention.self for layer in self.parts.layers]
+        modules = [cast(Any, layer).attention.self for layer in layers]
         for module, kernel in zip(modules, kernels, strict=True):
             module.distance_bias = nn.Parameter(mean_by_distance(kernel))
         positions = cast(Any, table.embeddings).position_embeddings.weight

@@ -19,8 +19,7 @@ from longmlm.folders import new_folder
 from longmlm.model.carried import save_model
 from longmlm.model.extension import with_positions
 from longmlm.model.loading import load_model
-from longmlm.model.position_table import position_table_of
-from longmlm.model.positions import stretched_table
+from longmlm.model.position_table import position_table_of, stretched_table
 
 Rows = Float[Tensor, "rows width"]
 ALPHA, LOUD = 0.4, 1.4

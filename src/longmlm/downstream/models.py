@@ -10,6 +10,7 @@ A chunk's vector is the last hidden state of its first token. Three documents of
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never, get_args
 
 import torch
@@ -28,8 +29,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceCl
 from longmlm.downstream.documents import LabelledCorpus
 from longmlm.downstream.reading import bio_labels
 from longmlm.downstream.settings import Arm, Pooling, TaskKind
-from longmlm.model.loading import LoadedModel
-from longmlm.model.task_loading import load_for_task, without_pooler
+from longmlm.model.architecture import without_pooler
+from longmlm.model.loading import LoadedModel, load_model
 
 KERNEL = 3  # chunks that the CNN sees together
 DROPOUT = 0.1  # before the classifier, and in the attention over chunks
@@ -37,20 +38,19 @@ PROBLEM_TYPES = {False: "single_label_classification", True: "multi_label_classi
 
 
 def load_arm_model(arm: Arm, kind: TaskKind, corpus: LabelledCorpus, seed: int) -> LoadedModel:
-    """Returns the arm's model with a new head, initialised with `seed`; raises ModelError as load_for_task does."""
+    """Returns the arm's model with a new head, initialised with `seed`; raises ModelError as load_model does."""
     names = bio_labels(corpus.labels) if kind == "labelling" else corpus.labels
     values: dict[str, object] = {
         "id2label": dict(enumerate(names)),
         "label2id": {name: number for number, name in enumerate(names)},
     }
+    load = partial(load_model, str(arm.model), arm.revision, new_head=True, seed=seed)
     if kind == "labelling":
-        return load_for_task(AutoModelForTokenClassification, str(arm.model), arm.revision, seed, config_values=values)
+        return load(auto_class=AutoModelForTokenClassification, config_values=values)
     values["problem_type"] = PROBLEM_TYPES[corpus.is_multilabel]
     if arm.reads != "chunks":
-        return load_for_task(
-            AutoModelForSequenceClassification, str(arm.model), arm.revision, seed, config_values=values
-        )
-    loaded = load_for_task(AutoModel, str(arm.model), arm.revision, seed)
+        return load(auto_class=AutoModelForSequenceClassification, config_values=values)
+    loaded = load(auto_class=AutoModel)
     torch.manual_seed(seed)
     return replace(loaded, model=ChunkClassifier.around(loaded.model, chunk_pooling=arm.pooling, **values))
 

@@ -48,6 +48,11 @@ class HubSnapshot:
     commit: str | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def extra(self) -> list[str]:
+        """The paths of the files that are carried over unchanged."""
+        return extra_files(self.names, module_folders(self.folder))
+
 
 def snapshot_of(name: str, revision: str | None = None, with_weights: bool = True) -> HubSnapshot:
     """Returns a folder as it is, or the folder of a repository's files after downloading what is not in the cache.

@@ -1,19 +1,18 @@
-"""The parts of a masked language model: the only module that knows where each family keeps its modules.
+"""The parts of a masked language model, by the names that its family gives them, and its dropout.
 
-To add a family, add its `model_type` in families.py: to LearnedFamily if it has a learned position table, otherwise to
-OtherFamily. Add a case to `parts_of` here. Then describe a tiny tokenizer and config of the family for
-the tests (tests/support/families.py in a clone): all tests of models run on it.
+To add a family, add it to FAMILIES in families.py, and describe a tiny tokenizer and config for the tests
+(tests/support/families.py in a clone): all tests of models run on it.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, assert_never, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from longmlm.model.families import Family, LearnedFamily, ReleasedFamily, check_architecture
+from longmlm.model.families import FAMILIES, NEW_DEBERTA_HEAD, RELEASED_FAMILIES, check_architecture
 
 NUM_GLOBAL = "num_global_tokens"  # a key of our own in the config.json of a released Longformer
 
@@ -62,34 +61,20 @@ def layers_of(encoder: PreTrainedModel) -> nn.ModuleList:
 
 def parts_of(model: Any) -> Architecture:  # Any: each family has attributes of its own
     """Returns the parts of a masked language model that was checked before, or that longmlm released."""
-    encoder, decoder, offset = model.base_model, model.get_output_embeddings(), position_offset(model.base_model)
-    weight, bias = decoder.weight, decoder.bias
-    match family := cast(Family | ReleasedFamily, model.config.model_type):
-        case "roberta" | "xlm-roberta" | "camembert" | "mpnet" | "longformer":
-            layers, head, matrix = encoder.encoder.layer, model.lm_head, model.lm_head.dense
-        case "bert" | "roformer":
-            layers, head, matrix = encoder.encoder.layer, model.cls, model.cls.predictions.transform.dense
-        case "deberta" | "deberta-v2":
-            layers = encoder.encoder.layer
-            head, matrix, weight, bias = _deberta_head(model)
-        case "nomic_bert":
-            layers, head, matrix = encoder.layers, model.cls, model.cls.predictions.transform.dense
-        case "modernbert":
-            layers, head, matrix = encoder.layers, nn.Sequential(model.head, decoder), model.head.dense
-        case "eurobert":
-            layers, head, matrix = encoder.layers, decoder, None
-        case "albert":
-            layers, head, matrix = encoder.encoder.albert_layer_groups, model.predictions, model.predictions.dense
-        case "electra":
-            layers, transform = encoder.encoder.layer, model.generator_predictions
-            head, matrix = nn.Sequential(transform, decoder), transform.dense
-        case "distilbert":
-            layers, matrix = encoder.transformer.layer, model.vocab_transform
-            head = nn.Sequential(matrix, model.activation, model.vocab_layer_norm, decoder)
-        case _:
-            assert_never(family)
+    encoder, decoder = model.base_model, model.get_output_embeddings()
+    weight, bias, offset = decoder.weight, decoder.bias, position_offset(encoder)
+    head: Callable[[Tensor], Tensor]
+    if hasattr(model, NEW_DEBERTA_HEAD):  # it decodes with the word embedding and a bias of its own
+        words, last = model.get_input_embeddings(), model.lm_predictions.lm_head
+        head, matrix = partial(model.lm_predictions, word_embeddings=words), last.dense
+        weight, bias = words.weight, last.bias
+    else:
+        family = (FAMILIES | RELEASED_FAMILIES)[model.config.model_type]
+        modules = [model.get_submodule(name) for name in family.head]
+        head = nn.Sequential(*modules) if len(modules) > 1 else modules[0]
+        matrix = model.get_submodule(family.matrix) if family.matrix else None
     num_positions = model.config.max_position_embeddings - offset
-    return Architecture(encoder, layers, head, matrix, weight, bias, offset, num_positions)
+    return Architecture(encoder, layers_of(encoder), head, matrix, weight, bias, offset, num_positions)
 
 
 def unused_bias(model: PreTrainedModel) -> tuple[str, str] | None:
@@ -109,72 +94,33 @@ def unused_bias(model: PreTrainedModel) -> tuple[str, str] | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionInputs:
-    """What a position embedding passes before attention: LayerNorm, a projection if there is one, and query and key.
-
-    `attentions` are the query and key of each layer with weights of its own.
-    """
-
-    norm: nn.LayerNorm
-    projection: nn.Linear | None
-    attentions: tuple[tuple[nn.Linear, nn.Linear], ...]
-    num_heads: int
+def without_pooler(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Returns the encoder without its pooler, if it has one."""
+    if getattr(encoder, "pooler", None) is not None:
+        cast(Any, encoder).pooler = None
+    return encoder
 
 
-def attention_inputs(model: PreTrainedModel) -> AttentionInputs:
-    """Returns the modules between the position table and attention of a model with a learned table."""
-    encoder, projection = cast(Any, model.base_model), None
-    match family := cast(LearnedFamily, model.config.model_type):
-        case "roberta" | "xlm-roberta" | "camembert" | "bert":
-            attentions = [layer.attention.self for layer in encoder.encoder.layer]
-        case "electra":
-            attentions = [layer.attention.self for layer in encoder.encoder.layer]
-            projection = getattr(encoder, "embeddings_project", None)
-        case "albert":
-            groups = encoder.encoder.albert_layer_groups
-            attentions = [layer.attention for group in groups for layer in group.albert_layers]
-            projection = encoder.encoder.embedding_hidden_mapping_in
-        case "distilbert":
-            attentions = [layer.attention for layer in encoder.transformer.layer]
-        case _:
-            assert_never(family)
-    names = ("q_lin", "k_lin") if family == "distilbert" else ("query", "key")
-    pairs = tuple((getattr(attention, names[0]), getattr(attention, names[1])) for attention in attentions)
-    return AttentionInputs(encoder.embeddings.LayerNorm, projection, pairs, model.config.num_attention_heads)
-
-
-def _deberta_head(model: Any) -> tuple[Callable[[Tensor], Tensor], nn.Linear, nn.Parameter, nn.Parameter]:
-    """Returns DeBERTa's head; with legacy = false in the config, it decodes with the word embedding and a bias."""
-    if model.legacy:
-        head = model.cls.predictions
-        return model.cls, head.transform.dense, head.decoder.weight, head.decoder.bias
-    words, head = model.get_input_embeddings(), model.lm_predictions.lm_head
-    return partial(model.lm_predictions, word_embeddings=words), head.dense, words.weight, head.bias
-
-
-ATTRIBUTES = ("dropout", "attention_dropout")  # of attention over chunks, Longformer, XLM; of ModernBERT, NomicBERT
+ATTRIBUTES = ("p", "dropout", "attention_dropout")  # of dropout; of attention over chunks, Longformer, XLM; of others
 
 
 def dropout_of(model: nn.Module) -> float:
     """Returns the highest probability of dropout, attention included; 0 without dropout."""
-    return max((float(getattr(module, name)) for module, name in _places(model)), default=0.0)
+    return max((float(getattr(module, name)) for module, name in _dropouts(model)), default=0.0)
 
 
 def set_dropout(model: nn.Module, probability: float) -> None:
     """Sets every dropout of the model, attention included, and leaves the model's config as it is."""
-    for module, name in _places(model):
+    for module, name in list(_dropouts(model)):
         setattr(module, name, probability)
         if isinstance(getattr(module, "out_drop", None), nn.Identity):  # ModernBERT's, if its config has none
-            module.out_drop = nn.Dropout(probability)
+            cast(Any, module).out_drop = nn.Dropout(probability)
 
 
-def _places(model: nn.Module) -> Iterator[tuple[Any, str]]:
+def _dropouts(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Yields each module with dropout, and the name of its attribute that has the probability."""
-    for module in list(model.modules()):
-        if isinstance(module, nn.Dropout):
-            yield module, "p"
-        elif not isinstance(module, nn.RNNBase):  # which here have one layer, and dropout between layers only
-            name = next((name for name in ATTRIBUTES if isinstance(getattr(module, name, None), int | float)), None)
-            if name:
-                yield module, name
+    for module in model.modules():
+        is_recurrent = isinstance(module, nn.RNNBase)  # which here have one layer, and dropout between layers only
+        numbers = (name for name in ATTRIBUTES if isinstance(getattr(module, name, None), int | float))
+        if (name := next(numbers, None)) and not is_recurrent:
+            yield module, name

@@ -9,24 +9,15 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import safetensors.torch
-from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from longmlm.artifacts.provenance import Provenance
 from longmlm.data.pretrained import save_pretrained
 from longmlm.errors import naming
-from longmlm.hubs.extra_files import (
-    MODULE_WEIGHTS,
-    MODULES,
-    REWRITTEN_FILES,
-    SENTENCE_CONFIGS,
-    VOCABULARY_FILES,
-    extra_files,
-    module_folders,
-)
+from longmlm.hubs.extra_files import MODULE_WEIGHTS, MODULES, REWRITTEN_FILES, SENTENCE_CONFIGS, VOCABULARY_FILES
 from longmlm.hubs.models import HubSnapshot, weight_files
-from longmlm.model.files import load_tensors
+from longmlm.model.checks import REBUILT_BUFFERS, load_tensors, stored_weights
 from longmlm.model.position_table import with_lengths
 from longmlm.progress import quiet_libraries
 
@@ -92,30 +83,30 @@ class Carried:
 
     def with_length(self, num_positions: int) -> Self:
         """Returns a copy for a sentence-transformers model that reads up to `num_positions` tokens."""
-        files = {name: _with_lengths(name, content, num_positions) for name, content in self.files.items()}
+        files = dict(self.files)
         configs = [name for name in files if fnmatch(name, SENTENCE_CONFIGS)]
         if not configs and MODULES in files:
             configs = ["sentence_bert_config.json"]
-        for name in configs:
-            settings = json.loads(files.get(name, b'{"do_lower_case": false}'))
-            files[name] = _json({**settings, "max_seq_length": num_positions})
+            files[configs[0]] = b'{"do_lower_case": false}'
+        for name, content in files.items():
+            if name.endswith(".json") and ("/" in name or fnmatch(name, "*sentence_*.json")):
+                before = json.loads(content)
+                after = with_lengths(before, num_positions)
+                if name in configs:
+                    after["max_seq_length"] = num_positions
+                files[name] = content if after == before else _json(after)
         return replace(self, files=files)
 
     def without_vocabulary(self) -> Self:
         """Returns a copy without the vocabulary files, which added tokens make stale; tokenizer.json is rewritten."""
-        kept = {
-            name: content
-            for name, content in self.files.items()
-            if not any(fnmatch(name, pattern) for pattern in VOCABULARY_FILES)
-        }
-        return replace(self, files=kept)
+        stale = {name for name in self.files for pattern in VOCABULARY_FILES if fnmatch(name, pattern)}
+        return replace(self, files={name: content for name, content in self.files.items() if name not in stale})
 
     def with_pooling(self, pooling: str, width: int, num_positions: int) -> Self:
         """Returns a copy with the modules of a sentence-transformers model with this pooling."""
-        kinds = {"": "Transformer", "1_Pooling": "Pooling"}
         modules = [
             {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for index, (path, kind) in enumerate(kinds.items())
+            for index, (path, kind) in enumerate([("", "Transformer"), ("1_Pooling", "Pooling")])
         ]
         settings = {
             "word_embedding_dimension": width,
@@ -123,14 +114,6 @@ class Carried:
         }
         files = {**self.files, MODULES: _json(modules), POOLING_FILE: _json(settings)}
         return replace(self, files=files).with_length(num_positions)
-
-
-def _with_lengths(name: str, content: bytes, num_positions: int) -> bytes:
-    """Returns a file of sentence-transformers with all lengths in it set; others are returned as they are."""
-    is_settings = name.endswith(".json") and ("/" in name or fnmatch(name, "*sentence_*.json"))
-    before = json.loads(content) if is_settings else None
-    after = with_lengths(before, num_positions)
-    return content if after == before else _json(after)
 
 
 def _json(content: object) -> bytes:
@@ -144,39 +127,26 @@ def read_carried(snapshot: HubSnapshot, unexpected: Collection[str], prefix: str
     begin with `prefix`. Nothing is left out of a folder that longmlm wrote. Raises ModelError if a module's weights are
     damaged or hold code.
     """
-    folder, names = snapshot.folder, snapshot.names
-    weights = {_name_with_head(key, prefix): value for key, value in _tensors(folder, unexpected).items()}
-    extra = extra_files(names, module_folders(folder))
+    names, extra = snapshot.names, snapshot.extra
+    unused = sorted(key for key in unexpected if not key.endswith(REBUILT_BUFFERS))
+    stored = stored_weights(snapshot.folder) if unused else {}
+    weights = {
+        f"{prefix}.{key}" if key.startswith("pooler.") else key: stored[key].contiguous().clone()
+        for key in unused
+        if key in stored
+    }
     doubled = {name.replace(*MODULE_WEIGHTS[::-1]) for name in extra if name.endswith(MODULE_WEIGHTS[1])}
-    paths = [name for name in extra if name not in doubled]
-    files = dict(_module_weights(folder / name, name) or (name, (folder / name).read_bytes()) for name in paths)
+    files = dict(_carried_file(snapshot.folder, name) for name in extra if name not in doubled)
     known = {*extra, *weight_files(names), *REWRITTEN_FILES}
     left_out = [name for name in names if name not in known and not name.endswith(".index.json") and name[0] != "."]
     return Carried(weights, files, () if Provenance.FILE in names else tuple(left_out))
 
 
-def _name_with_head(key: str, prefix: str) -> str:
-    """Returns a weight's name in a model with a head; a bare encoder is saved without the prefix."""
-    return f"{prefix}.{key}" if key.startswith("pooler.") else key
-
-
-def _tensors(folder: Path, keys: Collection[str]) -> dict[str, Tensor]:
-    """Returns the weights with these names, in their stored type."""
-    tensors = {}
-    for path in (folder / name for name in weight_files([path.name for path in folder.iterdir()]) if keys):
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as file:
-                tensors |= {key: file.get_tensor(key) for key in sorted(set(keys) & set(file.keys()))}
-        else:
-            content = load_tensors(path)
-            tensors |= {key: content[key].contiguous().clone() for key in sorted(set(keys) & set(content))}
-    return tensors
-
-
-def _module_weights(path: Path, name: str) -> tuple[str, bytes] | None:
-    """Returns the name and content of a module's weights converted to safetensors; None for a file that is kept."""
+def _carried_file(folder: Path, name: str) -> tuple[str, bytes]:
+    """Returns the name and content of a file; a module's weights are converted to safetensors."""
+    path = folder / name
     if path.name != MODULE_WEIGHTS[0]:
-        return None
+        return name, path.read_bytes()
     tensors = {key: value.contiguous().clone() for key, value in load_tensors(path).items()}
     return name.replace(*MODULE_WEIGHTS), safetensors.torch.save(tensors)
 
@@ -199,8 +169,7 @@ def save_model(
     """Writes the model, or `weights` in place of its own, and the carried weights into the same files.
 
     A carried file is skipped if the model or the tokenizer has already written one with its name; how and from where
-    the tokenizer was loaded is not saved. Raises OSError when
-    the disk is full.
+    the tokenizer was loaded is not saved. Raises OSError when the disk is full.
     """
     for name in LOADING_ARGUMENTS:
         tokenizer.init_kwargs.pop(name, None)
@@ -208,7 +177,7 @@ def save_model(
     with quiet_libraries(), naming(folder):
         model.save_pretrained(folder, state_dict=state, max_shard_size=max_shard_size or LARGEST_FILE)
         save_pretrained(tokenizer, folder, signature(type(model).forward).parameters)
-    for path, content in ((folder / name, content) for name, content in carried.files.items()):
-        if not path.exists():
+    for name, content in carried.files.items():
+        if not (path := folder / name).exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

@@ -1,8 +1,8 @@
 """Estimates what training a model costs: FLOP per token, memory and disk."""
 
 import re
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from longmlm.artifacts.run import SAVED_BYTES
 from longmlm.model.architecture import architecture_of, dropout_of
-from longmlm.model.families import GATED
+from longmlm.model.families import FAMILIES
 from longmlm.model.mlm import MAX_LOGITS
 from longmlm.model.packed_attention import can_use_packed_attention
 from longmlm.model.window_attention import window_of
@@ -98,43 +98,35 @@ def cost_of(model: PreTrainedModel, work: Work) -> Cost:
 
     FLOP as in Kaplan et al. (2020) and Chowdhery et al. (2022, appendix B): 6 per matrix weight and token, and
     12 * width per layer and token attended to; recomputation is not counted. The head runs on selected tokens only.
+
+    Bytes that autograd saves were measured with torch's saved_tensors_hooks. Each unit of the feed-forward layer,
+    counted twice if it is gated, takes 4 bytes in half precision and 8 in fp32; `_attention_bytes` gives the rest of a
+    layer. With activation checkpointing, every layer saves only its input, and one layer at a time, recomputed, saves
+    everything. Embeddings and head take 10 bytes per unit of width, and logits BYTES_PER_LOGIT.
     """
-    parts = architecture_of(model)
+    parts, config = architecture_of(model), model.config
+    num_parameters, num_layers = model.num_parameters(only_trainable=True), config.num_hidden_layers
     head = parts.decoder_weight.numel() + (parts.head_matrix.weight.numel() if parts.head_matrix else 0)
-    cost = _encoder_cost(model, parts.encoder, parts.layers, work, work.row_length, work.selected_fraction * head)
-    logits = round(work.row_length * BYTES_PER_LOGIT * work.selected_fraction * model.config.vocab_size)
-    return cost if work.has_all_logits else replace(cost, row_logit_bytes=logits)
-
-
-def _encoder_cost(
-    model: PreTrainedModel,
-    encoder: nn.Module,
-    layers: nn.ModuleList,
-    work: Work,
-    num_tokens: int,
-    num_head_weights: float,
-) -> Cost:
-    """Returns the cost of training a model on `num_tokens` tokens at once, without that of all their logits."""
-    config, num_parameters = cast(PreTrainedModel, model.base_model).config, model.num_parameters(only_trainable=True)
-    shared = _num_weights(layers)  # ALBERT's layers share weights
-    applied = shared * config.num_hidden_layers // len(layers)
+    shared = _num_weights(parts.layers)  # ALBERT's layers share weights
+    applied = shared * num_layers // len(parts.layers)
+    num_weights = _num_weights(parts.encoder) - shared + applied + work.selected_fraction * head
     attention = 12 * _num_attended(config, work.row_length) * config.hidden_size
-    layer, rest = _bytes_per_token(config, layers, work)
+    widths = [part.in_features for part in parts.layers.modules() if isinstance(part, nn.Linear)]
+    feed_forward = max(widths) * (2 if FAMILIES[config.model_type].is_gated else 1)
+    per_width, per_pair = _attention_bytes(config, parts.layers, work)
+    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * work.row_length
+    logits = BYTES_PER_LOGIT * work.selected_fraction * config.vocab_size
+    rest = 10 * config.hidden_size + logits
+    kept = num_layers * 4 * config.hidden_size + layer if work.is_checkpointed else num_layers * layer
     return Cost(
-        flop_per_token=float(6 * (_num_weights(encoder) - shared + applied + num_head_weights) + attention),
+        flop_per_token=float(6 * num_weights + attention),
         attention_flop_per_token=attention,
         state_bytes=BYTES_PER_PARAMETER * num_parameters,
-        row_bytes=round(num_tokens * (rest + _kept_bytes(config, layer, work))),
-        evaluation_row_bytes=round(num_tokens * (layer + rest)),
+        row_bytes=round(work.row_length * (rest + kept)),
+        evaluation_row_bytes=round(work.row_length * (layer + rest)),
         checkpoint_bytes=SAVED_BYTES * num_parameters,
+        row_logit_bytes=0 if work.has_all_logits else round(work.row_length * logits),
     )
-
-
-def _kept_bytes(config: Any, layer: int, work: Work) -> int:
-    """Returns the bytes per token that all layers keep for the backward pass."""
-    if work.is_checkpointed:
-        return config.num_hidden_layers * 4 * config.hidden_size + layer
-    return config.num_hidden_layers * layer
 
 
 def micro_batch_rows(num_fitting: int, num_rows: int, row_length: int, has_gpu: bool) -> int:
@@ -176,67 +168,40 @@ def _num_attended(config: Any, row_length: int) -> int:
     """Returns how many tokens and relative positions a token attends to, summed over the layers."""
     match config.model_type:
         case "modernbert":
-            window = 2 * config.sliding_window + 1
-            is_local = [kind == "sliding_attention" for kind in config.layer_types]
-            return sum(min(row_length, window) if local else row_length for local in is_local)
+            local = min(row_length, 2 * config.sliding_window + 1)
+            return sum(local if kind == "sliding_attention" else row_length for kind in config.layer_types)
         case "deberta" | "deberta-v2" if config.relative_attention:
-            span = (
-                config.max_relative_positions if config.max_relative_positions > 0 else config.max_position_embeddings
-            )
+            most = config.max_relative_positions
+            span = most if most > 0 else config.max_position_embeddings
             span = min(row_length, span) if config.model_type == "deberta" else span
             buckets = getattr(config, "position_buckets", 0)  # of DeBERTa-v2, whose config does not declare it
             positions = len(config.pos_att_type or ()) * (buckets if buckets > 0 else span)
             return config.num_hidden_layers * (row_length + positions)
-        case "longformer":
-            return sum(window + 1 for window in config.attention_window)  # a shorter row is padded to the window
         case _:
             window = window_of(config)
             return config.num_hidden_layers * (window.num_attended(row_length) if window else row_length)
 
 
-def _bytes_per_token(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, float]:
-    """Returns the bytes per token that autograd saves for the backward pass: of one layer, and of the rest.
-
-    Measured with torch's saved_tensors_hooks. Each unit of the feed-forward layer, counted twice if it is gated, takes
-    4 bytes in half precision and 8 in fp32; `_saved_bytes_of_attention` gives the rest. With activation checkpointing,
-    every layer saves only its input, and one layer at a time, recomputed, saves everything. The rest is 10 bytes per
-    unit of width for embeddings and head, and the logits.
-    """
-    widths = (part.in_features for part in layers.modules() if isinstance(part, nn.Linear))
-    feed_forward = max(widths, default=0) or config.intermediate_size  # some families have layers of their own
-    if config.model_type in GATED:
-        feed_forward *= 2
-    per_width, per_pair = _saved_bytes_of_attention(config, layers, work)
-    is_local = config.model_type == "longformer"
-    keys = _num_attended(config, work.row_length) // config.num_hidden_layers if is_local else work.row_length
-    layer = per_width * config.hidden_size + (4 if work.is_half else 8) * feed_forward + per_pair * keys
-    return layer, 10 * config.hidden_size + BYTES_PER_LOGIT * work.selected_fraction * getattr(config, "vocab_size", 0)
-
-
-def _saved_bytes_of_attention(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, int]:
+def _attention_bytes(config: Any, layers: nn.ModuleList, work: Work) -> tuple[int, int]:
     """Returns the saved bytes per unit of width, and per pair of tokens that see each other, over all heads.
 
     Scores are saved for families without a fused attention kernel. On a CPU with dropout they are also saved for
     models that cannot use `packed_attention`; on a GPU, their fused attention saves a mask value for each pair, in the
     type of the activations, because nearly every micro-batch has padding.
     """
-    dropout, heads = dropout_of(layers) > 0, getattr(config, "num_attention_heads", 0)  # FNet has none
+    dropout, heads, half = dropout_of(layers) > 0, config.num_attention_heads, work.is_half
+    width, not_fused = 27 if half else 36, heads * (2 if half else 4) * (3 if dropout else 1)
     match config.model_type:
         case "deberta":  # its attention is computed in fp32
-            return 73 if work.is_half else 80, heads * (28 if dropout else 20)
+            return 73 if half else 80, heads * (28 if dropout else 20)
         case "deberta-v2":
-            width, pairs = (38, (2, 6)) if work.is_half else (58, (4, 12))
+            return 38 if half else 58, not_fused
         case "mpnet" | "roformer":
-            width, pairs = (27, (2, 6)) if work.is_half else (36, (4, 12))
-        case "longformer":
-            width, pairs = (52, (8, 11)) if work.is_half else (72, (11, 16))
-        case _:
-            width, pairs = 27 if work.is_half else 36, (0, 0 if can_use_packed_attention(config) else 12)
-            window = window_of(config)
-            if window and work.has_gpu and dropout:  # copies of keys and values, for each block of queries
-                keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
-                width += (4 if work.is_half else 8) * keys // window.block_size
-            if work.has_gpu:
-                is_masked = not can_use_packed_attention(config)
-                return width, (2 if work.is_half else 4) * is_masked
-    return width, heads * pairs[dropout]
+            return width, not_fused
+    window = window_of(config)
+    if window and work.has_gpu and dropout:  # copies of keys and values, for each block of queries
+        keys = min(work.row_length, window.block_size + 2 * window.each_side + window.num_global)
+        width += (4 if half else 8) * keys // window.block_size
+    if can_use_packed_attention(config):
+        return width, 0
+    return width, (2 if half else 4) if work.has_gpu else 12 * heads * dropout

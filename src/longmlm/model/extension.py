@@ -17,15 +17,13 @@ from longmlm.artifacts.provenance import Extension, Provenance
 from longmlm.data.pretrained import forget_lengths
 from longmlm.errors import ModelError, PositionsError
 from longmlm.folders import new_folder
-from longmlm.model.architecture import architecture_of, parts_of
+from longmlm.model.architecture import architecture_of
 from longmlm.model.carried import save_model
-from longmlm.model.fitted_positions import NUM_LAYERS, fitted_table
+from longmlm.model.fitted_positions import NUM_LAYERS, PositionAttention, fitted_table
 from longmlm.model.loading import LoadedModel, load_model
 from longmlm.model.mlm import max_positions_at_a_time
 from longmlm.model.packed_attention import attention_name
-from longmlm.model.position_attention import PositionAttention
-from longmlm.model.position_table import position_table_of, replace_positions
-from longmlm.model.positions import extended_table
+from longmlm.model.position_table import extended_table, position_table_of, replace_positions
 from longmlm.model.terms import Terms, with_tokens
 
 MAX_COMPARED = 2048  # positions of the longest input
@@ -34,10 +32,7 @@ ROUNDING = 1e-5  # a larger decoder may add in a different order
 
 @dataclass(frozen=True, slots=True)
 class ExtensionReport:
-    """Root mean squares of trained and new position rows, and the largest difference between logits on short inputs.
-
-    Without new positions, both root mean squares are NaN.
-    """
+    """Root mean squares of trained and new position rows (NaN without new ones), and the largest logit difference."""
 
     trained_rows_rms: float
     new_rows_rms: float
@@ -53,7 +48,7 @@ def check_finite(model: PreTrainedModel, name: str) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Makes torch compute with one thread: the number decides in which order it adds, and so how sums are rounded."""
+    """Makes torch compute with one thread: the number of threads decides how sums are rounded."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -125,18 +120,13 @@ def write_extension(
         written = load_model(str(partial)).model
         written.set_attn_implementation(attention_name(base.model))  # a window changes logits, but no weights
         difference = largest_difference(base.model, written, num_tokens)
-        if not difference <= _largest_allowed(extension, terms):
+        may_change = extension is not None and extension.changes_trained_rows
+        if not difference <= (math.inf if may_change else ROUNDING if terms else 0.0):
             raise ModelError(
                 f"the long model's logits on short inputs differ from those of the base model by {difference:.2e}"
             )
     trained_rms, new_rms = (rows.square().mean().sqrt().item() for rows in (trained, table[len(trained) :]))
     return ExtensionReport(trained_rms, new_rms, difference)
-
-
-def _largest_allowed(extension: Extension | None, terms: Terms | None) -> float:
-    if extension and extension.changes_trained_rows:
-        return math.inf
-    return ROUNDING if terms else 0.0
 
 
 @torch.no_grad()
@@ -164,12 +154,8 @@ def largest_difference(base: PreTrainedModel, long: PreTrainedModel, num_tokens:
 
 
 def _logits_in_parts(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, size: int) -> Iterator[Tensor]:
-    """Yields the logits of all tokens except padding: at once if the input has at most `size` tokens, else in parts."""
-    is_token = attention_mask == 1
-    if input_ids.numel() <= size:
-        yield model(input_ids=input_ids, attention_mask=attention_mask).logits[is_token]
-        return
-    parts = parts_of(model)
-    hidden = parts.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[is_token]
+    """Yields the logits of all tokens except padding, of at most `size` at a time."""
+    parts = architecture_of(model)
+    states = parts.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[attention_mask == 1]
     # Parts of about equal size: the product of a last part of one position would be rounded differently.
-    yield from map(parts.head, hidden.tensor_split(-(-len(hidden) // size)))
+    yield from map(parts.head, states.tensor_split(-(-len(states) // size)))

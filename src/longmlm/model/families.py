@@ -1,39 +1,64 @@
-"""Model families: which are supported, which can be extended, and how many positions a config gives.
+"""Model families: which are supported, how they are built, which can be extended, and to what length.
 
 `config` is a PretrainedConfig or the keys of a config.json as attributes. Imports no torch: inputs.py runs before it.
 """
 
 from collections.abc import Collection
-from typing import Any, Literal, assert_never, cast, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
+from longmlm.artifacts.provenance import Extension, ModelSource, Provenance
 from longmlm.errors import ModelError, PositionsError, counted
+from longmlm.settings.extend import USED_BY, ExtendRecipe
 
-LearnedFamily = Literal["roberta", "xlm-roberta", "camembert", "bert", "albert", "electra", "distilbert"]
-OtherFamily = Literal["modernbert", "deberta", "deberta-v2", "mpnet", "roformer", "nomic_bert", "eurobert"]
-Family = Literal[LearnedFamily, OtherFamily]
-ReleasedFamily = Literal["longformer"]  # which longmlm writes and measures, but neither extends nor trains further
-LEARNED_FAMILIES: tuple[LearnedFamily, ...] = get_args(LearnedFamily)
-FAMILIES: tuple[Family, ...] = get_args(Family)
-COUNTED_FROM_PADDING = ("roberta", "xlm-roberta", "camembert")  # positions start after the padding token's id
-GATED = ("modernbert", "nomic_bert", "eurobert")  # families with a gated feed-forward layer, of two input matrices
-HEADS: dict[str, tuple[str, ...]] = {  # by family, how the names of all weights of its MLM head begin
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), ("lm_head.",)),
-    **dict.fromkeys(("bert", "roformer", "nomic_bert"), ("cls.",)),
-    **dict.fromkeys(("deberta", "deberta-v2"), ("cls.", "lm_predictions.")),
-    "albert": ("predictions.",),
-    "electra": ("generator_predictions.", "generator_lm_head."),
-    "distilbert": ("vocab_",),
-    "modernbert": ("head.", "decoder."),
-}  # eurobert's is a decoder alone, which may be the word embedding
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What differs between the families of transformers.
+
+    `head` names the modules that compute logits from hidden states, one after the other, and `matrix` the dense layer
+    among them. The first `num_reserved` positions are for padding: in some families one more than pad_token_id of the
+    config. The feed-forward layer of a gated family has two input matrices.
+    """
+
+    positions: Literal["learned", "relative", "rotary"]
+    head: tuple[str, ...]
+    matrix: str | None
+    num_reserved: int | Literal["pad_token_id + 1"] = 0
+    is_gated: bool = False
+
+
+ROBERTA = Family("learned", ("lm_head",), "lm_head.dense", "pad_token_id + 1")
+BERT_HEAD = (("cls",), "cls.predictions.transform.dense")
+DISTILBERT_HEAD = ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
+COUNTED_FROM_PADDING = ("roberta", "xlm-roberta", "camembert")
+FAMILIES = {
+    **dict.fromkeys(COUNTED_FROM_PADDING, ROBERTA),
+    "bert": Family("learned", *BERT_HEAD),
+    "albert": Family("learned", ("predictions",), "predictions.dense"),
+    "electra": Family("learned", ("generator_predictions", "generator_lm_head"), "generator_predictions.dense"),
+    "distilbert": Family("learned", DISTILBERT_HEAD, "vocab_transform"),
+    "modernbert": Family("rotary", ("head", "decoder"), "head.dense", is_gated=True),
+    **dict.fromkeys(("deberta", "deberta-v2"), Family("relative", *BERT_HEAD)),  # or NEW_DEBERTA_HEAD
+    "mpnet": Family("relative", ("lm_head",), "lm_head.dense", 2),  # whatever the padding token of its config
+    "roformer": Family("rotary", *BERT_HEAD),
+    "nomic_bert": Family("rotary", *BERT_HEAD, is_gated=True),
+    "eurobert": Family("rotary", ("lm_head",), None, is_gated=True),
+}
+LEARNED_FAMILIES = tuple(name for name, family in FAMILIES.items() if family.positions == "learned")
+RELEASED_FAMILIES = {"longformer": ROBERTA}  # which longmlm writes and measures, but neither extends nor trains
+NEW_DEBERTA_HEAD = "lm_predictions"  # the head's name with legacy = false in the config
 NUM_LAYERS = ("num_hidden_layers", "n_layers")
+POSITION_SETTINGS = ("mode", "attention_window", *USED_BY, "initialisation")  # a pipeline derives the last one
 
 
 def check_architecture(config: Any, name: str) -> None:
     """Raises ModelError, with the reason, unless the model is an encoder of a supported family."""
     family = config.model_type
     if family not in FAMILIES:
-        supported = f"{', '.join(FAMILIES[:-1])} and {FAMILIES[-1]}"
-        remedy = "; if longmlm released it, take the checkpoint of its run" if family == "longformer" else ""
+        *others, last = FAMILIES
+        supported = f"{', '.join(others)} and {last}"
+        remedy = "; if longmlm released it, take the checkpoint of its run" if family in RELEASED_FAMILIES else ""
         raise ModelError(f"{name} is a {family or 'nameless'} model: only {supported} models are supported{remedy}")
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     if family in LEARNED_FAMILIES and kind != "absolute":
@@ -46,23 +71,23 @@ def check_architecture(config: Any, name: str) -> None:
 
 
 def has_head(config: Any, weight_names: Collection[str]) -> bool:
-    """Returns whether some of these weights are of the family's MLM head; True if their names do not say."""
-    beginnings = HEADS.get(config.model_type)
-    return beginnings is None or any(name.startswith(beginnings) for name in weight_names)
+    """Returns whether some of these weights are of the family's MLM head; True if their names do not say.
+
+    EuroBERT's head is a decoder alone, which may be the word embedding.
+    """
+    family = FAMILIES.get(config.model_type)
+    if family is None or family.matrix is None:
+        return True
+    beginnings = tuple(f"{part}." for part in (*family.head, NEW_DEBERTA_HEAD))
+    return any(name.startswith(beginnings) for name in weight_names)
 
 
 def non_learned_positions(config: Any) -> str | None:
     """Returns the kind of positions of a model without a learned position table; None if it has such a table."""
-    if config.model_type in LEARNED_FAMILIES:
-        return "sinusoidal positions" if getattr(config, "sinusoidal_pos_embds", False) else None
-    family = cast(OtherFamily, config.model_type)
-    match family:
-        case "deberta" | "deberta-v2" | "mpnet":
-            return "relative positions"
-        case "modernbert" | "roformer" | "nomic_bert" | "eurobert":
-            return "rotary positions"
-        case _:
-            assert_never(family)
+    kind = FAMILIES[config.model_type].positions
+    if kind != "learned":
+        return f"{kind} positions"
+    return "sinusoidal positions" if getattr(config, "sinusoidal_pos_embds", False) else None
 
 
 def check_has_position_table(config: Any, num_positions: int, name: str) -> None:
@@ -79,12 +104,10 @@ def num_usable_positions(config: Any) -> int | None:
 
     It equals `num_positions` of `parts_of(model)`, which reads the reserved positions from the loaded model.
     """
-    num_rows, padding_idx = getattr(config, "max_position_embeddings", None), -1
-    if config.model_type in COUNTED_FROM_PADDING:
-        padding_idx = getattr(config, "pad_token_id", None)
-    elif config.model_type == "mpnet":
-        padding_idx = 1  # fixed in transformers' MPNet, whatever the config says
-    return num_rows - padding_idx - 1 if isinstance(num_rows, int) and isinstance(padding_idx, int) else None
+    num_rows, family = getattr(config, "max_position_embeddings", None), FAMILIES.get(config.model_type)
+    num_reserved = family.num_reserved if family else 0
+    padding = num_reserved - 1 if isinstance(num_reserved, int) else getattr(config, "pad_token_id", None)
+    return num_rows - padding - 1 if isinstance(num_rows, int) and isinstance(padding, int) else None
 
 
 def num_parameters(config: Any, num_positions: int) -> int | None:
@@ -94,12 +117,13 @@ def num_parameters(config: Any, num_positions: int) -> int | None:
     """
     width, layers = _first(config, "hidden_size", "dim"), _first(config, "num_hidden_groups", *NUM_LAYERS)
     inner, vocabulary = _first(config, "intermediate_size", "hidden_dim"), _first(config, "vocab_size")
-    if width is None or layers is None or inner is None or vocabulary is None:
+    family = FAMILIES.get(config.model_type)
+    if family is None or width is None or layers is None or inner is None or vocabulary is None:
         return None
     num_embeddings = 2 if getattr(config, "tie_word_embeddings", True) is False else 1
-    inner_matrices = 3 if config.model_type in GATED else 2
+    inner_matrices = 3 if family.is_gated else 2
     words = num_embeddings * vocabulary * (_first(config, "embedding_size") or width)
-    positions = num_positions * width if config.model_type in LEARNED_FAMILIES else 0
+    positions = num_positions * width if family.positions == "learned" else 0
     return words + positions + layers * (4 * width**2 + inner_matrices * width * inner)
 
 
@@ -117,4 +141,47 @@ def check_num_positions(n: int, num_positions: int) -> None:
         raise PositionsError(
             f"num_positions = {num_positions}: {n} trained positions extend to {n**2} at most; set fewer (in a "
             "pipeline, length)"
+        )
+
+
+def planned_extension(
+    recipe: ExtendRecipe, base: ModelSource, provenance: Provenance, config: Any, base_positions: int
+) -> Extension | None:
+    """Returns the extension of a base model with this provenance and config; None if it keeps its positions.
+
+    Raises PositionsError for a number of positions or a window that the model does not allow, for settings of new
+    positions if there are none, or if the base model was itself extended and not trained since; ModelError for a model
+    that cannot be extended.
+    """
+    check_extendable(provenance, base.name)
+    defaults = {item.name: item.default for item in fields(recipe)}
+    extension = None if recipe.keeps_positions(base_positions) else Extension.of(recipe, base, base_positions)
+    for name in POSITION_SETTINGS if extension is None else ():
+        if getattr(recipe, name) != defaults[name]:
+            raise PositionsError(f"{name} is for new positions, but the model keeps its {base_positions}: remove it")
+    check_keeps_window(provenance, extension, base.name)
+    if extension is not None:
+        check_has_position_table(config, base_positions, base.name)
+        check_num_positions(base_positions, extension.num_positions)
+    return extension
+
+
+def check_extendable(provenance: Provenance, name: str) -> None:
+    """Raises PositionsError for a long model that was not trained at its length: its new rows are untrained."""
+    extension, trained = provenance.extension, provenance.trained
+    if extension is None or (trained and trained.steps and trained.row_length == extension.num_positions):
+        return
+    raise PositionsError(
+        f"{name} was extended to {extension.num_positions} positions and has not been trained at that length: extend "
+        f"{extension.base.name} to the length you want, or pretrain this model first"
+    )
+
+
+def check_keeps_window(base: Provenance, extension: Extension | None, name: str) -> None:
+    """Raises PositionsError if the base model attends within a window and the extension sets none."""
+    before = base.extension
+    if before and before.attention and (extension is None or extension.attention is None):
+        raise PositionsError(
+            f"{name} was trained with a window of {before.attention}: set num_positions and attention_window; "
+            "a window as large as num_positions is full attention"
         )

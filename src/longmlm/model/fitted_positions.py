@@ -1,23 +1,81 @@
 """A position table fitted to the trained one: every position attends to its neighbours as a trained position does.
 
+The kernel of a head is K(i, j) = f(p_i) W_q W_k f(p_j) / sqrt(head width): the part of its attention logits that
+depends on the two positions alone. f divides a row, without its mean, by the standard deviation of a typical embedding,
+as the embedding's LayerNorm does. Its softmax over j is where position i would look if all tokens were alike.
+
 Example with one head and 4 trained rows: trained positions look at neighbours at distance -1, 0 and 1 with kernels 2, 1
 and 3, on average, and less at others. Position 7 of a table of 12 rows is fitted so that its own kernels with positions
 6, 7 and 8 are 2, 1 and 3 up to a constant, and those with all positions further away are at the level of the farthest
 distance that counts. Text and gradients of the model are not needed.
 """
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from longmlm.model.position_attention import PositionAttention
+from longmlm.model.position_table import position_table_of
 from longmlm.progress import Progress
 
+NUM_WORDS = 4096  # of the word embedding, in which the standard deviation is measured
 NUM_LAYERS = 2  # deeper layers see positions mixed with content
 NUM_STEPS, NUM_QUERIES = 300, 64
 REACH = 0.4  # of the trained positions: the largest distance that counts
 CLOSENESS = 0.3  # weight of the squared distance to the table that the fit starts from, in units of its variance
 RATE = 0.1  # Adam's learning rate, in units of the table's standard deviation
+
+
+@dataclass(frozen=True, slots=True)
+class PositionAttention:
+    """The projections of rows of a position table to queries and keys, (heads, table width, head width) per layer."""
+
+    queries: tuple[Float[Tensor, "heads width head_width"], ...]
+    keys: tuple[Float[Tensor, "heads width head_width"], ...]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, num_layers: int) -> Self:
+        """Returns the projections of the first layers with weights of their own, LayerNorm and scale folded in."""
+        table, modules = position_table_of(model), dict(cast(nn.Module, model.base_model).named_modules())
+        embeddings = cast(Any, table.embeddings)
+        rows, words = _plain(table.usable_rows), _plain(embeddings.word_embeddings.weight)
+        sample = words[:: max(1, len(words) // NUM_WORDS)]
+        deviation = (sample + rows[torch.arange(len(sample)) % len(rows)]).std(-1).mean()
+        width = rows.shape[1]
+        entry = (torch.eye(width) - 1 / width) * _plain(embeddings.LayerNorm.weight) / deviation
+        for name in ("embeddings_project", "encoder.embedding_hidden_mapping_in"):  # of ELECTRA and ALBERT
+            if name in modules:
+                entry = entry @ _plain(cast(nn.Linear, modules[name]).weight).T
+        queries, keys = (
+            [
+                (entry @ _plain(cast(nn.Linear, module).weight).T).unflatten(1, (model.config.num_attention_heads, -1))
+                for name, module in modules.items()
+                if name.endswith(endings)
+            ]
+            for endings in ((".query", ".q_lin"), (".key", ".k_lin"))
+        )
+        scale = math.sqrt(queries[0].shape[-1])
+        return cls(
+            tuple(query.transpose(0, 1) / scale for query in queries[:num_layers]),
+            tuple(key.transpose(0, 1) for key in keys[:num_layers]),
+        )
+
+    def kernels(
+        self, queries: Float[Tensor, "queries width"], keys: Float[Tensor, "keys width"]
+    ) -> Iterator[Float[Tensor, "heads queries keys"]]:
+        """Yields the kernels of a layer's heads between rows of a table, for each layer."""
+        for to_query, to_key in zip(self.queries, self.keys, strict=True):
+            yield (queries @ to_query) @ (keys @ to_key).transpose(1, 2)
+
+
+def _plain(weight: Tensor) -> Tensor:
+    """Returns a weight of any precision and device in fp32 on the CPU, without its gradient."""
+    return weight.detach().float().cpu()
 
 
 def fitted_table(

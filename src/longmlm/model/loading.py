@@ -1,48 +1,35 @@
-"""Loads a masked language model and its tokenizer from a folder or a hub, or makes a new one from a config."""
+"""Loads a model and its tokenizer from a folder or a hub, or makes a new one from a config."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    LongformerConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_LM
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_LM
 
 from longmlm.artifacts.provenance import ModelSource, Provenance, read_provenance
 from longmlm.data.pretrained import Pretrained, load_pretrained
 from longmlm.errors import ModelError, UserError, counted, explained
-from longmlm.hubs.models import (
-    CONFIG,
-    check_has_config,
-    check_has_weights,
-    local_model_sha256,
-    read_architecture,
-    snapshot_of,
-    weight_paths,
-)
+from longmlm.hubs.models import CONFIG, local_model_sha256, read_architecture, snapshot_of, weight_paths
+from longmlm.model.architecture import NUM_GLOBAL
 from longmlm.model.carried import Carried, read_carried
-from longmlm.model.families import COUNTED_FROM_PADDING, check_architecture
-from longmlm.model.files import check_model_files, stored_weights
-from longmlm.model.position_table import has_position_table, position_table_of, replace_positions
-from longmlm.model.positions import sinusoidal_table
-from longmlm.model.weights import (
-    REBUILT_BUFFERS,
-    check_missing,
-    check_stored,
-    check_tied,
-    check_unexpected,
-    initialise_new_head,
-    unite_biases,
-)
+from longmlm.model.checks import check_encoder, check_model_files, check_stored, check_tied, stored_weights
+from longmlm.model.families import COUNTED_FROM_PADDING, FAMILIES, check_architecture
+from longmlm.model.heads import with_mlm_head, with_task_head
+from longmlm.model.position_table import has_position_table, position_table_of, replace_positions, sinusoidal_table
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.progress import quiet_libraries
@@ -77,38 +64,71 @@ class LoadedModel:
         return self.provenance.of_run(source)
 
 
-def load_model(name: str, revision: str | None = None, new_head: bool = False, seed: int = 0) -> LoadedModel:
-    """Returns the masked language model in a folder or on the hub, in fp32, with all its files from one commit.
+def load_model(
+    name: str,
+    revision: str | None = None,
+    new_head: bool = False,
+    seed: int = 0,
+    auto_class: Any = AutoModelForMaskedLM,
+    config_values: Mapping[str, object] | None = None,
+) -> LoadedModel:
+    """Returns the model in a folder or on the hub, in fp32, with all its files from one commit.
 
-    The model attends within the window that its longmlm.json records, if there is one.
+    It is a masked language model, or one of another of transformers' Auto classes: an encoder of any family with the
+    head of a task, and `config_values` in its config. `new_head` makes an MLM head if there is none, and replaces the
+    head of a task; it is initialised with `seed`, as is a pooler that the checkpoint lacks. The model attends within
+    the window that its longmlm.json records, if there is one. A Longformer has a window of its own, in its config.
 
     Code in a repository is never run: a model with code is loaded as a stock model of its family if that takes all its
-    weights. Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be
-    extended, with missing weights or tokenizer, weights that its config does not describe, token ids beyond the word
-    embedding, or without an MLM head, unless `new_head` allows a new one, initialised with `seed`.
+    weights. Raises ModelError for a model that is missing, altered or unreadable, whose architecture cannot be used,
+    with missing weights or tokenizer, weights that its config does not describe, token ids beyond the word embedding,
+    or without an MLM head, or with one if `new_head` is set.
     """
-    snapshot = snapshot_of(name, revision)
+    snapshot, is_mlm = snapshot_of(name, revision), auto_class is AutoModelForMaskedLM
     folder = snapshot.folder
-    check_has_config(name, folder)
-    check_model_files(folder)
-    check_has_weights(name, folder)
-    config, has_code = load_config(name, folder)
-    check_architecture(config, name)
+    check_model_files(name, snapshot)
+    config, notes = _load_config(name, folder)
+    if not is_mlm and config.model_type in CAUSAL_LM and config.model_type not in MASKED_LM:
+        raise ModelError(
+            f"{name} is a {config.model_type} model, which transformers has as a causal language model: take an encoder"
+        )
+    if is_mlm or config.model_type in FAMILIES:
+        check_architecture(config, name)
+    for key, value in (config_values or {}).items():
+        setattr(config, key, value)
     if new_head:
         torch.manual_seed(seed)
-    model, info = load_weights(AutoModelForMaskedLM, name, folder, config)
-    notes = [*snapshot.notes, *unite_biases(name, model, info["missing_keys"])]
-    notes += check_missing(name, model, info, new_head)
-    check_unexpected(name, model, info["unexpected_keys"], has_code)
-    notes += loading_notes(name, folder, config, has_code)
-    initialise_new_head(model, info["missing_keys"])
+    model, info = _load_weights(auto_class, name, folder, config)
+    check_encoder(name, model, info)
+    notes = [*snapshot.notes, *notes]
+    if is_mlm:
+        notes += with_mlm_head(name, model, info, new_head)
+    elif new_head:
+        notes += with_task_head(name, model, info["missing_keys"], seed)
     loaded = load_tokenizer(name, folder)
-    check_embedding(name, model, loaded.tokenizer)
-    unexpected = [key for key in info["unexpected_keys"] if not key.endswith(REBUILT_BUFFERS)]
-    carried = read_carried(snapshot, unexpected, model.base_model_prefix)
+    with library_errors(f"{name} cannot be loaded"):  # some models have a word embedding of a kind of their own
+        check_embedding(name, model, loaded.tokenizer)
     provenance = read_provenance(folder)
-    use_window(model, Window.of(provenance.extension))
+    if config.model_type == LongformerConfig.model_type:
+        notes += _with_stock_global_tokens(name, model.config, auto_class)
+    else:
+        use_window(model.base_model, Window.of(provenance.extension))
+    carried = read_carried(snapshot, info["unexpected_keys"], model.base_model_prefix) if is_mlm else Carried()
     return LoadedModel(model, loaded.tokenizer, snapshot.commit, (*notes, *loaded.notes), provenance, carried)
+
+
+def stock_global_tokens(auto_class: Any) -> int:
+    """Returns how many tokens of a Longformer are global if nothing says which, as in the pipelines of transformers."""
+    return 1 if auto_class is AutoModelForSequenceClassification else 0
+
+
+def _with_stock_global_tokens(name: str, config: Any, auto_class: Any) -> list[str]:
+    """Gives a released Longformer as many global tokens as its new class has; returns a note if it had others."""
+    before, now = getattr(config, NUM_GLOBAL, None), stock_global_tokens(auto_class)
+    if before is None or before == now:
+        return []
+    setattr(config, NUM_GLOBAL, now)
+    return [f"{name} was trained with {counted(before, 'global token')}; here it has {now or 'none'}, as by default"]
 
 
 def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
@@ -122,11 +142,11 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     special = {name: token_id for name in names if (token_id := getattr(tokenizer, name)) is not None}
     with library_errors(f"{config_file} does not describe a model"):
-        config = config_in_file(config_file, **special)
-        if config.vocab_size < (needed := rows_needed(tokenizer)):
+        config = _config_in(config_file, **special)
+        if config.vocab_size <= (highest := max(tokenizer.get_vocab().values())):
             raise ModelError(
-                f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {needed - 1}: set it "
-                f"to {needed} or more"
+                f"{config_file}: vocab_size = {config.vocab_size}, but the tokenizer has token id {highest}: set it to "
+                f"{highest + 1} or more"
             )
         torch.manual_seed(seed)
         model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
@@ -136,11 +156,8 @@ def new_model(config_file: str, tokenizer_name: str, seed: int) -> LoadedModel:
     return LoadedModel(model, tokenizer, notes=loaded.notes)
 
 
-def config_in_file(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
-    """Returns the config in a transformers config.json, with the `special` token ids in place of its own.
-
-    Raises ModelError for an unsupported architecture, and the libraries' own errors for an unusable file.
-    """
+def _config_in(config_file: str, **special: Any) -> PretrainedConfig:  # Any: as for_model's arguments
+    """Returns the config in a file, with the `special` token ids in place of its own; raises the libraries' errors."""
     config = AutoConfig.for_model(**{**read_architecture(config_file), **special})
     check_architecture(config, config_file)
     return config
@@ -154,9 +171,9 @@ def meta_model(name: str | None, revision: str | None = None, architecture: str 
     """
     with library_errors(f"{name or architecture} does not describe a model"), torch.device("meta"):
         if name is None:
-            return AutoModelForMaskedLM.from_config(config_in_file(str(architecture)))
+            return AutoModelForMaskedLM.from_config(_config_in(str(architecture)))
         folder = snapshot_of(name, revision, with_weights=False).folder
-        config, _ = load_config(name, folder)
+        config, _ = _load_config(name, folder)
         check_architecture(config, name)
         model = AutoModelForMaskedLM.from_config(config)
     use_window(model, Window.of(read_provenance(folder).extension))
@@ -178,36 +195,40 @@ def library_errors(failure: str) -> Iterator[None]:
         raise ModelError(f"{failure}: {reason}") from error
 
 
-def load_config(name: str, folder: Path) -> tuple[Any, bool]:  # Any: each family's config has attributes of its own
-    """Returns the config of the folder's stock model, and whether the folder's config names code."""
+def _load_config(name: str, folder: Path) -> tuple[Any, list[str]]:  # Any: each family's config has its own attributes
+    """Returns the config of the folder's stock model, and notes about what the folder has and the model has not."""
     has_code = "auto_map" in read_architecture(str(folder / CONFIG))
     needs_code = " without its code, and code in a repository is never run; take a stock checkpoint" if has_code else ""
     with library_errors(f"{name} cannot be loaded{needs_code}"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    if has_code:
-        delattr(config, "auto_map")
     if config.model_type in COUNTED_FROM_PADDING and not isinstance(config.pad_token_id, int):
         raise ModelError(
             f"{name}: config.json has no pad_token_id, from which the positions of a {config.model_type} model are "
             "counted: set it to the id of the tokenizer's padding token"
         )
-    for key in _call_options(config):
+    notes = []
+    if has_code:
+        delattr(config, "auto_map")
+        notes.append(f"{name} has code of its own, which was not run: loaded as a stock {config.model_type} model")
+    if not any(path.suffix == ".safetensors" for path in weight_paths(folder)):
+        notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
+    if unused := [key for key, stock in CALL_OPTIONS.items() if getattr(config, key, stock) != stock]:
+        notes.append(
+            f"{name}: {', '.join(unused)} in its config.json change what a call returns or how much memory it takes, "
+            "not what the model predicts: the long model does not have them"
+        )
+    for key in unused:
         setattr(config, key, CALL_OPTIONS[key])
-    return config, has_code
+    return config, notes
 
 
-def _call_options(config: Any) -> list[str]:
-    """Returns the CALL_OPTIONS that are not as transformers sets them."""
-    return [key for key, stock in CALL_OPTIONS.items() if getattr(config, key, stock) != stock]
-
-
-def load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
+def _load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
     """Returns the model in a folder, in fp32, of one of transformers' Auto classes, and transformers' loading info.
 
     Raises ModelError for weights that cannot be read or that the config describes otherwise. Those that transformers
     renames are listed in the info if they have another shape, and initialised: the caller refuses them.
     """
-    stored = stored_weights(folder)
+    stored = stored_weights(folder, "meta")
     failure = f"{name}: its config.json describes no model that transformers can make"
     with library_errors(failure), torch.device("meta"):
         described = auto_class.from_config(config) if hasattr(auto_class, "from_config") else auto_class(config)
@@ -225,21 +246,6 @@ def load_weights(auto_class: Any, name: str, folder: Path, config: Any) -> tuple
     return model, info
 
 
-def loading_notes(name: str, folder: Path, config: Any, has_code: bool) -> list[str]:
-    """Returns notes for the user about code that was not run, and about weights that are no safetensors file."""
-    notes = []
-    if has_code:
-        notes.append(f"{name} has code of its own, which was not run: loaded as a stock {config.model_type} model")
-    if not any(path.suffix == ".safetensors" for path in weight_paths(folder)):
-        notes.append(f"{name} has no safetensors file: its pytorch_model.bin was read as tensors only")
-    if unused := _call_options(SimpleNamespace(**read_architecture(str(folder / CONFIG)))):
-        notes.append(
-            f"{name}: {', '.join(unused)} in its config.json change what a call returns or how much memory it takes, "
-            "not what the model predicts: the long model does not have them"
-        )
-    return notes
-
-
 def load_tokenizer(name: str, folder: Path) -> Pretrained:
     """Returns the tokenizer in a folder; raises ModelError if there is none."""
     with library_errors(f"{name}: its tokenizer cannot be loaded"):
@@ -251,15 +257,11 @@ def load_tokenizer(name: str, folder: Path) -> Pretrained:
     return loaded
 
 
-def rows_needed(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Returns the number of embedding rows for all the tokenizer's ids, which may have gaps."""
-    return max(tokenizer.get_vocab().values()) + 1
-
-
 def check_embedding(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raises ModelError if a token id is beyond the word embedding."""
-    if (needed := rows_needed(tokenizer)) > (num_rows := cast(Any, model.get_input_embeddings()).num_embeddings):
+    highest, num_rows = max(tokenizer.get_vocab().values()), cast(Any, model.get_input_embeddings()).num_embeddings
+    if highest >= num_rows:  # ids may have gaps
         raise ModelError(
-            f"{name}: its tokenizer has token id {needed - 1}, its word embedding {counted(num_rows, 'row')}: take the "
-            f"tokenizer of these weights, or call resize_token_embeddings({needed}) on the model and save it"
+            f"{name}: its tokenizer has token id {highest}, its word embedding {counted(num_rows, 'row')}: take the "
+            f"tokenizer of these weights, or call resize_token_embeddings({highest + 1}) on the model and save it"
         )

@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from longmlm.batches.collate import MlmBatch, Target
-from longmlm.model.architecture import NUM_GLOBAL, layers_of, parts_of, position_offset
-from longmlm.model.packed_attention import PackedRows, reads_packed_batches
+from longmlm.model.architecture import NUM_GLOBAL, layers_of, parts_of
+from longmlm.model.families import RELEASED_FAMILIES
+from longmlm.model.packed_attention import ATTENTION_NAME, PackedRows, attention_name
 from longmlm.settings.pretrain import ComputePrecision
 
 MAX_LOGITS = 2**26  # computed at a time, 256 MiB in fp32; the backward pass holds three times as much
@@ -33,13 +34,11 @@ class MlmOutput(NamedTuple):
 
 
 class MlmObjective(nn.Module):
-    """A masked language model whose head runs at the selected positions only.
-
-    Parameters stay fp32 in any precision.
+    """A masked language model whose head runs at the selected positions only. Parameters stay fp32 in any precision.
 
     The head computes at most MAX_LOGITS logits at a time: with 50,265 tokens in the vocabulary, those of 1,335
-    positions. If a batch has more, it computes them again in the backward pass. Without
-    `has_full_parameters`, it computes all logits at once, because every rank has to call the head equally often.
+    positions. If a batch has more, it computes them again in the backward pass. Without `has_full_parameters`, it
+    computes all logits at once, because every rank has to call the head equally often.
     """
 
     def __init__(self, model: PreTrainedModel, precision: ComputePrecision = "no") -> None:
@@ -50,13 +49,13 @@ class MlmObjective(nn.Module):
             attend_in_fp32(self.encoder)
 
     def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
-        """Returns the sums over the batch, which a training step adds up over its micro-batches."""
+        """Returns the sums over the batch."""
         output = self.predict(batch)
         return {"mlm": LossSum(output.losses.sum(), output.is_correct.sum())}
 
     def predict(self, batch: MlmBatch) -> MlmOutput:
         """Returns loss and correctness at each selected position, in the batch's order."""
-        hidden, size = self.selected_states(batch), max_positions_at_a_time(self.model.config.vocab_size)
+        hidden, size = self._selected_states(batch), max_positions_at_a_time(self.model.config.vocab_size)
         if len(hidden) <= size or not self.has_full_parameters:
             return self._predict(hidden, batch.labels)
         predict = self._predict
@@ -71,14 +70,13 @@ class MlmObjective(nn.Module):
 
     def logits(self, batch: MlmBatch) -> Float[Tensor, "selected vocabulary"]:
         """Returns the fp32 logits at the selected positions, computed under autocast unless the precision is no."""
-        return self._logits(self.selected_states(batch))
+        return self._logits(self._selected_states(batch))
 
     def _logits(self, hidden: Float[Tensor, "selected width"]) -> Float[Tensor, "selected vocabulary"]:
         with self.autocast(hidden):
             return self.parts.head(hidden).float()
 
-    def selected_states(self, batch: MlmBatch) -> Float[Tensor, "selected width"]:
-        """Returns the last hidden states at the selected positions."""
+    def _selected_states(self, batch: MlmBatch) -> Float[Tensor, "selected width"]:
         with self.autocast(batch.input_ids):
             return self.hidden_states(batch).flatten(0, 1).index_select(0, batch.selected)
 
@@ -90,7 +88,7 @@ class MlmObjective(nn.Module):
     @property
     def reads_packed_batches(self) -> bool:
         """Whether the model can read packed batches; it can always read padded ones."""
-        return reads_packed_batches(self.encoder)
+        return attention_name(self.encoder) == ATTENTION_NAME
 
     def autocast(self, like: Tensor) -> torch.autocast:
         """Returns the context that computes in the objective's precision on the device of `like`."""
@@ -99,12 +97,13 @@ class MlmObjective(nn.Module):
 
     def hidden_states(self, batch: MlmBatch) -> Float[Tensor, "rows length width"]:
         """Returns the last hidden states."""
-        return self.encoder(**self.model_inputs(batch)).last_hidden_state
-
-    def model_inputs(self, batch: MlmBatch) -> dict[str, Any]:
-        """Returns the arguments of the encoder, or of a model that passes them to it."""
         more = self._packing(batch) if batch.row_lengths else self._global_tokens(batch)
-        return {"input_ids": batch.input_ids, "attention_mask": self.attention_mask(batch), **more}
+        mask = self.attention_mask(batch)
+        return self.encoder(input_ids=batch.input_ids, attention_mask=mask, **more).last_hidden_state
+
+    def attention_mask(self, batch: MlmBatch) -> Tensor | None:
+        """Returns the mask that the encoder gets."""
+        return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
 
     def _packing(self, batch: MlmBatch) -> dict[str, Any]:
         """Returns the arguments that keep the rows of a packed batch separate."""
@@ -112,7 +111,7 @@ class MlmObjective(nn.Module):
         lengths = torch.tensor(batch.row_lengths).to(device, non_blocking=True)
         ends = lengths.cumsum(0)
         begins = torch.repeat_interleave(ends - lengths, lengths, output_size=num_tokens)
-        positions = torch.arange(num_tokens, device=device) - begins + position_offset(self.encoder)
+        positions = torch.arange(num_tokens, device=device) - begins + self.parts.position_offset
         packed_rows = PackedRows(batch.row_lengths, nn.functional.pad(ends, (1, 0)))
         arguments = {"position_ids": positions.unsqueeze(0), "packed_rows": packed_rows}
         if hasattr(self.encoder.embeddings, "token_type_embeddings"):
@@ -122,16 +121,11 @@ class MlmObjective(nn.Module):
     def _global_tokens(self, batch: MlmBatch) -> dict[str, Any]:
         """Returns the argument that a released Longformer with global tokens needs; no argument for other models."""
         config = self.encoder.config
-        number = getattr(config, NUM_GLOBAL, 0) if config.model_type == "longformer" else 0
-        if not number:
+        if config.model_type not in RELEASED_FAMILIES or not (number := getattr(config, NUM_GLOBAL, 0)):
             return {}
         is_global = torch.zeros_like(batch.input_ids)
         is_global[:, :number] = 1
         return {"global_attention_mask": is_global}
-
-    def attention_mask(self, batch: MlmBatch) -> Tensor | None:
-        """Returns the mask that the encoder gets."""
-        return None if batch.attention_mask is None else batch.attention_mask.long()  # DeBERTa subtracts it from 1
 
 
 def max_positions_at_a_time(vocab_size: int) -> int:

@@ -34,10 +34,7 @@ MIN_POOL = 2**21  # numbers in a dropout pool, or as many as the call has probab
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Makes an encoder with a learned position table use `packed_attention` below, if it uses sdpa.
-
-    Other models are unchanged.
-    """
+    """Makes an encoder with a learned position table use `packed_attention` if it uses sdpa; others are unchanged."""
     if can_use_packed_attention(model.config) and attention_name(model) == "sdpa":
         AttentionInterface.register(ATTENTION_NAME, packed_attention)
         AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
@@ -47,11 +44,6 @@ def use_packed_attention(model: PreTrainedModel) -> None:
 def can_use_packed_attention(config: PreTrainedConfig) -> bool:
     """Returns whether models with this config can use `packed_attention`: encoders with a learned position table."""
     return config.model_type in LEARNED_FAMILIES and not getattr(config, "is_decoder", False)
-
-
-def reads_packed_batches(model: PreTrainedModel) -> bool:
-    """Returns whether the model's attention is set to `packed_attention`, which packed batches need."""
-    return attention_name(model) == ATTENTION_NAME
 
 
 def attention_name(model: PreTrainedModel) -> str:
@@ -93,7 +85,7 @@ def packed_attention(
         return jagged_attention(query, key, value, packed_rows, dropout, scale), None
     is_trained = torch.is_grad_enabled() and query.requires_grad
     if dropout or (is_trained and query.dtype == torch.bfloat16):
-        return ChunkedAttention.apply(query, key, value, AttentionOptions(packed_rows.slices, dropout, scale)), None
+        return ChunkedAttention.apply(query, key, value, packed_rows.slices, AttentionOptions(dropout, scale)), None
     rows = [states.split(packed_rows.lengths, 2) for states in (query, key, value)]
     outputs = [scaled_dot_product_attention(*row, scale=scale) for row in zip(*rows, strict=True)]
     return torch.cat([output.transpose(1, 2) for output in outputs], dim=1), None
@@ -121,47 +113,22 @@ def jagged_attention(
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """The slice of each row in the sequence, the dropout probability, and the factor that scores are multiplied by.
+    """Dropout probability, the factor that scores are multiplied by, and the window; without one, attention is full."""
 
-    Without a window, all tokens of a row attend to each other.
-    """
-
-    rows: Sequence[slice]
     dropout: float
     scale: float
     window: Window | None = None
 
 
-class Chunk(NamedTuple):
-    """Some heads, and a block of the queries of a row."""
-
-    heads: slice
-    block: Block
-
-    @property
-    def num_probabilities(self) -> int:
-        """Pairs of query and key, over all heads of the chunk."""
-        return (self.heads.stop - self.heads.start) * self.block.num_pairs
-
-    def inputs_of(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the chunk's queries, keys and values, contiguous in memory."""
-        keys, values = (self.block.keys_of(states[0, self.heads], 1).contiguous() for states in (key, value))
-        return query[0, self.heads, self.block.queries].contiguous(), keys, values
-
-    def add_to_keys(self, total: Tensor, added: Tensor) -> None:
-        """Adds the gradients of the chunk's keys or values to those of the batch."""
-        self.block.add_to_keys(total[0, self.heads], added, 1)
-
-
-def chunks(rows: Sequence[slice], num_heads: int, window: Window | None = None) -> Iterator[Chunk]:
-    """Yields chunks of at most MAX_CHUNK probabilities; a chunk has at least one block of one head."""
+def chunks(rows: Sequence[slice], num_heads: int, window: Window | None = None) -> Iterator[Block]:
+    """Yields blocks of some heads with at most MAX_CHUNK probabilities, or one block of one head."""
     for row in rows:
         length = row.stop - row.start
         blocks = window.blocks(length, torch.device("cpu")) if window else list(_blocks_of_all_keys(length))
         num_together = min(num_heads, max(1, MAX_CHUNK // max((block.num_pairs for block in blocks), default=1)))
         for head in range(0, num_heads, num_together):
-            for block in blocks:
-                yield Chunk(slice(head, min(num_heads, head + num_together)), block.shifted(row.start))
+            heads = slice(head, min(num_heads, head + num_together))
+            yield from (block.shifted(row.start)._replace(heads=heads) for block in blocks)
 
 
 def _blocks_of_all_keys(length: int) -> Iterator[Block]:
@@ -209,55 +176,67 @@ class ChunkedAttention(torch.autograd.Function):
 
     @staticmethod
     # pyrefly: ignore[bad-override]  # torch declares forward with *args
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: Sequence[slice], options: AttentionOptions
+    ) -> Tensor:
         """Returns the output as (1, tokens, heads, head_dim), the layout that transformers expects."""
         ctx.save_for_backward(query, key, value)
-        ctx.options, ctx.seed = options, int(torch.randint(2**32, (), device="cpu")) if options.dropout else 0
-        parts, (buffer,), dropout = _plan(options, ctx.seed, query, num_buffers=1)
+        ctx.rows, ctx.options = rows, options
+        ctx.seed = int(torch.randint(2**32, (), device="cpu")) if options.dropout else 0
+        parts, (buffer,), dropout = _plan(ctx, query, num_buffers=1)
         output = torch.zeros_like(query.transpose(1, 2))
         for number, chunk in enumerate(parts):
-            q, k, v = chunk.inputs_of(query, key, value)
-            probs = _softmax(q * options.scale, k, buffer, chunk.block.visible)
+            q, k, v = _inputs_of(chunk, query, key, value)
+            probs = _softmax(q * options.scale, k, buffer, chunk.visible)
             if dropout:
                 probs.mul_(dropout.mask(number, probs.shape))
                 v = v * dropout.scale
-            output[0, chunk.block.queries, chunk.heads] = torch.bmm(probs, v).transpose(0, 1)
+            output[0, chunk.queries, chunk.heads] = torch.bmm(probs, v).transpose(0, 1)
         return output
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the gradients of query, key and value."""
         query, key, value = ctx.saved_tensors
-        options: AttentionOptions = ctx.options
-        parts, (buffer, scratch, grad_buffer), dropout = _plan(options, ctx.seed, query, num_buffers=3)
+        parts, (buffer, scratch, grad_buffer), dropout = _plan(ctx, query, num_buffers=3)
         grad_query = torch.zeros_like(query)
         grad_key, grad_value = (torch.zeros_like(one, dtype=torch.float32) for one in (key, value))
         for number, chunk in enumerate(parts):
-            q, k, v = chunk.inputs_of(query, key, value)
-            q = q * options.scale
-            grad = grad_outputs[0][0, chunk.block.queries, chunk.heads].transpose(0, 1)
+            q, k, v = _inputs_of(chunk, query, key, value)
+            q = q * ctx.options.scale
+            grad = grad_outputs[0][0, chunk.queries, chunk.heads].transpose(0, 1)
             grad = grad.to(q.dtype) * (dropout.scale if dropout else 1)
-            probs = dropped_probs = _softmax(q, k, buffer, chunk.block.visible)
+            probs = dropped_probs = _softmax(q, k, buffer, chunk.visible)
             grad_probs = torch.bmm(grad, v.transpose(1, 2), out=_view(grad_buffer, probs.shape))
             if dropout:
                 mask = dropout.mask(number, probs.shape)
                 dropped_probs = torch.mul(probs, mask, out=_view(scratch, probs.shape))
                 grad_probs.mul_(mask)
             chunk.add_to_keys(grad_value, torch.bmm(dropped_probs.transpose(1, 2), grad))
-            grad_scores = _softmax_backward(grad_probs, probs, scratch)
-            grad_query[0, chunk.heads, chunk.block.queries] = torch.bmm(grad_scores, k) * options.scale
+            backward = torch.ops.aten._softmax_backward_data.out  # noqa: SLF001 - has no public name
+            grad_scores = backward(grad_probs, probs, -1, probs.dtype, grad_input=_view(scratch, probs.shape))
+            grad_query[0, chunk.heads, chunk.queries] = torch.bmm(grad_scores, k) * ctx.options.scale
             chunk.add_to_keys(grad_key, torch.bmm(grad_scores.transpose(1, 2), q))
-        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None
+        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
 
 
-def _plan(
-    options: AttentionOptions, seed: int, query: Tensor, num_buffers: int
-) -> tuple[list[Chunk], list[Tensor], DropoutPool | None]:
+def _plan(ctx: Any, query: Tensor, num_buffers: int) -> tuple[list[Block], list[Tensor], DropoutPool | None]:
     """Returns the chunks, buffers that each hold the probabilities of any chunk, and the dropout masks, if any."""
-    parts = list(chunks(options.rows, query.shape[1], options.window))
-    sizes = [chunk.num_probabilities for chunk in parts]
+    parts = list(chunks(ctx.rows, query.shape[1], ctx.options.window))
+    sizes = [(part.heads.stop - part.heads.start) * part.num_pairs for part in parts]
     buffers = [query.new_empty(max(sizes, default=0)) for _ in range(num_buffers)]
-    return parts, buffers, new_dropout_pool(options.dropout, seed, query, sizes) if options.dropout else None
+    dropout = ctx.options.dropout
+    return parts, buffers, new_dropout_pool(dropout, ctx.seed, query, sizes) if dropout else None
+
+
+def _inputs_of(chunk: Block, *states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the chunk's queries, keys and values, contiguous in memory."""
+    query, key, value = (one[0, chunk.heads] for one in states)
+    return (
+        query[:, chunk.queries].contiguous(),
+        chunk.keys_of(key, 1).contiguous(),
+        chunk.keys_of(value, 1).contiguous(),
+    )
 
 
 def _softmax(query: Tensor, key: Tensor, buffer: Tensor, visible: Tensor | None) -> Tensor:
@@ -267,12 +246,6 @@ def _softmax(query: Tensor, key: Tensor, buffer: Tensor, visible: Tensor | None)
     if visible is not None:
         scores.masked_fill_(~visible, -torch.inf)
     return torch.softmax(scores, -1, out=scores)
-
-
-def _softmax_backward(grad_probs: Tensor, probs: Tensor, buffer: Tensor) -> Tensor:
-    """Returns the gradient of the scores, in `buffer`."""
-    backward = torch.ops.aten._softmax_backward_data.out  # noqa: SLF001 - has no public name
-    return backward(grad_probs, probs, -1, probs.dtype, grad_input=_view(buffer, probs.shape))
 
 
 def _view(buffer: Tensor, shape: torch.Size) -> Tensor:

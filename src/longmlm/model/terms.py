@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -41,10 +41,8 @@ def read_terms(path: str, tokenizer: PreTrainedTokenizerBase, base: ModelSource)
     token already, if it repeats another one (in any case, if the tokenizer lowercases), or if the tokenizer could not
     decode it. Raises ModelError if the file cannot be read or no term is left.
     """
-    lines = term_lines(path)
-    backend: Any = tokenizer
-    normalizer = backend.backend_tokenizer.normalizer
-    terms = [term for line in lines if (term := " ".join(line.split()))]
+    normalizer = cast(Any, tokenizer).backend_tokenizer.normalizer
+    terms = [term for line in term_lines(path) if (term := " ".join(line.split()))]
     candidates: dict[str, AddedToken] = {}
     for term in terms:
         normalized = normalizer.normalize_str(term) if normalizer else term
@@ -105,12 +103,11 @@ def _is_new(token: AddedToken, tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def _is_decoded(token: AddedToken, normalized: str, trial: Any) -> bool:
     """Returns whether the token decodes to its term; byte-level tokenizers garble accented letters of added tokens."""
-    decoded = trial.decode([trial.convert_tokens_to_ids(token.content)])
-    return _without_spaces(decoded) in (_without_spaces(token.content), _without_spaces(normalized))
-
-
-def _without_spaces(text: str) -> str:
-    return "".join(text.split())
+    decoded, *expected = (
+        "".join(text.split())
+        for text in (trial.decode([trial.convert_tokens_to_ids(token.content)]), token.content, normalized)
+    )
+    return decoded in expected
 
 
 @torch.no_grad()

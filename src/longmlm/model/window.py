@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, no_type_check
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longmlm.artifacts.provenance import Extension
@@ -23,15 +23,19 @@ MIN_BLOCK = 128  # queries; of 64, 128, 256 and 512, 128 is the fastest for a wi
 
 
 class Block(NamedTuple):
-    """Consecutive queries, the parts of the row that hold their keys, and which key each query sees (None: all)."""
+    """Consecutive queries, the parts of the row that hold their keys, and which key each query sees (None: all).
+
+    `heads` are those that the queries and keys are of.
+    """
 
     queries: slice
     keys: tuple[slice, ...]
     visible: Bool[Tensor, "queries keys"] | None = None
+    heads: slice = slice(None)
 
     @property
     def num_pairs(self) -> int:
-        """Pairs of query and key."""
+        """Pairs of query and key in a head."""
         return (self.queries.stop - self.queries.start) * sum(part.stop - part.start for part in self.keys)
 
     def shifted(self, start: int) -> "Block":
@@ -44,11 +48,13 @@ class Block(NamedTuple):
         parts = [states.narrow(dim, part.start, part.stop - part.start) for part in self.keys]
         return torch.cat(parts, dim) if len(parts) > 1 else parts[0]
 
-    def add_to_keys(self, total: Tensor, added: Tensor, dim: int) -> None:
-        """Adds `added`, which belongs to the keys, to their places in `total`."""
+    def add_to_keys(
+        self, total: Float[Tensor, "1 heads tokens width"], added: Float[Tensor, "some keys width"]
+    ) -> None:
+        """Adds gradients of the block's keys or values to those of all tokens."""
         sizes = [part.stop - part.start for part in self.keys]
-        for part, size, values in zip(self.keys, sizes, added.split(sizes, dim), strict=True):
-            total.narrow(dim, part.start, size).add_(values)
+        for part, values in zip(self.keys, added.split(sizes, 1), strict=True):
+            total[0, self.heads, part].add_(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +94,11 @@ class Window:
         num_global, size = min(self.num_global, length), self.block_size
         index = torch.arange(length, device=device)
         first = (slice(0, num_global),) if num_global else ()
-        found = [Block(one, (slice(0, length),)) for one in first]
+        blocks = [Block(one, (slice(0, length),)) for one in first]
         for begin in range(num_global, length, size):
             end = min(length, begin + size)
             near = slice(max(num_global, begin - self.each_side), min(length, end + self.each_side))
             block = Block(slice(begin, end), (*first, near))
             visible = self.sees(index[begin:end, None], block.keys_of(index, 0))
-            found.append(block._replace(visible=visible))
-        return found
+            blocks.append(block._replace(visible=visible))
+        return blocks

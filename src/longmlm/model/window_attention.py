@@ -1,7 +1,7 @@
 """Sliding-window attention with global tokens: time and memory grow linearly with the length of a row.
 
 torch's attention runs on one block of queries at a time, with the keys in their window and the global ones. For
-training on a CPU, `packed_attention` computes the blocks, which takes half the time and keeps no copies of the keys. On
+training on a CPU, `ChunkedAttention` computes the blocks, which takes half the time and keeps no copies of the keys. On
 a GPU without dropout, FlexAttention skips keys that no query sees. Where the window covers the row, attention is full.
 
 A model's window is part of the name of its attention implementation, which is not stored in config.json.
@@ -44,7 +44,8 @@ def use_window(model: PreTrainedModel, window: Window | None) -> None:
     if window is None:
         return
     if not can_use_packed_attention(model.config):
-        families = f"{', '.join(LEARNED_FAMILIES[:-1])} and {LEARNED_FAMILIES[-1]}"
+        *others, last = LEARNED_FAMILIES
+        families = f"{', '.join(others)} and {last}"
         raise ModelError(f"attention_window is for {families} models, not for {model.config.model_type}: remove it")
     name = NAME.format(window.each_side, window.num_global)
     AttentionInterface.register(name, functools.partial(window_attention, window=window))
@@ -97,13 +98,13 @@ def window_attention(
         output, _ = sdpa_attention_forward(cast(Any, module), query, key, value, mask, **options)
         return output, None
     dropout, scale = options.get("dropout", 0.0), options.get("scaling") or query.shape[-1] ** -0.5
-    is_trained = torch.is_grad_enabled() and query.requires_grad
+    own, is_trained = AttentionOptions(dropout, scale, window), torch.is_grad_enabled() and query.requires_grad
     if query.device.type == "cpu" and (dropout or is_trained):
         lengths = _row_lengths(attention_mask, query)
         if lengths is not None:
-            return chunk_by_chunk((query, key, value), lengths, window, dropout, scale), None
+            return chunk_by_chunk(query, key, value, lengths, own), None
     if query.device.type == "cpu" or dropout or query.shape[2] <= FLEX_BLOCK:  # a single block would be compiled anew
-        output = block_by_block((query, key, value), attention_mask, window, dropout, scale)
+        output = block_by_block(query, key, value, attention_mask, own)
     else:
         mask = flex_mask(window, attention_mask, query)
         output = _compiled_flex_attention()(query, key, value, block_mask=mask, scale=scale)
@@ -111,14 +112,13 @@ def window_attention(
 
 
 def chunk_by_chunk(
-    states: tuple[Tensor, Tensor, Tensor], lengths: Sequence[int], window: Window, dropout: float, scale: float
+    query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], options: AttentionOptions
 ) -> Float[Tensor, "rows length heads head_dim"]:
-    """Returns the attention of (query, key, value) from `ChunkedAttention`; zero at padding, at the end of rows."""
-    num_rows, num_heads, longest, head_dim = states[0].shape
+    """Returns attention computed by `ChunkedAttention`; zero at padding, which is at the end of rows."""
+    num_rows, num_heads, longest, head_dim = query.shape
     rows = [slice(row * longest, row * longest + length) for row, length in enumerate(lengths)]
-    line = (one.transpose(0, 1).reshape(1, num_heads, num_rows * longest, head_dim) for one in states)
-    output = ChunkedAttention.apply(*line, AttentionOptions(rows, dropout, scale, window))
-    return output.view(num_rows, longest, num_heads, head_dim)
+    line = (one.transpose(0, 1).reshape(1, num_heads, num_rows * longest, head_dim) for one in (query, key, value))
+    return ChunkedAttention.apply(*line, rows, options).view(num_rows, longest, num_heads, head_dim)
 
 
 def _row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> list[int] | None:
@@ -132,22 +132,22 @@ def _row_lengths(mask: Bool[Tensor, "rows length"] | None, query: Tensor) -> lis
 
 
 def block_by_block(
-    states: tuple[Tensor, Tensor, Tensor], is_token: Tensor | None, window: Window, dropout: float, scale: float
+    query: Tensor, key: Tensor, value: Tensor, is_token: Tensor | None, options: AttentionOptions
 ) -> Float[Tensor, "rows heads length head_dim"]:
-    """Returns the attention of (query, key, value), computed for one block of queries at a time.
+    """Returns attention computed for one block of queries at a time.
 
     Every token sees itself, so that no query is without keys; the output of padding has no meaning.
     """
-    query, key, value = states
     index, outputs = torch.arange(query.shape[2], device=query.device), []
-    for block in window.blocks(query.shape[2], query.device):
+    for block in cast(Window, options.window).blocks(query.shape[2], query.device):
         visible = block.visible
         if is_token is not None:
             is_itself = index[block.queries, None] == block.keys_of(index, 0)
             shown = block.keys_of(is_token, 1)[:, None, None, :] | is_itself
             visible = shown if visible is None else shown & visible
-        q, k, v = query[:, :, block.queries], block.keys_of(key, 2), block.keys_of(value, 2)
-        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout, scale=scale))
+        states = query[:, :, block.queries], block.keys_of(key, 2), block.keys_of(value, 2)
+        dropout, scale = options.dropout, options.scale
+        outputs.append(scaled_dot_product_attention(*states, attn_mask=visible, dropout_p=dropout, scale=scale))
     return torch.cat(outputs, 2)
 
 

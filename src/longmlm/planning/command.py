@@ -23,10 +23,10 @@ from longmlm.hubs.datasets import is_local
 from longmlm.hubs.weight_names import weights_here
 from longmlm.model.architecture import architecture_of, dropout_of, set_dropout
 from longmlm.model.cost import GPUS, Cost, Work, cost_of, gpu_of
+from longmlm.model.families import check_num_positions
 from longmlm.model.loading import load_model, meta_model
 from longmlm.model.mlm import MlmObjective
 from longmlm.model.position_table import position_table_of, replace_positions
-from longmlm.model.positions import check_num_positions
 from longmlm.model.window import Window
 from longmlm.model.window_attention import use_window
 from longmlm.planning.estimate import Machine, TrainingPlan, training_plan

@@ -10,10 +10,9 @@ from transformers import AutoModelForMaskedLM, LongformerConfig, PreTrainedConfi
 
 from longmlm.errors import ReleaseError
 from longmlm.hubs.extra_files import SENTENCE_FILES, TEMPLATES
-from longmlm.model.architecture import NUM_GLOBAL, position_offset
+from longmlm.model.architecture import NUM_GLOBAL, position_offset, without_pooler
 from longmlm.model.carried import Carried
 from longmlm.model.loading import LoadedModel
-from longmlm.model.task_loading import without_pooler
 from longmlm.model.window import Window
 from longmlm.settings.release import ReleaseRecipe
 

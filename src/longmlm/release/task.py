@@ -20,8 +20,7 @@ from longmlm.hubs.licences import licence_of
 from longmlm.hubs.models import weights_sha256
 from longmlm.model.architecture import position_offset
 from longmlm.model.carried import Carried, save_model
-from longmlm.model.loading import LoadedModel
-from longmlm.model.task_loading import load_for_task, stock_global_tokens
+from longmlm.model.loading import LoadedModel, load_model, stock_global_tokens
 from longmlm.release import reload
 from longmlm.release.build import ReleaseSettings, about_release, new_release
 from longmlm.release.export import TYPES
@@ -71,7 +70,7 @@ def write_task_release(folder: Path, settings: ReleaseSettings) -> list[str]:
 
 def _build(source: Path, tuned: FineTuned, settings: ReleaseSettings, folder: Path) -> list[str]:
     recipe, auto_class = settings.recipe, getattr(transformers, tuned.auto_class)
-    loaded = load_for_task(auto_class, str(source), keeps_head=True)
+    loaded = load_model(str(source), auto_class=auto_class)
     _check_longformer(loaded, auto_class)
     model: Any = loaded.model
     model.to(TYPES[recipe.weights])

@@ -9,8 +9,8 @@ from longmlm.folders import check_absent
 from longmlm.hubs.models import local_model_sha256
 from longmlm.model.architecture import architecture_of
 from longmlm.model.extension import ExtensionReport, write_extension
+from longmlm.model.families import planned_extension
 from longmlm.model.loading import load_model
-from longmlm.model.planned_extension import planned_extension
 from longmlm.model.terms import read_terms
 from longmlm.release.longformer import longformer_problem
 from longmlm.settings.extend import ExtendConfig
