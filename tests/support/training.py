@@ -66,11 +66,10 @@ def inputs(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def settings(inputs, tmp_path) -> PretrainConfig:
-    """Twelve steps from an untrained model, less than an epoch."""
+def twelve_steps(inputs: Path, run: Path) -> PretrainConfig:
+    """Returns the settings of twelve steps from an untrained model, less than an epoch."""
     return PretrainConfig(
-        run=str(tmp_path / "run"),
+        run=str(run),
         rows=str(inputs / "rows"),
         start=Start(architecture=str(inputs / "architecture.json"), tokenizer=str(inputs / "tokenizer")),
         recipe=PretrainRecipe(
@@ -89,18 +88,23 @@ def settings(inputs, tmp_path) -> PretrainConfig:
 
 
 @pytest.fixture
-def train() -> Callable[[PretrainConfig], Path]:
+def settings(inputs, tmp_path) -> PretrainConfig:
+    return twelve_steps(inputs, tmp_path / "run")
+
+
+def train_here(config: PretrainConfig) -> Path:
     """Runs the stage in this process and returns the run folder."""
-
-    def run(config: PretrainConfig) -> Path:
+    with_fresh_process_state()
+    try:
+        pretrain(config)
+    finally:
         with_fresh_process_state()
-        try:
-            pretrain(config)
-        finally:
-            with_fresh_process_state()
-        return Path(config.run)
+    return Path(config.run)
 
-    return run
+
+@pytest.fixture
+def train() -> Callable[[PretrainConfig], Path]:
+    return train_here
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.pages import Page
@@ -12,13 +12,26 @@ from tests.support.training import SOURCES
 
 NOT_RUN = ("pip ", "python3", ". .venv")  # the test's environment is installed
 SHORTER = {"num_steps": "2", "warmup_steps": "0", "batch_tokens": "2048", "max_rows": "4"}
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "PYTHONPATH": SOURCES,
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "2",
+}
 
 
-def walk_through(page: Page, folder: Path, skipped: Sequence[str] = ()) -> dict[str, str]:
+def walk_through(
+    page: Page,
+    folder: Path,
+    skipped: tuple[str, ...] = (),
+    environment: Mapping[str, str] = ENVIRONMENT,
+    settings: Mapping[str, str] = SHORTER,
+) -> dict[str, str]:
     """Runs the blocks of shell and Python, applies those of TOML to mine.toml, and returns the output by command.
 
-    Training is shortened as SHORTER says, so a model that has not recovered is released. Commands that start with one
-    of `skipped` are left out.
+    Training is shortened by `settings`, so a model that has not recovered is released. Commands that start with one of
+    `skipped` are left out.
     """
     outputs = {}
     for language, block in page.blocks:
@@ -26,19 +39,17 @@ def walk_through(page: Page, folder: Path, skipped: Sequence[str] = ()) -> dict[
             case "bash":
                 for command in block.splitlines():
                     if command and not command.startswith((*NOT_RUN, *skipped)):
-                        outputs[command] = _run(["bash", "-c", command], folder)
-                        _shorten(folder / "mine.toml")
+                        outputs[command] = _run(["bash", "-c", command], folder, environment)
+                        _shorten(folder / "mine.toml", settings)
             case "toml":
                 _set(folder / "mine.toml", block)
-                _shorten(folder / "mine.toml")
+                _shorten(folder / "mine.toml", settings)
             case "python":
-                outputs[block] = _run([sys.executable, "-c", block], folder)
+                outputs[block] = _run(["python", "-c", block], folder, environment)
     return outputs
 
 
-def _run(command: Sequence[str], folder: Path) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": SOURCES, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
     )
@@ -57,11 +68,11 @@ def _set(path: Path, block: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _shorten(path: Path) -> None:
+def _shorten(path: Path, settings: Mapping[str, str]) -> None:
     if path.is_file() and "[release.recipe]" not in path.read_text(encoding="utf-8"):
         _set(path, "[release.recipe]\nallow_unrecovered = true\n")
     if path.is_file():
         text = path.read_text(encoding="utf-8")
-        for key, value in SHORTER.items():
+        for key, value in settings.items():
             text = re.sub(rf"^#?{key} = .*", f"{key} = {value}", text, flags=re.MULTILINE)
         path.write_text(text, encoding="utf-8")

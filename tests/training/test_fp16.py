@@ -16,7 +16,7 @@ from longmlm.errors import TrainingError
 from longmlm.model.mlm import LossSum, MlmObjective
 from longmlm.stages.pretrain import pretrain
 from longmlm.training import checkpoint, loop, update
-from longmlm.training.checkpoint import check_scaling, run_precision
+from longmlm.training.checkpoint import run_precision
 from longmlm.training.run_folder import checkpoint_folder, read_state
 from tests.support.training import (
     assert_same_model,
@@ -176,10 +176,3 @@ def test_auto_on_a_gpu_without_bf16_says_that_fp16_is_faster(monkeypatch):
 def test_a_dry_run_names_the_precision(fp16, capsys):
     pretrain(replace(fp16, dry_run=True))
     assert "computing in fp16" in capsys.readouterr().out
-
-
-def test_deepspeed_is_refused_in_fp16_only():
-    check_scaling("fp16", has_deepspeed=False)
-    check_scaling("bf16", has_deepspeed=True)
-    with pytest.raises(TrainingError, match=r"fp16, which DeepSpeed's backend does not support.*ddp.yaml"):
-        check_scaling("fp16", has_deepspeed=True)

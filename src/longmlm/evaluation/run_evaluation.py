@@ -36,11 +36,6 @@ class RunEvaluation:
     stops_when_recovered: bool = False
 
     @property
-    def metric(self) -> str:
-        """Held-out accuracy, of masked tokens."""
-        return "held-out accuracy"
-
-    @property
     def num_rows(self) -> int:
         """The number of held-out rows that are measured."""
         return len(self.frozen.row_ids)

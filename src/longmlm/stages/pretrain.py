@@ -5,7 +5,6 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the same as python -m longmlm pretrain
     sys.argv.insert(1, "pretrain")
@@ -41,7 +40,7 @@ from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe, Start
 from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import check_room, check_scaling, run_precision
+from longmlm.training.checkpoint import check_room, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
@@ -105,7 +104,6 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     """
     newest, saved = resume_point(config, accelerator)
     precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
-    check_scaling(precision, zero_stage(accelerator) > 0)
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
     recipe, extension = config.recipe, provenance.extension
@@ -290,7 +288,7 @@ def step_batches(
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
         batch = f"a global batch of {counted(num_rows, 'whole row')} has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
-    pad = None if cast(MlmObjective, run.backend.objective).reads_packed_batches else vocabulary.special.pad
+    pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

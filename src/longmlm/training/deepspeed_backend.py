@@ -29,9 +29,12 @@ from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin
 from torch import Tensor, nn
 
+from longmlm.batches.collate import MlmBatch, Target
 from longmlm.errors import TrainingError
+from longmlm.model.mlm import LossSum, MlmObjective
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.training.backend import Batch, LossSums, Objective, OptimizerState, cpu_copies, gather_state_dict
+from longmlm.settings.shipped import LAUNCHES
+from longmlm.training.backend import OptimizerState, cpu_copies, gather_state_dict
 from longmlm.training.optimizer import Optimizer
 
 PARTITIONED_PARAMETERS = 3  # the stage
@@ -69,10 +72,20 @@ class DeepSpeedBackend:
     engine: Any  # deepspeed.DeepSpeedEngine, an extra that need not be installed
     parameters: tuple[nn.Parameter, ...]
     gradient_bytes: int
+    optimizer_bytes: int = 0  # its state is allocated already
+    can_repeat_passes: bool = False  # ranks communicate in them
 
     @classmethod
-    def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
-        """Returns the backend around an objective, with a new optimizer whose state is partitioned from the start."""
+    def wrap(cls, accelerator: Accelerator, objective: MlmObjective, recipe: PretrainRecipe) -> Self:
+        """Returns the backend around an objective, with a new optimizer whose state is partitioned from the start.
+
+        Raises TrainingError in fp16, whose losses it does not scale.
+        """
+        if recipe.precision == "fp16":
+            raise TrainingError(
+                "recipe.precision is fp16, which DeepSpeed's backend does not support: choose bf16 or no, or launch "
+                f"with {LAUNCHES / 'ddp.yaml'}"
+            )
         optimizer, stage = Optimizer.of(objective, recipe), zero_stage(accelerator)
         parameters, gradient_bytes = optimizer.parameters, optimizer.gradient_bytes
         engine, wrapped = accelerator.prepare(objective, optimizer.torch_optimizer)
@@ -83,61 +96,41 @@ class DeepSpeedBackend:
         if stage != PARTITIONED_PARAMETERS:
             # Must run before the first update: DeepSpeed would link one group too few after it.
             zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
-        cast(Objective, engine.module).has_full_parameters = stage != PARTITIONED_PARAMETERS
+        cast(MlmObjective, engine.module).has_full_parameters = stage != PARTITIONED_PARAMETERS
         return cls(accelerator, engine, parameters, gradient_bytes // (accelerator.num_processes if stage > 1 else 1))
 
     @property
-    def objective(self) -> Objective:
-        """The objective itself, not wrapped."""
+    def objective(self) -> MlmObjective:
         return self.engine.module
 
     @property
-    def settings(self) -> Mapping[str, object] | None:
-        """DeepSpeed's configuration with every key resolved."""
+    def settings(self) -> Mapping[str, object]:
         return cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).deepspeed_config
 
     @property
     def num_parameters(self) -> int:
-        """The number of the model's parameters, of which stage 3 leaves a rank only a partition."""
-        parameters = cast(nn.Module, self.engine.module).parameters()
-        return sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters)
+        return sum(getattr(one, "ds_numel", one.numel()) for one in self.objective.parameters())
 
-    @property
-    def can_repeat_passes(self) -> bool:
-        """False: ranks reduce gradients in backward passes and, in stage 3, gather parameters in all."""
-        return False
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """0: the state is allocated already."""
-        return 0
-
-    def forward(self, batch: Batch) -> LossSums:
-        """Returns loss sums and numbers of correct predictions."""
+    def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         return self.engine(batch)
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
-        """Returns no context: the engine is notified when this micro-batch is the last."""
         self.engine.set_gradient_accumulation_boundary(is_boundary=is_last)
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of `loss`."""
         self.engine.backward(loss)
 
     def step(self, learning_rate: float) -> Tensor:
-        """Clips, updates unless a gradient is not finite, and returns the norm, which is infinite then."""
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
         self.engine.step()
         return torch.as_tensor(self.engine.get_global_grad_norm(), device=self.accelerator.device)
 
     def gather_weights(self) -> dict[str, Tensor]:
-        """Returns the state dict, every parameter gathered from the ranks' fp32 partitions."""
         return gather_state_dict(self.objective.model, _full_value, self.accelerator.is_main_process)
 
     def gather_optimizer(self) -> OptimizerState:
-        """Returns the optimizer's state, every tensor gathered, without its groups."""
         is_main = self.accelerator.is_main_process
         return {"state": {index: cpu_copies(state, is_main) for index, state in enumerate(self._full_states())}}
 
@@ -150,7 +143,6 @@ class DeepSpeedBackend:
             yield {"step": step, **full}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
-        """Gives each rank its partition of the optimizer's full state; there is none before the first update."""
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         states = state["state"]
