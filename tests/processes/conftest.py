@@ -11,13 +11,11 @@ from tests.support.generated import models
 from tests.support.hub_rows import hub, published_files, short
 from tests.support.launching import Ended, accelerate, run_in_turn
 from tests.support.training import (
-    half_trained,
     inputs,
     no_account,
     settings,
-    stop_after,
     train,
-    train_here,
+    train_until,
     twelve_steps,
     with_recipe,
     with_runtime,
@@ -25,7 +23,6 @@ from tests.support.training import (
 from tests.support.worlds import world
 
 __all__ = [
-    "half_trained",
     "hub",
     "inputs",
     "models",
@@ -60,10 +57,7 @@ def pair(inputs: Path, models: dict[str, Path], tmp_path_factory: pytest.TempPat
         "dry": (with_runtime(replace(plain, dry_run=True), num_threads=None), "none -1 0"),
     }
     named = {name: (in_folder(one, folder / name), fault) for name, (one, fault) in trainings.items()}
-    with pytest.MonkeyPatch.context() as patch:
-        stop_after(patch, 3)
-        with pytest.raises(SystemExit):
-            train_here(in_folder(moved, folder / "moved"))
+    train_until(in_folder(moved, folder / "moved"), 3)
     named["full-resumed"] = (named["full"][0], "none -1 0")
     return run_in_turn(named, folder, accelerate("ddp.yaml", "--num_processes", "2"))
 

@@ -17,7 +17,7 @@ from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.folders import verify
 from tests.support.launching import ROOT
-from tests.support.tiny import LONG_POSITIONS, demo_texts
+from tests.support.tiny import LONG_POSITIONS, demo_texts, tiny_folder
 from tests.support.training import SOURCES
 
 EXAMPLES = ROOT / "examples"

@@ -17,7 +17,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.settings.pretrain import PretrainConfig, Tracking
 from longmlm.training import tracker
-from tests.support.training import evaluation_lines, losses, stop_after, with_recipe
+from tests.support.training import evaluation_lines, losses, train_until, with_recipe
 
 pytestmark = pytest.mark.usefixtures("no_account")
 BLOCK = 32768
@@ -82,12 +82,9 @@ def curves_of_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_wandb_shows_metrics_settings_and_predictions_as_one_run_after_a_crash(settings, train, monkeypatch, capfd):
+def test_wandb_shows_metrics_settings_and_predictions_as_one_run_after_a_crash(settings, train, capfd):
     settings = tracked_by("wandb", settings)
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(settings)
+    train_until(settings, 6)
     run = train(settings)
     first, start = offline_runs(run)
     shown = history(first)
@@ -120,13 +117,8 @@ def test_wandb_shows_metrics_settings_and_predictions_as_one_run_after_a_crash(s
     assert "`wandb sync" in capfd.readouterr().out
 
 
-def test_tensorboard_shows_the_metrics_after_a_crash_and_training_is_as_without_it(
-    settings, train, tmp_path, monkeypatch
-):
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(tracked_by("tensorboard", settings))
+def test_tensorboard_shows_the_metrics_after_a_crash_and_training_is_as_without_it(settings, train, tmp_path):
+    train_until(tracked_by("tensorboard", settings), 6)
     assert len(curves(Path(settings.run))["train/mlm_loss"]) == 6
     run = train(tracked_by("tensorboard", settings))
     shown = curves(run)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -107,10 +108,16 @@ def train() -> Callable[[PretrainConfig], Path]:
     return train_here
 
 
+@pytest.fixture(scope="session")
+def uninterrupted(inputs, tmp_path_factory) -> Path:
+    """The run that nothing disturbs, which no test may change."""
+    return train_here(twelve_steps(inputs, tmp_path_factory.mktemp("uninterrupted") / "run"))
+
+
 @pytest.fixture
-def uninterrupted(settings, train, tmp_path) -> Path:
-    """The run that nothing disturbs."""
-    return train(replace(settings, run=str(tmp_path / "uninterrupted")))
+def finished(settings, uninterrupted) -> Path:
+    """The folder of the settings with a copy of that run."""
+    return Path(shutil.copytree(uninterrupted, settings.run))
 
 
 @pytest.fixture
@@ -187,14 +194,28 @@ def stop_after(monkeypatch, step: int, error: type[BaseException] = SystemExit) 
     monkeypatch.setattr(loop, "one_update", dying)
 
 
+@pytest.fixture(scope="session")
+def died(inputs, tmp_path_factory) -> Path:
+    """A run that died in step 7, with its newest checkpoint at step 4."""
+    run = tmp_path_factory.mktemp("died") / "run"
+    train_until(twelve_steps(inputs, run), 6)
+    return run
+
+
 @pytest.fixture
-def half_trained(settings, train, monkeypatch) -> PretrainConfig:
-    """The settings of a run that died in step 7, with its newest checkpoint at step 4."""
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(settings)
+def half_trained(settings, died) -> PretrainConfig:
+    """The settings of a copy of that run."""
+    shutil.copytree(died, settings.run)
     return settings
+
+
+def train_until(config: PretrainConfig, step: int) -> PretrainConfig:
+    """Trains until the run dies at the beginning of the update after `step`, and returns its settings."""
+    with pytest.MonkeyPatch.context() as patched:
+        stop_after(patched, step)
+        with pytest.raises(SystemExit):
+            train_here(config)
+    return config
 
 
 def signal_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
