@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM
 from longmlm.data.rows import open_rows
 from longmlm.model.loading import load_model
 from longmlm.settings.pretrain import PretrainConfig, Start
-from longmlm.training.deepspeed_backend import TUNED
+from longmlm.training.deepspeed_backend import BUCKETS
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.carrying import assert_carries_all, base_model, start_from
 from tests.support.extras import with_heads, with_modules
@@ -60,7 +60,7 @@ def test_zero_3_of_every_parameter_gives_the_same_training(settings, train, tmp_
     )
     resolved = json.loads((partitioned / "deepspeed.json").read_text())["zero_optimization"]
     assert resolved["stage3_param_persistence_threshold"] == 0
-    assert resolved["reduce_bucket_size"] == TUNED["reduce_bucket_size"]
+    assert resolved["reduce_bucket_size"] == BUCKETS["reduce_bucket_size"]
     assert losses(partitioned) == pytest.approx(losses(one), rel=1e-6)
     for key, value in weights_at(one, 12).items():
         torch.testing.assert_close(weights_at(partitioned, 12)[key], value, rtol=0, atol=2e-6)

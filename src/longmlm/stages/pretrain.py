@@ -106,49 +106,26 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
-    recipe, extension = config.recipe, provenance.extension
-    if config.runtime.stop_when_recovered and extension is None:
-        raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
+    for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
+        accelerator.print(note)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions, config.start.name)
-    prepare_model(loaded.model, config, extension)
-    objective = MlmObjective(loaded.model, precision)
-    run = new_run(config, accelerator, objective, rows.row_length)
-    held_out = open_named_rows(config.rows, "held_out", verified=False)
-    frozen = FrozenRows(
-        held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
-    )
-    if objective.reads_packed_batches and accelerator.device.type != "cpu":
-        notes += check_packed_attention(objective, frozen)
-    evaluation = RunEvaluation(
-        objective=objective,
-        frozen=frozen,
-        base_positions=extension.base_positions if extension else rows.row_length,
-        base=extension.base if extension else None,
-        tokenizer=loaded.tokenizer,
-        num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
-        accelerator=accelerator,
-        stops_when_recovered=config.runtime.stop_when_recovered,
-    )
-    training = training_record(config, rows, precision)
-    cursor = 0 if newest.folder else first_cursor(provenance.started_from, rows, recipe, accelerator)
+    prepare_model(loaded.model, config, provenance.extension)
+    run = new_run(config, accelerator, MlmObjective(loaded.model, precision), rows.row_length)
+    evaluation = run_evaluation(config, run, loaded, vocabulary, provenance.extension)
     record = RunRecord(
         tokenizer=loaded.tokenizer,
         settings=to_toml(config),
-        recipe=recipe,
+        recipe=config.recipe,
         provenance=provenance,
-        trained_on=training,
+        trained_on=training_record(config, rows, precision),
         carried=loaded.carried,
-        cursor=cursor,
+        cursor=0 if newest.folder else first_cursor(provenance.started_from, rows, config.recipe, accelerator),
         rows_plan=rows.manifest.plan,
         architecture_sha256=saved.architecture_sha256 if saved else architecture_sha256(config.start),
     )
-    if cursor:
-        notes += (f"{config.start.checkpoint} was trained on {counted(cursor, 'row')}: the run goes on after them",)
-    batches = step_batches(run, recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
-    seed_process(recipe.seed, accelerator.process_index)
-    for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
-        accelerator.print(note)
+    batches = step_batches(run, config.recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
+    seed_process(config.recipe.seed, accelerator.process_index)
     return Task(batches, evaluation, record), run, newest.folder
 
 
@@ -194,6 +171,31 @@ def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObje
         runtime=runtime,
         cost=cost,
         peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
+    )
+
+
+def run_evaluation(
+    config: PretrainConfig, run: Run, loaded: LoadedModel, vocabulary: Vocabulary, extension: Extension | None
+) -> RunEvaluation:
+    """Returns what measures the model of a run on the held-out rows, and prints how its attention was checked."""
+    if config.runtime.stop_when_recovered and extension is None:
+        raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
+    held_out, objective = open_named_rows(config.rows, "held_out", verified=False), run.backend.objective
+    frozen = FrozenRows(
+        held_out, config.recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
+    )
+    if objective.reads_packed_batches and run.accelerator.device.type != "cpu":
+        for note in check_packed_attention(objective, frozen):
+            run.accelerator.print(note)
+    return RunEvaluation(
+        objective=objective,
+        frozen=frozen,
+        base_positions=extension.base_positions if extension else held_out.row_length,
+        base=extension.base if extension else None,
+        tokenizer=loaded.tokenizer,
+        num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
+        accelerator=run.accelerator,
+        stops_when_recovered=config.runtime.stop_when_recovered,
     )
 
 
@@ -255,7 +257,10 @@ def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, 
         is_same_order = (saved.rows_sha256, saved.recipe.seed) == (rows.sha256, recipe.seed)
         return saved.state.cursor if is_same_order else 0
 
-    return broadcast_from_main(accelerator, cursor)
+    num_rows = broadcast_from_main(accelerator, cursor)
+    if start and num_rows:
+        accelerator.print(f"{start.name} was trained on {counted(num_rows, 'row')}: the run goes on after them")
+    return num_rows
 
 
 def training_record(config: PretrainConfig, rows: Rows, precision: ComputePrecision) -> TrainingRecord:

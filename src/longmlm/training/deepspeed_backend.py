@@ -46,19 +46,7 @@ FIXED = {
     "zero_force_ds_cpu_optimizer": False,
     "wall_clock_breakdown": False,
 }
-TUNED = {
-    "contiguous_gradients": True,
-    "reduce_scatter": True,
-    "reduce_bucket_size": 200_000_000,
-    "allgather_partitions": True,
-    "allgather_bucket_size": 200_000_000,
-    "round_robin_gradients": False,
-    "sub_group_size": 1_000_000_000,
-    "stage3_prefetch_bucket_size": 50_000_000,
-    "stage3_param_persistence_threshold": 100_000,
-    "stage3_max_live_parameters": 1_000_000_000,
-    "stage3_max_reuse_distance": 1_000_000_000,
-}
+BUCKETS = {"reduce_bucket_size": 200_000_000, "allgather_bucket_size": 200_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +139,7 @@ class DeepSpeedBackend:
         for index, parameter in enumerate(self.parameters if states else ()):
             for key in Optimizer.STATES:
                 value = states[index][key].to(parameter.device)
-                if is_partitioned(parameter):
+                if hasattr(parameter, "ds_id"):  # the parameter itself is partitioned, as in stage 3
                     safe_set_local_optimizer_state(parameter, _partition(value, parameter), key)
                 else:
                     safe_set_full_optimizer_state(parameter, value, key)
@@ -161,11 +149,6 @@ def zero_stage(accelerator: Accelerator) -> int:
     """Returns the stage of ZeRO; 0 without DeepSpeed."""
     plugin = accelerator.deepspeed_plugin
     return 0 if plugin is None else cast(DeepSpeedPlugin, plugin).zero_stage
-
-
-def is_partitioned(parameter: nn.Parameter) -> bool:
-    """Returns whether the parameter itself is partitioned over the ranks, as in stage 3."""
-    return hasattr(parameter, "ds_id")
 
 
 def _full_value(value: Tensor) -> Tensor:
@@ -222,7 +205,7 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
         )
     # Only in stage 3, as by default: in 1 and 2 it has corrupted gradients on GPUs (DeepSpeed's issues 7188 and 8061).
     is_overlapped = chosen["stage"] == PARTITIONED_PARAMETERS
-    settings["zero_optimization"] = TUNED | {"overlap_comm": is_overlapped} | chosen
+    settings["zero_optimization"] = BUCKETS | {"overlap_comm": is_overlapped} | chosen
     return plugin
 
 
