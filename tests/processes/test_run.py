@@ -18,29 +18,11 @@ from tests.support.launching import finish, has_steps, longmlm, start_command, w
 from tests.support.tiny import tiny_project
 from tests.support.training import training_lines
 
-PIPELINE = """
-model = "base"
-corpus = ["text.jsonl"]
-length = 40
-output = "out"
-[prepare.recipe]
-held_out_fraction = 0.25
-[pretrain.recipe]
-num_steps = 6
-batch_tokens = 320
-precision = "no"
-held_out.max_rows = 16
-[pretrain.runtime]
-num_threads = 1
-log_every_steps = 1
-"""
-ENDLESS = ("--pretrain.recipe.num-steps", "100000", "--pretrain.runtime.save-every-steps", "100000")
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose long model is finished."""
-    tiny_project(tmp_path, PIPELINE)
+    tiny_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     extend(parse(ResolvedPipeline, ["mine.toml"]).extend)
     return tmp_path
@@ -61,7 +43,7 @@ def test_a_signal_is_passed_on_and_the_same_command_resumes(
 ) -> None:
     folder = folder_with_rows
     run = folder / "out" / "run"
-    process = start_command(folder, "run", "mine.toml", *ENDLESS, *launch)
+    process = start_command(folder, "run", "mine.toml", *launch)
     wait_until(lambda: has_steps(run, 3), process, folder)
     second = subprocess.run(
         [sys.executable, "-m", "longmlm", "run", "mine.toml"], cwd=folder, capture_output=True, text=True, check=False
@@ -74,7 +56,7 @@ def test_a_signal_is_passed_on_and_the_same_command_resumes(
     assert code == 128 + number, output[-2000:]
     assert f"[3/5] pretrain: stopped by {number.name}: the same command resumes from there" in output.splitlines()
     assert newest_verified(run).folder == checkpoint_folder(run, last)
-    process = start_command(folder, "run", "mine.toml", *ENDLESS, *launch)
+    process = start_command(folder, "run", "mine.toml", *launch)
     wait_until(lambda: has_steps(run, last + 1), process, folder)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()

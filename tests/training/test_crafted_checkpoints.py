@@ -70,7 +70,6 @@ TENSORS: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "a state of another type": ("optimizer.pt", lambda _: {"state": 3}),
     "no moments": ("optimizer.pt", changed(lambda all_: all_["state"].clear())),
     "a parameter more": ("optimizer.pt", changed(lambda all_: all_["state"].update({999: all_["state"][0]}))),
-    "no parameter": ("optimizer.pt", changed(lambda all_: all_["state"].clear())),
     "a moment less": ("optimizer.pt", changed(lambda all_: all_["state"][0].pop("exp_avg") is None or None)),
     "a moment of another type": ("optimizer.pt", changed(lambda all_: all_["state"][0].update(exp_avg="x"))),
     "a moment of integers": (

@@ -42,7 +42,7 @@ from longmlm.training.checkpoint import Saver, notes_on_threads, restore, resuma
 from longmlm.training.micro_batch import fitting_on_all_ranks, halve_micro_batches, micro_batch_of, undo_passes
 from longmlm.training.run import Run, Task
 from longmlm.training.run_folder import (
-    DEEPSPEED_SETTINGS,
+    BACKEND_SETTINGS,
     HEADER,
     SETTINGS,
     check_new_run,
@@ -88,9 +88,9 @@ def _prepare_folder(task: Task, run: Run, resumed: TrainState | None) -> None:
         discard_partial_checkpoints(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         write_text(run.folder / SETTINGS, f"{HEADER}{task.record.settings}")
-        (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
+        (run.folder / BACKEND_SETTINGS).unlink(missing_ok=True)
         if run.backend.settings:
-            write_json(run.folder / DEEPSPEED_SETTINGS, run.backend.settings)
+            write_json(run.folder / BACKEND_SETTINGS, run.backend.settings)
         metrics = MetricsFile(run.folder)
         metrics.truncate(resumed.step, resumed.accuracy_here is not None) if resumed else metrics.truncate(-1)
     run.accelerator.wait_for_everyone()
