@@ -62,7 +62,7 @@ def test_the_package_is_launched_as_a_module_and_sigterm_to_the_launcher_alone_r
 
 def test_a_launch_with_settings_that_a_run_ignores_is_refused_in_one_line(settings, tmp_path):
     file = tmp_path / "fsdp.yaml"
-    file.write_text("distributed_type: FSDP\nnum_processes: 2\nmain_process_port: 0\nfsdp_config: {fsdp_version: 2}\n")
+    file.write_text("distributed_type: FSDP\nnum_processes: 1\nmain_process_port: 0\nfsdp_config: {fsdp_version: 2}\n")
     code, output = run_to_end(settings, tmp_path, accelerate(file))
     [error] = errors_in(output)
     assert code != 0

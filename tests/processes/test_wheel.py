@@ -28,7 +28,7 @@ from setup import description
 from tests.support.pages import Page
 from tests.support.tiny import demo_texts, tiny_folder
 from tests.support.training import CHILDREN, ROOT
-from tests.support.walkthrough import SHORTER, walk_through
+from tests.support.walkthrough import SHORTER, in_shell, walk_through
 
 LARGEST_BYTES = 14_000_000  # of the wheel: nearly all is the model and the texts of the demo
 FOLDERS = ".ci|benchmarks|configs|deploy|docker|docs|examples|pipelines|src|tests"
@@ -216,7 +216,9 @@ def test_a_reader_of_the_readme_gets_to_a_release_and_the_same_command_then_does
     lines = "".join(json.dumps({"text": text * 3}) + "\n" for text in demo_texts())
     (tmp_path / "docs" / "mine.jsonl").write_text(lines, encoding="utf-8")
     settings = {**SHORTER, "launch": f'"{LAUNCH}"'}
-    outputs = walk_through(Page(ROOT / "README.md"), tmp_path, ("longmlm run demo",), installed.environment, settings)
+    outputs = walk_through(
+        Page(ROOT / "README.md"), tmp_path, in_shell(tmp_path, installed.environment), settings, ("longmlm run demo",)
+    )
     assert len(outputs) == 6
     output, (command, printed) = tmp_path / "out" / "mine", next(item for item in outputs.items() if "run m" in item[0])
     assert labels(printed) == [f"{name}: started" for name in PIPELINE]

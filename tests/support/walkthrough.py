@@ -1,32 +1,19 @@
 """Runs the code blocks of a page from top to bottom in an empty folder, as a reader would."""
 
-import os
 import re
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.support.pages import Page
-from tests.support.training import SOURCES
 
 NOT_RUN = ("pip ", "python3", ". .venv")  # the test's environment is installed
 SHORTER = {"num_steps": "2", "warmup_steps": "0", "batch_tokens": "2048", "max_rows": "4"}
-ENVIRONMENT = {
-    **os.environ,
-    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    "PYTHONPATH": SOURCES,
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "2",
-}
+Run = Callable[[str, str], str]  # of a language and a line of it, or a block of Python, to its output
 
 
 def walk_through(
-    page: Page,
-    folder: Path,
-    skipped: tuple[str, ...] = (),
-    environment: Mapping[str, str] = ENVIRONMENT,
-    settings: Mapping[str, str] = SHORTER,
+    page: Page, folder: Path, run: Run, settings: Mapping[str, str] = SHORTER, skipped: tuple[str, ...] = ()
 ) -> dict[str, str]:
     """Runs the blocks of shell and Python, applies those of TOML to mine.toml, and returns the output by command.
 
@@ -39,22 +26,33 @@ def walk_through(
             case "bash":
                 for command in block.splitlines():
                     if command and not command.startswith((*NOT_RUN, *skipped)):
-                        outputs[command] = _run(["bash", "-c", command], folder, environment)
+                        outputs[command] = run(language, command)
                         _shorten(folder / "mine.toml", settings)
             case "toml":
                 _set(folder / "mine.toml", block)
                 _shorten(folder / "mine.toml", settings)
             case "python":
-                outputs[block] = _run(["python", "-c", block], folder, environment)
+                outputs[block] = run(language, block)
     return outputs
 
 
-def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 0, f"{command[-1]}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+def in_shell(folder: Path, environment: Mapping[str, str]) -> Run:
+    """Returns a function that runs a line or a block in a process of its own."""
+
+    def run(language: str, text: str) -> str:
+        done = subprocess.run(
+            [language, "-c", text],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    return run
 
 
 def _set(path: Path, block: str) -> None:
