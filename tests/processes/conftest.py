@@ -15,6 +15,7 @@ from tests.support.training import (
     no_account,
     settings,
     train,
+    train_here,
     train_until,
     twelve_steps,
     with_recipe,
@@ -36,13 +37,21 @@ __all__ = [
 
 
 @pytest.fixture(scope="session")
-def pair(inputs: Path, models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def generated(inputs: Path, models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> PretrainConfig:
+    """The settings of a run with generated positions and without dropout, which one process has made."""
+    still = with_recipe(twelve_steps(inputs, tmp_path_factory.mktemp("generated") / "run"), dropout=0.0)
+    settings = replace(still, rows=str(models["rows"]), start=Start(checkpoint=str(models["generated"])))
+    train_here(settings)
+    return settings
+
+
+@pytest.fixture(scope="session")
+def pair(inputs: Path, generated: PretrainConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """Trainings in the two processes of one launch, which ddp.yaml describes."""
     folder = tmp_path_factory.mktemp("pair")
     plain = twelve_steps(inputs, folder)
     still, free = with_recipe(plain, dropout=0.0), with_runtime(plain, rows_per_micro_batch=None)
     moved = with_runtime(still, save_every_steps=2)
-    generated = replace(still, rows=str(models["rows"]), start=Start(checkpoint=str(models["generated"])))
     trainings = {
         "undisturbed": (plain, "none -1 0"),
         "nan": (plain, "nan 1 6"),

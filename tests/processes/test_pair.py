@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from longmlm.settings.pretrain import Start
 from longmlm.training import loop
 from longmlm.training.run_folder import VerifiedCheckpoint, checkpoint_folder, newest_verified
 from tests.support.faulty import SENT, happen
@@ -115,10 +114,8 @@ def test_every_rank_takes_the_rows_that_fit_on_the_fullest_and_halves_them_when_
     assert state_at(halved, 12).micro_batch.num_rows == 2
 
 
-def test_generated_positions_have_the_losses_of_one_process(pair, settings, models, train):
-    start = Start(checkpoint=str(models["generated"]))
-    one = train(with_recipe(replace(settings, rows=str(models["rows"]), start=start), dropout=0.0))
-    two = pair["generated"].succeeded()
+def test_generated_positions_have_the_losses_of_one_process(pair, generated):
+    one, two = Path(generated.run), pair["generated"].succeeded()
     assert len(losses(one)) == 12
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)
     left, right = weights_at(one, 12), weights_at(two, 12)

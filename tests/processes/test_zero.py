@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM
 
 from longmlm.data.rows import open_rows
 from longmlm.model.loading import load_model
-from longmlm.settings.pretrain import PretrainConfig, Start
+from longmlm.settings.pretrain import PretrainConfig
 from longmlm.training.deepspeed_backend import BUCKETS
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
 from tests.support.carrying import assert_carries_all, base_model, start_from
@@ -67,13 +67,11 @@ def test_zero_3_of_every_parameter_gives_the_same_training(settings, train, tmp_
 
 
 @pytest.fixture(scope="module", params=["zero-3", "zero-2", *(pytest.param(name, marks=SLOW) for name in OTHERS)])
-def zero(request, inputs, models, tmp_path_factory) -> dict[str, Ended]:
+def zero(request, inputs, generated, tmp_path_factory) -> dict[str, Ended]:
     """Trainings in the two processes of one launch with DeepSpeed, each twelve steps or four."""
     folder = tmp_path_factory.mktemp(request.param)
     plain = twelve_steps(inputs, folder)
     extras = with_modules(with_heads(base_model(plain, folder / "base"), "roberta"))
-    still = with_recipe(plain, dropout=0.0)
-    generated = replace(still, rows=str(models["rows"]), start=Start(checkpoint=str(models["generated"])))
     trainings = {
         "undisturbed": (plain, "none -1 0"),
         "nan": (plain, "nan 1 6"),
@@ -109,11 +107,10 @@ def test_checkpoints_of_partitioned_runs_carry_all(zero):
         assert_carries_all(checkpoint_folder(zero["carrying"].succeeded(), step))
 
 
-def test_generated_positions_have_the_losses_of_one_process(zero, settings, models, train):
-    start = Start(checkpoint=str(models["generated"]))
-    one = train(with_recipe(replace(settings, rows=str(models["rows"]), start=start), dropout=0.0))
-    assert len(losses(one)) == 12
-    assert losses(zero["generated"].succeeded()) == pytest.approx(losses(one), rel=1e-5)
+def test_generated_positions_have_the_losses_of_one_process(zero, generated):
+    one = losses(Path(generated.run))
+    assert len(one) == 12
+    assert losses(zero["generated"].succeeded()) == pytest.approx(one, rel=1e-5)
 
 
 def test_the_same_global_batches_give_the_same_training(zero, settings, train, tmp_path):

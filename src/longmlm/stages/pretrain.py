@@ -161,7 +161,7 @@ def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObje
         is_checkpointed=runtime.activation_checkpointing,
         has_all_logits=stage == PARTITIONED_PARAMETERS,
     )
-    cost = cost_of(objective.model, work)
+    cost, num_parameters = cost_of(objective.model, work), objective.model.num_parameters()
     peak = (runtime.peak_flops or peak_flops()) if is_half else None
     backend_kind = DeepSpeedBackend if stage else PlainBackend
     return Run(
@@ -169,6 +169,7 @@ def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObje
         accelerator=accelerator,
         backend=backend_kind.wrap(accelerator, objective.train(), replace(recipe, precision=objective.precision)),
         runtime=runtime,
+        num_parameters=num_parameters,
         cost=cost,
         peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
     )

@@ -35,10 +35,6 @@ class Backend(Protocol):
         """The backend's own resolved settings, as DeepSpeed's JSON; None where it has none."""
 
     @property
-    def num_parameters(self) -> int:
-        """The number of the model's parameters, on all ranks together."""
-
-    @property
     def can_repeat_passes(self) -> bool:
         """Whether a rank may repeat its forward and backward passes: not where ranks wait for each other in them."""
 
@@ -100,10 +96,6 @@ class PlainBackend:
     @property
     def objective(self) -> MlmObjective:
         return cast(MlmObjective, getattr(self.wrapped, "module", self.wrapped))
-
-    @property
-    def num_parameters(self) -> int:
-        return self.objective.model.num_parameters()
 
     @property
     def gradient_bytes(self) -> int:

@@ -95,10 +95,6 @@ class DeepSpeedBackend:
     def settings(self) -> Mapping[str, object]:
         return cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).deepspeed_config
 
-    @property
-    def num_parameters(self) -> int:
-        return sum(getattr(one, "ds_numel", one.numel()) for one in self.objective.parameters())
-
     def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         return self.engine(batch)
 

@@ -77,5 +77,6 @@ class Run:
     accelerator: Accelerator
     backend: Backend
     runtime: PretrainRuntime
+    num_parameters: int
     cost: Cost
     peak_tokens_per_second: float | None
