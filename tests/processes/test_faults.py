@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -78,8 +79,8 @@ def test_a_run_that_is_killed_again_and_again_equals_an_undisturbed_one(
     steps = 150 * num_rounds
     settings = with_recipe(settings, num_steps=steps, held_out=replace(settings.recipe.held_out, max_rows=6))
     settings = with_runtime(settings, save_every_steps=3, evaluate_every_steps=7, log_every_steps=5)
-    whole = replace(settings, run=str(tmp_path / "uninterrupted"))
-    uninterrupted = train(whole) if launcher is ALONE else trained(whole, tmp_path)
+    complete = train if launcher is ALONE else partial(trained, folder=tmp_path)
+    uninterrupted = complete(replace(settings, run=str(tmp_path / "uninterrupted")))
     run, reached = Path(settings.run), []
     for _ in range(num_rounds):
         before = len(MetricsFile(run).lines())
@@ -93,7 +94,7 @@ def test_a_run_that_is_killed_again_and_again_equals_an_undisturbed_one(
         newest = newest_verified(run)
         reached.append(newest.folder)
         assert newest.skipped == ()
-    _ = train(settings) if launcher is ALONE else trained(settings, tmp_path)
+    complete(settings)
     assert len(set(reached)) > num_rounds // 2
     assert_same_model(uninterrupted, run, steps)
     assert losses(uninterrupted) == losses(run)
