@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from longmlm.artifacts.metrics import MetricsFile
-from longmlm.training.run_folder import checkpoint_folder, newest_verified
+from longmlm.training.run_folder import checkpoint_folder, list_checkpoints, newest_verified
 from tests.support.launching import (
     ALONE,
     TWO_PROCESSES,
@@ -83,9 +82,9 @@ def test_a_run_that_is_killed_again_and_again_equals_an_undisturbed_one(
     uninterrupted = complete(replace(settings, run=str(tmp_path / "uninterrupted")))
     run, reached = Path(settings.run), []
     for _ in range(num_rounds):
-        before = len(MetricsFile(run).lines())
+        before = list_checkpoints(run)[-1:]
         process = start(settings, tmp_path, launcher)
-        while process.poll() is None and len(MetricsFile(run).lines()) <= before:
+        while process.poll() is None and list_checkpoints(run)[-1:] == before:
             time.sleep(0.05)
         time.sleep(generator.uniform(0, 3))
         if process.poll() is None:
