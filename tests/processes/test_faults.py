@@ -73,23 +73,23 @@ def test_torchrun_restarts_all_processes_when_one_was_killed_whichever_is_late(s
     [(ALONE, 2, 100, 1.0), pytest.param(TWO_PROCESSES, 30, 4500, 3.0, marks=pytest.mark.slow)],
 )
 def test_a_run_that_is_killed_again_and_again_equals_an_undisturbed_one(
-    settings, train, tmp_path, launcher, num_rounds, steps, longest
+    settings, train, launcher, num_rounds, steps, longest
 ):
-    generator = random.Random(num_rounds)
+    generator, folder = random.Random(num_rounds), Path(settings.run).parent
     settings = with_recipe(settings, num_steps=steps, held_out=replace(settings.recipe.held_out, max_rows=6))
     settings = with_runtime(settings, save_every_steps=3, evaluate_every_steps=7, log_every_steps=5)
-    complete = train if launcher is ALONE else partial(trained, folder=tmp_path)
-    uninterrupted = complete(replace(settings, run=str(tmp_path / "uninterrupted")))
+    complete = train if launcher is ALONE else partial(trained, folder=folder)
+    uninterrupted = complete(replace(settings, run=str(folder / "uninterrupted")))
     run, reached = Path(settings.run), []
     for _ in range(num_rounds):
         before = list_checkpoints(run)[-1:]
-        process = start(settings, tmp_path, launcher)
+        process = start(settings, folder, launcher)
         while process.poll() is None and list_checkpoints(run)[-1:] == before:
             time.sleep(0.05)
         time.sleep(generator.uniform(0, longest))
         if process.poll() is None:
             kill(process, generator.choice(["one", "all"]), generator)
-        finish(process, tmp_path)
+        finish(process, folder)
         newest = newest_verified(run)
         reached.append(newest.folder)
         assert newest.skipped == ()
