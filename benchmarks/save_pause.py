@@ -15,8 +15,8 @@ from accelerate import Accelerator
 from paired import Comparison, Way, run, seconds
 from steps import BASE, SMALL, Shape
 from torch import nn
-from transformers import PreTrainedModel
 
+from longmlm.model.mlm import MlmObjective
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.backend import PlainBackend
 from longmlm.training.checkpoint import take_snapshot
@@ -24,18 +24,10 @@ from longmlm.training.checkpoint import take_snapshot
 RECIPE = PretrainRecipe(num_steps=1, batch_tokens=1, learning_rate=1e-9)
 
 
-class Holder(nn.Module):
-    """An objective that only holds a model."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.model = model
-
-
 def ours(shape: Shape) -> Callable[[], float]:
     """Returns a function that does what training waits for: copying a model and AdamW's moments, as after a step."""
     model = shape.roberta()
-    backend = PlainBackend.wrap(Accelerator(cpu=True), Holder(model), RECIPE)
+    backend = PlainBackend.wrap(Accelerator(cpu=True), MlmObjective(model), RECIPE)
     _give_gradients(model)
     backend.step(RECIPE.learning_rate)
 

@@ -60,14 +60,15 @@ def golden_losses(tree: Path) -> list[float]:
     """Returns the loss of each step of a small untrained model, made by the commands of the source tree `tree`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_inputs(folder)
+        write_inputs(folder)
         _run(["-m", "longmlm", "prepare", "prepare.toml"], tree, folder)
         _run([str(tree / "pretrain.py"), "pretrain.toml"], tree, folder)
         lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     return [line["targets"]["mlm"]["loss"] for line in lines if "targets" in line]
 
 
-def _write_inputs(folder: Path) -> None:
+def write_inputs(folder: Path) -> None:
+    """Writes a tokenizer, text, an architecture, prepare.toml and pretrain.toml into the folder."""
     generator = random.Random(0)
     words = ["".join(generator.choices("aeiounrst", k=generator.randint(2, 6))) for _ in range(40)]
     sentences = [" ".join(generator.choices(words, k=generator.randint(3, 8))).capitalize() + "." for _ in range(900)]

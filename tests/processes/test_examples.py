@@ -1,5 +1,6 @@
 """The examples run as they are, at a small size and offline, and what they leave is right."""
 
+import importlib.util
 import json
 import os
 import re
@@ -15,31 +16,36 @@ from transformers import AutoModel, AutoTokenizer
 from longmlm.artifacts.evaluation import Evaluation, read_evaluation
 from longmlm.artifacts.provenance import read_provenance
 from longmlm.folders import verify
-from tests.support.launching import ROOT
+from tests.support.commands import Command, command
 from tests.support.tiny import LONG_POSITIONS, demo_texts, tiny_folder
-from tests.support.training import SOURCES
+from tests.support.training import ROOT, SOURCES
 
+__all__ = ["command"]
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = EXAMPLES / "bert_at_1536_tokens.ipynb"
 BUNDLED = ROOT / "src" / "longmlm" / "bundled"
 RUN_CELLS = """
-import json, sys
-names = {"__name__": "__main__"}
-for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
-    if cell["cell_type"] == "code":
-        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+import json, os, sys
+for sizes in sys.argv[2:]:
+    names = {"__name__": "__main__"}
+    os.environ |= {f"LONGMLM_{name}": value for name, value in json.loads(sizes).items()}
+    for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
 """
 SMALL = {
     "MODEL": str(BUNDLED / "roberta-mini"),
-    "LENGTH": "384",
-    "NUM_STEPS": "30",
+    "LENGTH": "256",
+    "NUM_STEPS": "24",
     "ROWS_PER_STEP": "4",
     "LEARNING_RATE": "1e-3",
     "INITIALISATION": "hierarchical",
     "NUM_DOCUMENTS": "8",
     "HELD_OUT_ROWS": "12",
+    "MINUTES": "0",
     "OUTPUT": "long",
 }
+FEW = {"NUM_STEPS": "0", "NUM_DOCUMENTS": "2", "HELD_OUT_ROWS": "2", "OUTPUT": "few"}
 SETTINGS = """
 [prepare.recipe]
 held_out_fraction = 0.25
@@ -58,9 +64,9 @@ license = "mit"
 """
 
 
-def run(folder: Path, *words: str, **variables: str) -> str:
+def run(folder: Path, *words: str) -> str:
     """Runs Python in a folder with the environment of a user who works on 2 threads; returns what it printed."""
-    environment = {**os.environ, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "2", **variables}
+    environment = {**os.environ, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-W", "error::DeprecationWarning:__main__", *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -76,58 +82,72 @@ def test_the_notebook_is_stored_without_results() -> None:
     assert len({cell["id"] for cell in cells}) == len(cells) > 10
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [(cell["execution_count"], cell["outputs"]) for cell in code] == [(None, [])] * len(code)
-    assert set(re.findall(r'size\("(\w+)"', "".join(map(str, code)))) == {*SMALL, "MINUTES"}
+    assert set(re.findall(r'size\("(\w+)"', "".join(map(str, code)))) == SMALL.keys()
 
 
-def test_the_notebook_recovers_some_accuracy_and_saves_a_stock_model(tmp_path: Path) -> None:
-    printed = run(
-        tmp_path, "-c", RUN_CELLS, str(NOTEBOOK), **{f"LONGMLM_{name}": value for name, value in SMALL.items()}
-    )
+def test_the_notebook_trains_for_minutes_or_for_steps_and_saves_a_stock_model(tmp_path: Path) -> None:
+    """First for as many steps as fit into no minute, then for the number of steps that is given."""
+    printed = run(tmp_path, "-c", RUN_CELLS, str(NOTEBOOK), json.dumps(SMALL | FEW), json.dumps(SMALL))
+    few, minutes, printed = printed.partition("10 steps of 4 rows fit into 0 minutes\n")
+    assert few and minutes
+    few, _, printed = printed.partition("documents to train on")
+    assert "step 10: loss" in few
     (whole,) = re.findall(
         r"^whole row +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+$", printed, re.MULTILINE
     )
     base_cut, before, after = map(float, whole)
     assert before < after - 3 and before < base_cut - 5
-    assert len(re.findall(r"^block \d", printed, re.MULTILINE)) == 3
+    assert len(re.findall(r"^block \d", printed, re.MULTILINE)) == 2
     (num_tokens,) = re.findall(r"in a text of (\d+) tokens: \[", printed)
-    assert 128 < int(num_tokens) <= 384
-    assert AutoTokenizer.from_pretrained(tmp_path / "long").model_max_length == 384
+    assert 128 < int(num_tokens) <= 256
+    assert AutoTokenizer.from_pretrained(tmp_path / "long").model_max_length == 256
     model, info = AutoModel.from_pretrained(tmp_path / "long", output_loading_info=True)
-    assert model.config.max_position_embeddings == 386
+    assert model.config.max_position_embeddings == 258
     assert all("pooler" in key for key in info["missing_keys"])
 
 
-def test_the_notebook_trains_for_minutes_where_no_number_of_steps_is_given(tmp_path: Path) -> None:
-    few = {**SMALL, "NUM_STEPS": "0", "MINUTES": "0", "NUM_DOCUMENTS": "2", "HELD_OUT_ROWS": "2", "LENGTH": "256"}
-    printed = run(tmp_path, "-c", RUN_CELLS, str(NOTEBOOK), **{f"LONGMLM_{name}": value for name, value in few.items()})
-    assert "10 steps of 4 rows fit into 0 minutes" in printed and "step 10: loss" in printed
-
-
-@pytest.fixture(scope="module")
-def domain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def domain(tmp_path: Path) -> Path:
     """A folder with a tiny base model, a corpus in two files, and settings."""
-    folder = tmp_path_factory.mktemp("domain")
-    tiny_folder(folder / "base")
+    tiny_folder(tmp_path / "base")
     texts = [*demo_texts(), demo_texts()[0], "Too short."]
     for number, part in enumerate((texts[::2], texts[1::2])):
         lines = "".join(json.dumps({"text": text}) + "\n" for text in part)
-        (folder / f"part-{number}.jsonl").write_text(lines, encoding="utf-8")
-    (folder / "small.toml").write_text(SETTINGS, encoding="utf-8")
-    return folder
+        (tmp_path / f"part-{number}.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "small.toml").write_text(SETTINGS, encoding="utf-8")
+    return tmp_path
 
 
-def test_a_domain_corpus_becomes_a_release_whose_embeddings_are_means(domain: Path) -> None:
-    options = ("--model", "base", "--length", str(LONG_POSITIONS), "--output", "out/mine", "--settings", "small.toml")
-    command = (str(EXAMPLES / "domain_corpus.py"), "part-*.jsonl", *options)
-    printed = run(domain, *command)
-    assert f"{len(demo_texts())} documents; 2 short ones and copies left out" in printed
-    stages = re.findall(r"^== (\w+): (?!done)", printed, re.MULTILINE)
-    assert stages == ["plan", "prepare", "extend", "pretrain", "evaluate", "release"]
+def test_a_domain_corpus_becomes_a_release_whose_embeddings_are_means(
+    domain: Path, command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script starts its commands as processes; here this one executes the stages."""
+    spec = importlib.util.spec_from_file_location("domain_corpus", EXAMPLES / "domain_corpus.py")
+    script, stages = importlib.util.module_from_spec(spec), []
+    spec.loader.exec_module(script)
+    as_process = script.longmlm
+
+    def execute(stage: str, *words: str) -> str:
+        if stage == "init":
+            return as_process(stage, *words)
+        stages.append(stage)
+        command(stage, *words)
+        return ""
+
+    monkeypatch.setattr(script, "longmlm", execute)
+    options = ["--model", "base", "--length", str(LONG_POSITIONS), "--output", "out/mine", "--settings", "small.toml"]
+    for expected in (
+        ["plan", "prepare", "extend", "pretrain", "evaluate", "release"],
+        ["plan", "prepare", "pretrain", "evaluate"],  # the others are done
+    ):
+        stages.clear()
+        monkeypatch.setattr(sys, "argv", ["domain_corpus.py", "part-*.jsonl", *options])
+        script.main()
+        assert stages == expected
+    assert f"{len(demo_texts())} documents; 2 short ones and copies left out" in capsys.readouterr().out
     release = domain / "out" / "mine" / "release"
     assert verify(release) and read_provenance(release).extension.num_positions == LONG_POSITIONS
     assert read_evaluation(release.parent / "evaluation" / Evaluation.FILE).row_length == LONG_POSITIONS
-    printed = run(domain, *command)
-    assert re.findall(r"^== (\w+): done", printed, re.MULTILINE) == ["extend", "release"]
     check_embeddings(domain, release)
 
 

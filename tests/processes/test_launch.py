@@ -1,141 +1,70 @@
-"""Launches on one machine: two processes train as one, and launches that mean something else are refused."""
+"""Stop signals to a launcher and its process group, and a launch that means something else."""
 
 import os
-import re
-import subprocess
-from dataclasses import replace
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
-import torch
 
 from longmlm.settings.shipped import LAUNCHES
-from longmlm.training import loop
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
-from tests.support.faulty import happen
-from tests.support.launching import TWO_PROCESSES, accelerate, errors_in, faulty, run_to_end
-from tests.support.training import (
-    ROOT,
-    assert_same_metrics,
-    assert_same_model,
-    losses,
-    state_at,
-    stop_after,
-    weights_at,
-    with_recipe,
-    with_runtime,
+from tests.support.launching import (
+    ALONE,
+    TWO_PROCESSES,
+    accelerate,
+    errors_in,
+    finish,
+    has_steps,
+    run_to_end,
+    start,
+    wait_until,
 )
+from tests.support.training import training_lines, with_recipe, with_runtime
+
+MODULE = ("-m", "longmlm.stages.pretrain")
 
 
-def farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    assert one.keys() == other.keys() and len(one) > 20
-    return max(float((one[key] - other[key]).abs().max()) for key in one)
+@pytest.fixture
+def endless(settings):
+    """A run that saves only when it is stopped."""
+    return with_runtime(with_recipe(settings, num_steps=100_000), save_every_steps=100_000, num_loader_workers=1)
 
 
-@pytest.mark.parametrize("worlds", [(2,), pytest.param((2, 4), marks=pytest.mark.slow)])
-def test_a_run_that_moves_to_other_numbers_of_processes_and_back_trains_on_the_same_batches(
-    settings, train, tmp_path, monkeypatch, worlds
-):
-    """One process, then two of which one is terminated in an evaluation, then one, against a run that never moved."""
-    settings = with_recipe(settings, dropout=0.0)
-    undisturbed, run = train(replace(settings, run=str(tmp_path / "undisturbed"))), Path(settings.run)
-    settings = with_runtime(settings, save_every_steps=2)
-    with monkeypatch.context() as patched:
-        stop_after(patched, 3)
-        with pytest.raises(SystemExit):
-            train(settings)
-    assert newest_verified(run).folder == checkpoint_folder(run, 2)
-    for index, num_processes in enumerate(worlds):
-        fault, last = ("terminate", 7) if index else ("terminate-in-evaluation", 4)
-        launcher = (*TWO_PROCESSES, "--num_processes", str(num_processes))
-        moved = with_runtime(settings, num_processes=num_processes, rows_per_micro_batch=2)
-        code, output = run_to_end(moved, tmp_path, launcher, *faulty(fault, num_processes - 1, last - 1))
-        assert code == 0, output[-2000:]
-        assert newest_verified(run).folder == checkpoint_folder(run, last)
-    train(settings)
-    assert_same_metrics(undisturbed, run)
-    assert farthest(weights_at(undisturbed, 12), weights_at(run, 12)) < 1e-5
-    assert farthest(weights_at(run, 12), weights_at(undisturbed, 8)) > 1e-3
+def assert_saved_at_the_last_step(run: Path) -> None:
+    last = training_lines(run)[-1].step
+    assert newest_verified(run).folder == checkpoint_folder(run, last)
 
 
-def test_a_launch_of_another_number_of_processes_or_with_settings_that_a_run_ignores_is_refused_in_one_line(
-    settings, tmp_path
-):
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("launcher", [ALONE, TWO_PROCESSES])
+def test_a_signal_to_the_whole_group_saves_also_with_loader_workers(endless, tmp_path, launcher, number):
+    process = start(endless, tmp_path, launcher)
+    wait_until(lambda: has_steps(Path(endless.run), 3), process, tmp_path)
+    os.killpg(process.pid, number)
+    code, output = finish(process, tmp_path, 60)
+    assert output.count(f"stopped by {number.name} after step") == 1, output[-2000:]
+    assert "ChildFailedError" not in output
+    assert launcher is not ALONE or code == 0
+    assert_saved_at_the_last_step(Path(endless.run))
+
+
+def test_the_package_is_launched_as_a_module_and_sigterm_to_the_launcher_alone_reaches_training(endless, tmp_path):
+    process = start(endless, tmp_path, accelerate("single.yaml"), *MODULE)
+    wait_until(lambda: has_steps(Path(endless.run), 3), process, tmp_path)
+    training = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    finish(process, tmp_path, 60)
+    assert training and not psutil.wait_procs(training, 60)[1]  # the launcher does not wait for it
+    assert_saved_at_the_last_step(Path(endless.run))
+
+
+def test_a_launch_with_settings_that_a_run_ignores_is_refused_in_one_line(settings, tmp_path):
     file = tmp_path / "fsdp.yaml"
-    file.write_text("distributed_type: FSDP\nnum_processes: 2\nmain_process_port: 0\nfsdp_config: {fsdp_version: 2}\n")
-    for launcher, reason in {
-        accelerate("single.yaml", "--num_processes", "2"): "was to start 2 processes and started only 1",
-        accelerate(file): f"distributed_type = FSDP in {file} is not supported: use {LAUNCHES}/zero-3.yaml",
-    }.items():
-        code, output = run_to_end(settings, tmp_path, launcher)
-        [error] = errors_in(output)
-        assert code != 0 and reason in error
-        assert not Path(settings.run).exists()
-
-
-def test_two_processes_skip_an_update_in_fp16_when_a_gradient_of_one_is_not_finite(
-    settings, tmp_path, monkeypatch, train
-):
-    """Were it skipped on one rank only, the weights of the ranks would differ, and the losses from one process's."""
-    settings = with_recipe(settings, precision="fp16", dropout=0.0)
-    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("nan-gradient", 1, 5))
-    assert code == 0, output[-2000:]
-    update = loop.one_update
-
-    def spoiled(task, run, batches, state):
-        if state.step == 5:
-            happen("nan-gradient", run)
-        return update(task, run, batches, state)
-
-    monkeypatch.setattr(loop, "one_update", spoiled)
-    alone = train(replace(settings, run=str(tmp_path / "alone")))
-    states = [state_at(run, 12) for run in (alone, Path(settings.run))]
-    assert [(state.skipped_steps, state.cursor) for state in states] == [(1, states[0].cursor)] * 2
-    assert losses(Path(settings.run)) == pytest.approx(losses(alone), abs=2e-3)
-    assert len(losses(alone)) == 12
-    dated = re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d step (\d+)/12 mlm loss .* tokens/s", output, re.MULTILINE)
-    assert dated == [str(step) for step in range(1, 13)]
-    assert not re.search(r"\r|%\||it/s", output)
-
-
-def test_the_package_is_launched_as_a_module_without_a_script(settings, tmp_path):
-    module = ("-m", "longmlm.stages.pretrain")
-    code, output = run_to_end(replace(settings, dry_run=True), tmp_path, TWO_PROCESSES, *module)
-    assert code == 0, output[-2000:]
-    assert "processes   2 on " in output
-
-
-def test_threads_that_the_launcher_sets_by_itself_reach_no_rank(tmp_path):
-    script = tmp_path / "threads.py"
-    found = "Path(__file__).with_name(os.environ['LOCAL_RANK']).write_text(str(torch.get_num_threads()))"
-    imports = ["import os", "from pathlib import Path", "import torch", "from longmlm.runtime.launch import launch"]
-    script.write_text("\n".join([*imports, "launch()", found]))
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    subprocess.run([*TWO_PROCESSES, str(script)], check=True, env=environment | {"PYTHONPATH": str(ROOT / "src")})
-    expected = max(1, len(os.sched_getaffinity(0)) // 2)
-    assert [(tmp_path / rank).read_text() for rank in "01"] == [str(expected)] * 2
-
-
-def test_every_rank_takes_the_rows_that_fit_on_the_fullest_and_halves_them_when_one_runs_out_of_memory(
-    settings, tmp_path
-):
-    settings = with_runtime(settings, rows_per_micro_batch=None)
-    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("memory", 1, 900_000))
-    assert code == 0, output[-2000:]
-    assert re.findall(r"micro-batches of (\d+) rows", output) == ["2"]
-    of_two_rows, run = Path(settings.run), tmp_path / "halved"
-    code, output = run_to_end(replace(settings, run=str(run)), tmp_path, TWO_PROCESSES, *faulty("rows", 1, 2))
-    assert code == 0, output[-2000:]
-    assert re.findall(r"out of memory in step 1: .*", output) == [
-        "out of memory in step 1: micro-batches of 2 rows from now on, not 5"
-    ]
-    assert losses(run) == losses(of_two_rows) and len(losses(run)) == 12
-    assert_same_model(run, of_two_rows, 12)
-    assert state_at(run, 12).micro_batch.num_rows == 2
-
-
-def test_a_rank_that_runs_out_of_memory_later_ends_the_run_and_says_what_to_set(settings, tmp_path):
-    settings = with_runtime(settings, rows_per_micro_batch=None)
-    code, output = run_to_end(settings, tmp_path, TWO_PROCESSES, *faulty("rows-later", 1, 2))
+    file.write_text("distributed_type: FSDP\nnum_processes: 1\nmain_process_port: 0\nfsdp_config: {fsdp_version: 2}\n")
+    code, output = run_to_end(settings, tmp_path, accelerate(file))
     [error] = errors_in(output)
-    assert code != 0 and "micro-batches of 5 rows: set runtime.rows_per_micro_batch = 2; the same command" in error
+    assert code != 0
+    assert f"distributed_type = FSDP in {file} is not supported: use {LAUNCHES}/zero-3.yaml" in error
+    assert not Path(settings.run).exists()

@@ -81,29 +81,12 @@ def test_a_second_ctrl_c_stops_parent_and_child_and_what_the_child_started(tmp_p
     assert wait_until_gone(int((tmp_path / "grandchild").read_text()))
 
 
-PIPELINE = """
-model = "base"
-corpus = ["text.jsonl"]
-length = 40
-output = "out"
-until = "pretrain"
-[prepare.recipe]
-held_out_fraction = 0.25
-[pretrain.recipe]
-num_steps = 100000
-batch_tokens = 320
-precision = "no"
-held_out.max_rows = 16
-[pretrain.runtime]
-num_threads = 1
-log_every_steps = 50
-save_every_steps = 100000
-evaluate_every_steps = 100000
-"""
+RUN = [sys.executable, "-m", "longmlm", "run", "mine.toml", "--until", "pretrain"]
+RUN += ["--pretrain.runtime.log-every-steps", "50"]
 
 
 def run_to_steps(folder: Path) -> Terminal:
-    with terminal([sys.executable, "-m", "longmlm", "run", "mine.toml"], folder, COLUMNS) as screen:
+    with terminal(RUN, folder, COLUMNS) as screen:
         screen.wait_for(r"step: .* 2\d/100000 ")
         screen.type(CTRL_C)
         assert screen.wait_for(r"finishing step \d+, then saving; press Ctrl-C again to stop at once") < 2
@@ -113,7 +96,7 @@ def run_to_steps(folder: Path) -> Terminal:
 
 @pytest.mark.slow
 def test_a_pipeline_on_a_terminal_is_stopped_and_resumed(tmp_path: Path) -> None:
-    tiny_project(tmp_path, PIPELINE)
+    tiny_project(tmp_path)
     screen = run_to_steps(tmp_path)
     run = tmp_path / "out" / "run"
     last = training_lines(run)[-1].step
@@ -124,7 +107,7 @@ def test_a_pipeline_on_a_terminal_is_stopped_and_resumed(tmp_path: Path) -> None
     assert screen.screen()[-2] == "[3/3] pretrain: stopped by SIGINT: the same command resumes from there"
     drawn = [int(step) for step in re.findall(r"\b(\d+)/100000 ", screen.written)]
     assert len({*drawn}) > 3 and any(step % 50 for step in drawn)  # a line is logged every 50 steps
-    with terminal([sys.executable, "-m", "longmlm", "run", "mine.toml"], tmp_path, COLUMNS) as screen:
+    with terminal(RUN, tmp_path, COLUMNS) as screen:
         screen.wait_for(rf"resuming after step {last}, from out/run/checkpoints/step-{last:08d}\r\n")
         screen.wait_for(rf"step: .* {last + 1}/100000 ")
         screen.type(CTRL_C)

@@ -17,7 +17,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 from longmlm.artifacts.metrics import MetricsFile
 from longmlm.settings.pretrain import PretrainConfig, Tracking
 from longmlm.training import tracker
-from tests.support.training import evaluation_lines, losses, stop_after, with_recipe
+from tests.support.training import evaluation_lines, losses, train_until
 
 pytestmark = pytest.mark.usefixtures("no_account")
 BLOCK = 32768
@@ -82,12 +82,65 @@ def curves_of_metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_wandb_shows_metrics_settings_and_predictions_as_one_run_after_a_crash(settings, train, monkeypatch, capfd):
+@pytest.fixture
+def refusing_service() -> Iterator[tuple[int, list[str]]]:
+    """A service at a port of this machine that refuses every key, and the keys that it was shown."""
+    keys = []
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            keys.append(self.headers["Authorization"])
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, keys
+        server.shutdown()
+
+
+SECRETS = {
+    "WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567",
+    "HF_TOKEN": "hf_plantedtokenplantedtoken",
+    "DATABASE_PASSWORD": "planted-password",
+    "HTTPS_PROXY": "http://somebody:planted-proxy@127.0.0.1:9",
+}
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch, refusing_service) -> list[str]:
+    """The keys that a service is shown, which refuses all; there are secrets in environment, arguments and git."""
+    for variable, value in SECRETS.items():
+        monkeypatch.setenv(variable, value)
+    port, keys = refusing_service
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", "planted-argument"])
+    repository = tmp_path / "repository"
+    remote = "https://somebody:planted-remote@example.org/it.git"
+    for command in (["init", "-q", str(repository)], ["-C", str(repository), "remote", "add", "origin", remote]):
+        subprocess.run(["git", *command], check=True)
+    monkeypatch.chdir(repository)
+    return keys
+
+
+def assert_without_secrets(run: Path, name: str, printed: str) -> None:
+    """Asserts that secrets reached no file that the tracker wrote, and no terminal."""
+    planted = [value.encode() for value in SECRETS.values()]
+    planted += [b"planted-argument", b"planted-remote", b"planted-proxy"]
+    files = [path for folder in (run, Path.home()) for path in folder.rglob("*") if path.is_file()]
+    contents = {str(path): path.read_bytes() for path in files} | {"terminal": printed.encode()}
+    assert any(b"held_out/block_0" in content for path, content in contents.items() if name in path)
+    assert {path for path, content in contents.items() if any(secret in content for secret in planted)} == set()
+
+
+def test_wandb_shows_a_run_that_crashed_as_one_with_settings_and_predictions_and_without_secrets(
+    settings, train, planted, capfd
+):
     settings = tracked_by("wandb", settings)
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(settings)
+    train_until(settings, 6)
     run = train(settings)
     first, start = offline_runs(run)
     shown = history(first)
@@ -117,16 +170,15 @@ def test_wandb_shows_metrics_settings_and_predictions_as_one_run_after_a_crash(s
     assert {"*"} <= {one.glob_name for one in metrics} and {one.step_metric for one in metrics} >= {"step"}
     codes = [[one.exit.exit_code for one in one_start if one.HasField("exit")] for one_start in (first, start)]
     assert codes == [[1], [0]]
-    assert "`wandb sync" in capfd.readouterr().out
+    printed = "".join(capfd.readouterr())
+    assert "`wandb sync" in printed and planted
+    assert_without_secrets(run, "wandb", printed)
 
 
-def test_tensorboard_shows_the_metrics_after_a_crash_and_training_is_as_without_it(
-    settings, train, tmp_path, monkeypatch
+def test_tensorboard_shows_a_run_that_crashed_without_secrets_and_training_is_as_without_it(
+    settings, train, planted, tmp_path, capfd
 ):
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(tracked_by("tensorboard", settings))
+    train_until(tracked_by("tensorboard", settings), 6)
     assert len(curves(Path(settings.run))["train/mlm_loss"]) == 6
     run = train(tracked_by("tensorboard", settings))
     shown = curves(run)
@@ -139,60 +191,11 @@ def test_tensorboard_shows_the_metrics_after_a_crash_and_training_is_as_without_
     words = " ".join(example.before.split()).replace("|", "&#124;")
     assert last.step == 12 and words and words in str(last.tensor_proto.string_val[0], "utf-8")
 
+    printed = "".join(capfd.readouterr())
+    assert "tensorboard: " in printed and not planted
+    assert_without_secrets(run, "tensorboard", printed)
     plain = train(replace(settings, run=str(tmp_path / "plain")))
     assert losses(run) == losses(plain) and len(losses(run)) == 12
     held_out = [[line.held_out for line in evaluation_lines(folder)] for folder in (run, plain)]
     assert held_out[0] == held_out[1] and len(held_out[0]) == 4
     assert not any(line.examples for line in evaluation_lines(plain))
-
-
-@pytest.fixture
-def refusing_service() -> Iterator[tuple[int, list[str]]]:
-    """A service at a port of this machine that refuses every key, and the keys that it was shown."""
-    keys = []
-
-    class Refusal(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            keys.append(self.headers["Authorization"])
-            self.send_response(401)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port, keys
-        server.shutdown()
-
-
-@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
-def test_planted_secrets_reach_no_file_and_no_terminal(name, settings, train, tmp_path, refusing_service, request):
-    monkeypatch, capfd = request.getfixturevalue("monkeypatch"), request.getfixturevalue("capfd")
-    port, keys = refusing_service
-    secrets = {
-        "WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567",
-        "HF_TOKEN": "hf_plantedtokenplantedtoken",
-        "DATABASE_PASSWORD": "planted-password",
-        "HTTPS_PROXY": "http://somebody:planted-proxy@127.0.0.1:9",
-    }
-    for variable, value in secrets.items():
-        monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
-    monkeypatch.setattr(sys, "argv", ["pretrain.py", "planted-argument"])
-    repository = tmp_path / "repository"
-    remote = "https://somebody:planted-remote@example.org/it.git"
-    for command in (["init", "-q", str(repository)], ["-C", str(repository), "remote", "add", "origin", remote]):
-        subprocess.run(["git", *command], check=True)
-    monkeypatch.chdir(repository)
-    run = train(tracked_by(name, with_recipe(settings, num_steps=2)))
-
-    planted = [value.encode() for value in secrets.values()]
-    planted += [b"planted-argument", b"planted-remote", b"planted-proxy"]
-    out, err = capfd.readouterr()
-    assert bool(keys) == (name == "wandb")
-    files = [path for folder in (run, tmp_path / "home") for path in folder.rglob("*") if path.is_file()]
-    contents = {str(path): path.read_bytes() for path in files} | {"terminal": (out + err).encode()}
-    assert any(b"held_out/block_0" in content for path, content in contents.items() if name in path)
-    assert f"{name}: " in out
-    assert {path for path, content in contents.items() if any(secret in content for secret in planted)} == set()

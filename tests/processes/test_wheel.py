@@ -24,9 +24,10 @@ from longmlm.cli import STAGES, pipeline_file
 from longmlm.folders import verify
 from longmlm.settings.shipped import SHIPPED
 from setup import description
-from tests.support.launching import ROOT
+from tests.support.pages import Page
 from tests.support.tiny import demo_texts, tiny_folder
-from tests.support.training import CHILDREN
+from tests.support.training import CHILDREN, ROOT
+from tests.support.walkthrough import SHORTER, in_shell, walk_through
 
 LARGEST_BYTES = 14_000_000  # of the wheel: nearly all is the model and the texts of the demo
 FOLDERS = ".ci|benchmarks|configs|deploy|docker|docs|examples|pipelines|src|tests"
@@ -34,16 +35,8 @@ IN_CLONE = re.compile(rf"(?<![\w./-])((?:{FOLDERS})/(?!\*)[\w./-]*\w|pretrain\.p
 EXTRAS = re.compile(r"longmlm\[([\w,-]+)\]")
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 NO_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.py[cod]")
-PIPELINE_OPTIONS = (
-    "--prepare.recipe.held-out-fraction=0.25",
-    "--pretrain.recipe.num-steps=4",
-    "--pretrain.recipe.batch-tokens=320",
-    "--pretrain.recipe.held-out.max-rows=8",
-    "--pretrain.runtime.num-threads=1",
-    "--evaluate.recipe.held-out.max-rows=8",
-    "--release.recipe.allow-unrecovered",
-    "--release.card.license=mit",
-)
+LAUNCH = "python -m accelerate.commands.launch --num_processes 1 --num_machines 1 --mixed_precision no"
+PIPELINE = ("extend", "prepare", "pretrain", "evaluate", "release")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +47,18 @@ class Installed:
     sdist: Path
     python: Path
 
-    def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command of the environment in a folder; only CHILDREN of the tree is on its path."""
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of its user; only CHILDREN of the tree is on its path."""
         hidden = ("PYTHONPATH", "VIRTUAL_ENV", "LONGMLM", "TRANSFORMERS_VERBOSITY")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-        environment |= {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"}
-        environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": CHILDREN}
+        shown = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        shown |= {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"}
+        return shown | {"OMP_NUM_THREADS": "1", "PYTHONPATH": CHILDREN}
+
+    def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command of the environment in a folder."""
         command = [str(self.python.parent / words[0]), *words[1:]]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(command, cwd=folder, env=self.environment, capture_output=True, text=True, check=False)
 
 
 def build(hook: str, source: Path, output: Path) -> Path:
@@ -103,6 +100,12 @@ def installed(tree: Path) -> Installed:
     ).stdout.strip()
     (Path(site) / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
     return Installed(wheel, sdist, python)
+
+
+def labels(output: str) -> list[str]:
+    """Returns which stages were started and which were already done."""
+    words = (line.split() for line in output.splitlines() if re.search(r"^\[.*: (started|already)", line))
+    return [f"{word[1]} {word[2].rstrip(',')}" for word in words]
 
 
 def metadata_of(wheel: Path) -> Message:
@@ -202,23 +205,32 @@ def _site(installed: Installed) -> Path:
     return next(installed.python.parents[1].glob("lib/python*/site-packages"))
 
 
-def test_a_new_user_gets_from_init_to_a_release(installed: Installed, tmp_path: Path) -> None:
-    """As the README says, with a tiny model; then Accelerate starts training from the file that the run wrote."""
-    tiny_folder(tmp_path / "base")
+def test_a_reader_of_the_readme_gets_to_a_release_and_the_same_command_then_does_nothing(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """Its code runs as it is printed, with a tiny BERT; training is started by Accelerate."""
+    model = tiny_folder(tmp_path / "google-bert" / "bert-base-chinese", "bert", 0, 512)
+    (model / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     (tmp_path / "docs").mkdir()
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
-    (tmp_path / "docs" / "text.jsonl").write_text(lines, encoding="utf-8")
-    options = ("--model", "base", "--corpus", "docs/*.jsonl", "--length", "40", "--output", "out")
-    printed = installed.run(tmp_path, "longmlm", "init", *options)
-    assert printed.returncode == 0, printed.stderr
-    (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
-    done = installed.run(tmp_path, "longmlm", "run", "mine.toml", *PIPELINE_OPTIONS)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert "whole row" in done.stdout and done.stdout.splitlines()[-2] == "released: out/release"
-    assert verify(tmp_path / "out" / "release") and (tmp_path / "out" / "rows" / "index.html").is_file()
-    assert read_evaluation(tmp_path / "out" / "evaluation" / Evaluation.FILE).row_length == 40
-    launch = ("-m", "accelerate.commands.launch", "--num_processes", "1", "--num_machines", "1")
-    more = ("--mixed_precision", "no", "--dynamo_backend", "no", "-m", "longmlm.stages.pretrain", "out/pipeline.toml")
-    trained = installed.run(tmp_path, "python", *launch, *more, "--run", "another", "--recipe.num-steps", "2")
-    assert trained.returncode == 0, trained.stdout[-2000:] + trained.stderr[-2000:]
-    assert artifact.read(RunSummary, tmp_path / "another" / RunSummary.FILE).state.step == 2
+    lines = "".join(json.dumps({"text": text * 3}) + "\n" for text in demo_texts())
+    (tmp_path / "docs" / "mine.jsonl").write_text(lines, encoding="utf-8")
+    settings = {**SHORTER, "launch": f'"{LAUNCH}"'}
+    outputs = walk_through(
+        Page(ROOT / "README.md"), tmp_path, in_shell(tmp_path, installed.environment), settings, ("longmlm run demo",)
+    )
+    assert len(outputs) == 6
+    output, (command, printed) = tmp_path / "out" / "mine", next(item for item in outputs.items() if "run m" in item[0])
+    assert labels(printed) == [f"{name}: started" for name in PIPELINE]
+    *_, finding, page, released, step = printed.splitlines()
+    assert finding.startswith(("Recovered", "Not recovered")) and step.startswith("next: ")
+    assert (page, released) == ("page: out/mine/evaluation/index.html", "released: out/mine/release")
+    assert printed.count("\nwhole row") == 1 and "tokens/s, without evaluations" in printed
+    assert verify(output / "release") and (output / "rows" / "index.html").is_file()
+    assert read_evaluation(output / "evaluation" / Evaluation.FILE).row_length == 1536
+    assert json.loads((output / "release" / "config.json").read_text())["max_position_embeddings"] == 1536
+    assert artifact.read(RunSummary, output / "run" / RunSummary.FILE).state.step == 2
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*.json*")}
+    again = installed.run(tmp_path, *command.partition("#")[0].split(), "--pretrain.runtime.num-threads", "2")
+    assert again.returncode == 0, again.stderr
+    assert labels(again.stdout) == [f"{name}: already" for name in PIPELINE]
+    assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -12,9 +12,11 @@ from transformers import AutoModelForMaskedLM
 from longmlm.data.rows import open_rows
 from longmlm.model.loading import load_model
 from longmlm.settings.pretrain import PretrainConfig
-from longmlm.training.deepspeed_backend import TUNED
+from longmlm.training.deepspeed_backend import BUCKETS
 from longmlm.training.run_folder import checkpoint_folder, newest_verified
-from tests.support.launching import accelerate, errors_in, faulty, run_to_end, trained
+from tests.support.carrying import assert_carries_all, base_model, start_from
+from tests.support.extras import with_heads, with_modules
+from tests.support.launching import Ended, accelerate, errors_in, run_in_turn, trained
 from tests.support.training import (
     assert_same_model,
     evaluation_lines,
@@ -22,14 +24,14 @@ from tests.support.training import (
     moments_at,
     state_at,
     training_lines,
+    twelve_steps,
     weights_at,
     with_recipe,
     with_runtime,
 )
 
 SLOW = pytest.mark.slow
-STAGES = ["zero-1.yaml", "zero-2.yaml", "zero-3.yaml"]
-OFFLOADED = ["zero-2-offload.yaml", "zero-3-offload.yaml"]
+OTHERS = ("zero-1", "zero-2-offload", "zero-3-offload")
 
 
 def every_step_saved(settings: PretrainConfig, run: Path, **recipe) -> PretrainConfig:
@@ -58,20 +60,63 @@ def test_zero_3_of_every_parameter_gives_the_same_training(settings, train, tmp_
     )
     resolved = json.loads((partitioned / "deepspeed.json").read_text())["zero_optimization"]
     assert resolved["stage3_param_persistence_threshold"] == 0
-    assert resolved["reduce_bucket_size"] == TUNED["reduce_bucket_size"]
+    assert resolved["reduce_bucket_size"] == BUCKETS["reduce_bucket_size"]
     assert losses(partitioned) == pytest.approx(losses(one), rel=1e-6)
     for key, value in weights_at(one, 12).items():
         torch.testing.assert_close(weights_at(partitioned, 12)[key], value, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    "yaml", ["zero-3.yaml", *(pytest.param(yaml, marks=SLOW) for yaml in ("zero-1.yaml", "zero-2.yaml", *OFFLOADED))]
-)
-def test_the_same_global_batches_give_the_same_training(settings, train, tmp_path, yaml):
+@pytest.fixture(scope="module", params=["zero-3", "zero-2", *(pytest.param(name, marks=SLOW) for name in OTHERS)])
+def zero(request, inputs, generated, tmp_path_factory) -> dict[str, Ended]:
+    """Trainings in the two processes of one launch with DeepSpeed, each twelve steps or four."""
+    folder = tmp_path_factory.mktemp(request.param)
+    plain = twelve_steps(inputs, folder)
+    extras = with_modules(with_heads(base_model(plain, folder / "base"), "roberta"))
+    trainings = {
+        "undisturbed": (plain, "none -1 0"),
+        "nan": (plain, "nan 1 6"),
+        "nan-gradient": (plain, "nan-gradient 1 6"),
+        "still": (every_step_saved(plain, folder, dropout=0.0), "none -1 0"),
+        "generated": (with_runtime(generated, rows_per_micro_batch=2), "none -1 0"),
+        "carrying": (start_from(plain, extras, folder), "none -1 0"),
+    }
+    named = {name: (replace(one, run=str(folder / name / "run")), fault) for name, (one, fault) in trainings.items()}
+    named["resumed"] = (named["nan-gradient"][0], "none -1 0")
+    return run_in_turn(named, folder, accelerate(f"{request.param}.yaml"))
+
+
+def test_no_update_is_made_with_a_number_that_is_not_finite_and_the_run_resumes_bit_for_bit(zero, inputs):
+    """Loss or gradient is not finite in one of two processes: both stop and write out the rows of the step."""
+    for fault in ("nan", "nan-gradient"):
+        run = zero[fault].run
+        assert zero[fault].codes == [2, 2]
+        assert "not finite in step 7" in errors_in(zero[fault].output)[0]
+        assert len(list(run.glob("non-finite-step-00000007-process-*.json"))) == 2
+    assert len(losses(zero["nan"].run)) == 6
+    assert newest_verified(zero["nan"].run).folder == checkpoint_folder(zero["nan"].run, 4)
+    whole, resumed = zero["undisturbed"].succeeded(), zero["resumed"].succeeded()
+    assert f"resuming after step 4, from {checkpoint_folder(resumed, 4)}" in zero["resumed"].output
+    assert state_at(resumed, 8).cursor % len(open_rows(inputs / "rows", "train")) > 0  # in the middle of an epoch
+    assert_same_model(whole, resumed, 12)
+    assert losses(whole) == losses(resumed)
+    assert len(losses(whole)) == 12
+
+
+def test_checkpoints_of_partitioned_runs_carry_all(zero):
+    for step in (2, 4):
+        assert_carries_all(checkpoint_folder(zero["carrying"].succeeded(), step))
+
+
+def test_generated_positions_have_the_losses_of_one_process(zero, generated):
+    one = losses(Path(generated.run))
+    assert len(one) == 12
+    assert losses(zero["generated"].succeeded()) == pytest.approx(one, rel=1e-5)
+
+
+def test_the_same_global_batches_give_the_same_training(zero, settings, train, tmp_path):
     """Micro-batches of two rows in two processes under ZeRO, against one process that takes all rows at once."""
     settings = every_step_saved(settings, tmp_path / "one", dropout=0.0)
-    one = train(with_runtime(settings, rows_per_micro_batch=64))
-    partitioned = trained(replace(settings, run=str(tmp_path / "partitioned")), tmp_path, accelerate(yaml))
+    one, partitioned = train(with_runtime(settings, rows_per_micro_batch=64)), zero["still"].succeeded()
 
     gradients, ours = (moments_at(run, 1, "exp_avg") for run in (one, partitioned))  # a tenth of the first gradient
     assert len(gradients) == len(ours) > 20
@@ -89,7 +134,7 @@ def test_the_same_global_batches_give_the_same_training(settings, train, tmp_pat
 
     resolved = json.loads((partitioned / "deepspeed.json").read_text())
     assert resolved["gradient_clipping"] == settings.recipe.max_gradient_norm
-    assert f"zero-{resolved['zero_optimization']['stage']}" in yaml
+    assert zero["still"].folder.parent.name.startswith(f"zero-{resolved['zero_optimization']['stage']}")
 
     exported = load_model(str(checkpoint_folder(partitioned, 12))).model
     assert exported.lm_head.decoder.weight is exported.roberta.embeddings.word_embeddings.weight
@@ -97,22 +142,6 @@ def test_the_same_global_batches_give_the_same_training(settings, train, tmp_pat
     ids = torch.arange(5, 37).unsqueeze(0)
     other = AutoModelForMaskedLM.from_pretrained(checkpoint_folder(one, 12))
     torch.testing.assert_close(exported.eval()(ids).logits, other.eval()(ids).logits, rtol=0, atol=1e-5)
-
-
-@SLOW
-@pytest.mark.parametrize("yaml", ["two-cpu-processes.yaml", *STAGES, *OFFLOADED])
-def test_resumed_in_the_middle_of_an_epoch_with_dropout_bit_for_bit(settings, tmp_path, yaml):
-    settings = every_step_saved(settings, tmp_path / "whole")
-    assert settings.recipe.dropout is None
-    whole = trained(settings, tmp_path, accelerate(yaml))
-    assert state_at(whole, 5).cursor % len(open_rows(Path(settings.rows), "train")) > 0
-    shutil.copytree(whole, tmp_path / "resumed")
-    for step in range(6, 13):
-        shutil.rmtree(checkpoint_folder(tmp_path / "resumed", step))
-    resumed = trained(replace(settings, run=str(tmp_path / "resumed")), tmp_path, accelerate(yaml))
-    assert_same_model(whole, resumed, 12)
-    assert losses(whole) == losses(resumed)
-    assert len(losses(whole)) == 12
 
 
 @SLOW
@@ -148,24 +177,3 @@ def test_a_run_resumes_under_any_backend_with_any_number_of_processes(settings, 
     tokens = [[line.tokens for line in training_lines(folder)][:steps] for folder in (run, whole)]
     assert tokens[0] == tokens[1]
     assert len(tokens[0]) == steps
-
-
-@pytest.mark.parametrize(
-    ("yaml", "fault"),
-    [
-        pytest.param("two-cpu-processes.yaml", "nan-gradient", marks=SLOW),
-        pytest.param("zero-1.yaml", "nan-gradient", marks=SLOW),
-        ("zero-2.yaml", "nan-gradient"),
-        pytest.param("zero-3.yaml", "nan-gradient", marks=SLOW),
-        pytest.param("zero-2.yaml", "nan", marks=SLOW),
-    ],
-)
-def test_no_update_is_made_with_a_number_that_is_not_finite(settings, tmp_path, yaml, fault):
-    """Loss or gradient is not finite in one of two processes: both stop and write out the rows of the step."""
-    code, output = run_to_end(settings, tmp_path, accelerate(yaml), *faulty(fault, 1, 6))
-    run = Path(settings.run)
-    assert code != 0
-    assert "not finite in step 7" in errors_in(output)[0], output[-2000:]
-    assert len(losses(run)) == 6
-    assert newest_verified(run).folder == checkpoint_folder(run, 4)
-    assert len(list(run.glob("non-finite-step-00000007-process-*.json"))) == 2

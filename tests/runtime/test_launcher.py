@@ -15,6 +15,7 @@ from longmlm.runtime import launcher
 from longmlm.runtime.launch import launch
 from longmlm.runtime.launcher import check_launch_settings, exported_threads, launcher_settings
 from tests.support.launched import SECOND_OF_TWO
+from tests.support.tiny import with_fresh_process_state
 from tests.support.training import ROOT
 
 SHIPPED = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
@@ -183,6 +184,14 @@ def test_flags_come_before_the_file_and_the_script_has_its_own(launched):
     launched("--num_processes", "4", "--mixed_precision", "no", yaml=with_section("mixed_precision: fp16"))
     check_launch_settings("no")
     assert [setting.value for setting in launcher_settings() if setting.name == "num_processes"] == ["4"]
+
+
+def test_fewer_processes_than_the_launcher_was_to_start_are_refused(launched):
+    launched("--num_processes", "2")
+    with_fresh_process_state()
+    with pytest.raises(TrainingError, match="was to start 2 processes and started only 1"):
+        launch()
+    with_fresh_process_state()
 
 
 def test_the_default_file_of_accelerate_counts(launched, tmp_path):

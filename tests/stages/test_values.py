@@ -1,7 +1,6 @@
 """Every value that a setting lists goes through the command of the setting, which does what the value says."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -21,9 +20,10 @@ from longmlm.settings.pipeline import PlanConfig, ResolvedPipeline, StageName
 from longmlm.stages import run
 from longmlm.training import loop
 from longmlm.training.run_folder import newest_verified, read_state
-from tests.support.tiny import LONG_POSITIONS, World, prove_in_this_process, with_fresh_process_state
+from tests.support.commands import Command, command
+from tests.support.tiny import LONG_POSITIONS, World
 
-Command = Callable[..., None]
+__all__ = ["command"]
 STAGE_NAMES = get_args(StageName)
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TESTED: set[str] = set()
@@ -55,27 +55,6 @@ def every_value_of(setting: str) -> pytest.MarkDecorator:
     """Returns the decorator that calls a test with each value of a setting."""
     TESTED.add(setting)
     return pytest.mark.parametrize("value", VALUES[setting])
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Runs a command as a user does, but in this process, in a folder of its own; the stages of `run` too."""
-    monkeypatch.chdir(tmp_path)
-
-    def execute(*arguments: object) -> None:
-        monkeypatch.setattr(sys, "argv", ["longmlm", *map(str, arguments)])
-        with_fresh_process_state()
-        try:
-            cli.main()
-        finally:
-            with_fresh_process_state()
-
-    def run_stage(config: ResolvedPipeline, name: str, _label: str) -> None:
-        execute(name, Path(config.output) / run.PIPELINE)
-
-    monkeypatch.setattr(run, "run_stage", run_stage)
-    prove_in_this_process(monkeypatch)
-    return execute
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from longmlm.model.loading import load_model
 from tests.support.tiny import tiny_extension, tiny_folder, tiny_rows
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def models(tmp_path_factory) -> dict[str, Path]:
     """Folders: rows, and the long model of each mode."""
     folder = tmp_path_factory.mktemp("generated")

@@ -1,10 +1,12 @@
 """Runs in processes of their own, as a user starts them."""
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -65,6 +67,61 @@ def trained(settings: PretrainConfig, folder: Path, launcher: tuple[str, ...] = 
     code, output = run_to_end(settings, folder, launcher)
     assert code == 0, output[-3000:]
     return Path(settings.run)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A training among several in the same processes: its run, and what its first rank printed and ended with."""
+
+    folder: Path
+    run: Path
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "output-0.txt").read_text(encoding="utf-8")
+
+    @property
+    def codes(self) -> list[int]:
+        return self._noted("code")
+
+    @property
+    def num_threads(self) -> list[int]:
+        return self._noted("num_threads")
+
+    def _noted(self, key: str) -> list[int]:
+        return [json.loads((self.folder / f"ended-{rank}.json").read_text())[key] for rank in (0, 1)]
+
+    def succeeded(self) -> Path:
+        """Returns the run folder of a training that succeeded."""
+        assert self.codes == [0, 0], self.output[-3000:]
+        return self.run
+
+
+def run_in_turn(
+    trainings: dict[str, tuple[PretrainConfig, str]], folder: Path, launcher: tuple[str, ...]
+) -> dict[str, Ended]:
+    """Runs trainings, each with a fault as `FAULT RANK STEP`, one after another in the processes of one launch.
+
+    The user has exported no number of threads.
+    """
+    words, ended = [FAULTY], {}
+    for name, (settings, fault) in trainings.items():
+        (folder / name).mkdir(exist_ok=True)
+        file = folder / name / "settings.toml"
+        file.write_text(to_toml(settings), encoding="utf-8")
+        words += [*fault.split(), str(file)]
+        ended[name] = Ended(folder / name, Path(settings.run))
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [*launcher, *words],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": SOURCES},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return ended
 
 
 def faulty(fault: str, rank: int, step: int) -> tuple[str, ...]:

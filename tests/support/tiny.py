@@ -51,12 +51,32 @@ def tiny_folder(
     return folder
 
 
-def tiny_project(folder: Path, pipeline: str) -> Path:
-    """Writes a base model, a corpus of text.jsonl and mine.toml into the folder, and returns it."""
+ENDLESS_PIPELINE = """
+model = "base"
+corpus = ["text.jsonl"]
+length = 40
+output = "out"
+[prepare.recipe]
+held_out_fraction = 0.25
+[pretrain.recipe]
+num_steps = 100000
+batch_tokens = 320
+precision = "no"
+held_out.max_rows = 16
+[pretrain.runtime]
+num_threads = 1
+log_every_steps = 1
+save_every_steps = 100000
+evaluate_every_steps = 100000
+"""
+
+
+def tiny_project(folder: Path) -> Path:
+    """Writes a base model, a corpus and mine.toml, a pipeline whose training does not end, and returns the folder."""
     tiny_folder(folder / "base")
     lines = "".join(json.dumps({"text": text}) + "\n" for text in demo_texts())
     (folder / "text.jsonl").write_text(lines, encoding="utf-8")
-    (folder / "mine.toml").write_text(pipeline, encoding="utf-8")
+    (folder / "mine.toml").write_text(ENDLESS_PIPELINE, encoding="utf-8")
     return folder
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,11 +67,10 @@ def inputs(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def settings(inputs, tmp_path) -> PretrainConfig:
-    """Twelve steps from an untrained model, less than an epoch."""
+def twelve_steps(inputs: Path, run: Path) -> PretrainConfig:
+    """Returns the settings of twelve steps from an untrained model, less than an epoch."""
     return PretrainConfig(
-        run=str(tmp_path / "run"),
+        run=str(run),
         rows=str(inputs / "rows"),
         start=Start(architecture=str(inputs / "architecture.json"), tokenizer=str(inputs / "tokenizer")),
         recipe=PretrainRecipe(
@@ -89,24 +89,35 @@ def settings(inputs, tmp_path) -> PretrainConfig:
 
 
 @pytest.fixture
-def train() -> Callable[[PretrainConfig], Path]:
+def settings(inputs, tmp_path) -> PretrainConfig:
+    return twelve_steps(inputs, tmp_path / "run")
+
+
+def train_here(config: PretrainConfig) -> Path:
     """Runs the stage in this process and returns the run folder."""
-
-    def run(config: PretrainConfig) -> Path:
+    with_fresh_process_state()
+    try:
+        pretrain(config)
+    finally:
         with_fresh_process_state()
-        try:
-            pretrain(config)
-        finally:
-            with_fresh_process_state()
-        return Path(config.run)
-
-    return run
+    return Path(config.run)
 
 
 @pytest.fixture
-def uninterrupted(settings, train, tmp_path) -> Path:
-    """The run that nothing disturbs."""
-    return train(replace(settings, run=str(tmp_path / "uninterrupted")))
+def train() -> Callable[[PretrainConfig], Path]:
+    return train_here
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(inputs, tmp_path_factory) -> Path:
+    """The run that nothing disturbs, which no test may change."""
+    return train_here(twelve_steps(inputs, tmp_path_factory.mktemp("uninterrupted") / "run"))
+
+
+@pytest.fixture
+def finished(settings, uninterrupted) -> Path:
+    """The folder of the settings with a copy of that run."""
+    return Path(shutil.copytree(uninterrupted, settings.run))
 
 
 @pytest.fixture
@@ -183,14 +194,28 @@ def stop_after(monkeypatch, step: int, error: type[BaseException] = SystemExit) 
     monkeypatch.setattr(loop, "one_update", dying)
 
 
+@pytest.fixture(scope="session")
+def died(inputs, tmp_path_factory) -> Path:
+    """A run that died in step 7, with its newest checkpoint at step 4."""
+    run = tmp_path_factory.mktemp("died") / "run"
+    train_until(twelve_steps(inputs, run), 6)
+    return run
+
+
 @pytest.fixture
-def half_trained(settings, train, monkeypatch) -> PretrainConfig:
-    """The settings of a run that died in step 7, with its newest checkpoint at step 4."""
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(settings)
+def half_trained(settings, died) -> PretrainConfig:
+    """The settings of a copy of that run."""
+    shutil.copytree(died, settings.run)
     return settings
+
+
+def train_until(config: PretrainConfig, step: int) -> PretrainConfig:
+    """Trains until the run dies at the beginning of the update after `step`, and returns its settings."""
+    with pytest.MonkeyPatch.context() as patched:
+        stop_after(patched, step)
+        with pytest.raises(SystemExit):
+            train_here(config)
+    return config
 
 
 def signal_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,24 @@
 """Runs the code blocks of a page from top to bottom in an empty folder, as a reader would."""
 
-import os
 import re
 import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.support.pages import Page
-from tests.support.training import SOURCES
 
 NOT_RUN = ("pip ", "python3", ". .venv")  # the test's environment is installed
 SHORTER = {"num_steps": "2", "warmup_steps": "0", "batch_tokens": "2048", "max_rows": "4"}
+Run = Callable[[str, str], str]  # of a language and a line of it, or a block of Python, to its output
 
 
-def walk_through(page: Page, folder: Path, skipped: Sequence[str] = ()) -> dict[str, str]:
+def walk_through(
+    page: Page, folder: Path, run: Run, settings: Mapping[str, str] = SHORTER, skipped: tuple[str, ...] = ()
+) -> dict[str, str]:
     """Runs the blocks of shell and Python, applies those of TOML to mine.toml, and returns the output by command.
 
-    Training is shortened as SHORTER says, so a model that has not recovered is released. Commands that start with one
-    of `skipped` are left out.
+    Training is shortened by `settings`, so a model that has not recovered is released. Commands that start with one of
+    `skipped` are left out.
     """
     outputs = {}
     for language, block in page.blocks:
@@ -26,24 +26,33 @@ def walk_through(page: Page, folder: Path, skipped: Sequence[str] = ()) -> dict[
             case "bash":
                 for command in block.splitlines():
                     if command and not command.startswith((*NOT_RUN, *skipped)):
-                        outputs[command] = _run(["bash", "-c", command], folder)
-                        _shorten(folder / "mine.toml")
+                        outputs[command] = run(language, command)
+                        _shorten(folder / "mine.toml", settings)
             case "toml":
                 _set(folder / "mine.toml", block)
-                _shorten(folder / "mine.toml")
+                _shorten(folder / "mine.toml", settings)
             case "python":
-                outputs[block] = _run([sys.executable, "-c", block], folder)
+                outputs[block] = run(language, block)
     return outputs
 
 
-def _run(command: Sequence[str], folder: Path) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": SOURCES, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 0, f"{command[-1]}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+def in_shell(folder: Path, environment: Mapping[str, str]) -> Run:
+    """Returns a function that runs a line or a block in a process of its own."""
+
+    def run(language: str, text: str) -> str:
+        done = subprocess.run(
+            [language, "-c", text],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    return run
 
 
 def _set(path: Path, block: str) -> None:
@@ -57,11 +66,11 @@ def _set(path: Path, block: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _shorten(path: Path) -> None:
+def _shorten(path: Path, settings: Mapping[str, str]) -> None:
     if path.is_file() and "[release.recipe]" not in path.read_text(encoding="utf-8"):
         _set(path, "[release.recipe]\nallow_unrecovered = true\n")
     if path.is_file():
         text = path.read_text(encoding="utf-8")
-        for key, value in SHORTER.items():
+        for key, value in settings.items():
             text = re.sub(rf"^#?{key} = .*", f"{key} = {value}", text, flags=re.MULTILINE)
         path.write_text(text, encoding="utf-8")

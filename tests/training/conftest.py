@@ -2,9 +2,11 @@
 
 from tests.support.generated import models
 from tests.support.hub_rows import hub, published_files, short
-from tests.support.training import half_trained, inputs, no_account, settings, train, uninterrupted
+from tests.support.training import died, finished, half_trained, inputs, no_account, settings, train, uninterrupted
 
 __all__ = [
+    "died",
+    "finished",
     "half_trained",
     "hub",
     "inputs",

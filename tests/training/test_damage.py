@@ -29,8 +29,8 @@ def damage(path: Path, kind: str) -> None:
     path.write_bytes({"flipped": content, "truncated": content[:middle], "emptied": b""}[kind])
 
 
-def test_whichever_file_is_damaged_or_missing_the_checkpoint_is_skipped_and_the_file_named(settings, train):
-    run = train(settings)
+def test_whichever_file_is_damaged_or_missing_the_checkpoint_is_skipped_and_the_file_named(finished):
+    run = finished
     newest, before = checkpoint_folder(run, 12), checkpoint_folder(run, 8)
     names = sorted(path.name for path in newest.rglob("*") if path.is_file())
     assert {MANIFEST, "model.safetensors", "optimizer.pt", "state.json", "settings.toml"} < set(names)
@@ -65,8 +65,8 @@ def test_every_flipped_bit_in_a_manifest_makes_the_folder_refused(tmp_path):
             verify(folder)
 
 
-def test_a_damaged_checkpoint_is_replaced_by_the_resumed_run(settings, train, tmp_path, capsys):
-    uninterrupted, run = train(replace(settings, run=str(tmp_path / "uninterrupted"))), train(settings)
+def test_a_damaged_checkpoint_is_replaced_by_the_resumed_run(settings, train, uninterrupted, finished, capsys):
+    run = finished
     for name in (MANIFEST, "optimizer.pt"):
         damage(checkpoint_folder(run, 12) / name, "truncated")
         half = run / "checkpoints" / "step-00000016.partial"
@@ -112,8 +112,8 @@ def test_a_copy_beside_the_checkpoints_is_not_one_of_them(tmp_path):
     assert [folder.name for folder in list_checkpoints(tmp_path)] == ["step-00000004"]
 
 
-def test_a_manifest_that_lists_too_few_files_makes_the_checkpoint_damaged_and_the_first_is_named(settings, train):
-    run = train(settings)
+def test_a_manifest_that_lists_too_few_files_makes_the_checkpoint_damaged_and_the_first_is_named(finished):
+    run = finished
     newest, before = checkpoint_folder(run, 12), checkpoint_folder(run, 8)
     manifest = json.loads((newest / MANIFEST).read_text(encoding="utf-8"))
     for missing in (
@@ -141,8 +141,8 @@ def contents(run: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_nothing_in_it_changes(settings, train):
-    run = train(settings)
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_nothing_in_it_changes(settings, train, finished):
+    run = finished
     damage(checkpoint_folder(run, 12) / "optimizer.pt", "truncated")
     (checkpoint_folder(run, 8) / MANIFEST).unlink()
     before = contents(run)
@@ -157,9 +157,8 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_nothing_in_it_ch
     assert checkpoint_folder(train(settings), 12).is_dir()
 
 
-def test_an_unreadable_disk_does_not_make_a_run_start_over(settings, train, monkeypatch):
-    run = train(settings)
-    before = contents(run)
+def test_an_unreadable_disk_does_not_make_a_run_start_over(finished, monkeypatch):
+    before = contents(finished)
 
     def fail(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -168,8 +167,8 @@ def test_an_unreadable_disk_does_not_make_a_run_start_over(settings, train, monk
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, fail)
             with pytest.raises(CheckpointError, match="cannot be read.*Input/output error"):
-                newest_verified(run)
-    assert contents(run) == before
+                newest_verified(finished)
+    assert contents(finished) == before
 
 
 def other_rows(rows: Path, folder: Path) -> Path:

@@ -10,9 +10,12 @@ from accelerate import Accelerator
 from torch import nn
 
 from longmlm.errors import TrainingError
+from longmlm.model.mlm import MlmObjective
 from longmlm.training import deepspeed_backend
 from longmlm.training.deepspeed_backend import DeepSpeedBackend, plugin_of_launch
+from tests.support.families import tiny_model
 from tests.support.tiny import with_fresh_process_state
+from tests.support.training import with_recipe
 
 
 @pytest.fixture
@@ -86,3 +89,10 @@ def test_where_deepspeed_is_not_installed_the_extra_is_named(deepspeed_launch, m
 def test_without_deepspeed_there_are_no_settings_of_it(monkeypatch):
     monkeypatch.delenv("ACCELERATE_USE_DEEPSPEED", raising=False)
     assert plugin_of_launch(1.0) is None
+
+
+def test_fp16_is_refused_with_what_to_choose(settings):
+    objective, recipe = MlmObjective(tiny_model("roberta", 1), "fp16"), with_recipe(settings, precision="fp16").recipe
+    with pytest.raises(TrainingError, match=r"fp16, which DeepSpeed's backend does not support.*ddp.yaml"):
+        DeepSpeedBackend.wrap(Accelerator(cpu=True), objective, recipe)
+    with_fresh_process_state()

@@ -37,7 +37,7 @@ def files_below(folder: Path) -> dict[Path, float]:
     return {path: path.stat().st_mtime for path in folder.rglob("*")}
 
 
-def test_a_dry_run_reports_what_the_run_will_do_and_writes_nothing(settings, dry_run, inputs, train):
+def test_a_dry_run_reports_what_the_run_will_do_and_writes_nothing(settings, dry_run, inputs, uninterrupted):
     before = files_below(inputs)
     said = dry_run(settings)
     assert files_below(inputs) == before
@@ -46,8 +46,7 @@ def test_a_dry_run_reports_what_the_run_will_do_and_writes_nothing(settings, dry
     assert {"environment", "processes", "model", "rows", "step", "start", "time", "memory", "disk"} <= said.keys()
     assert "computing in fp32" in said["processes"]
     assert said["dry run"] == "nothing was written"
-    run = train(settings)
-    assert said["step"].startswith(f"{_rows_per_step(run)} rows, micro-batches of 4")
+    assert said["step"].startswith(f"{_rows_per_step(uninterrupted)} rows, micro-batches of 4")
 
 
 def _rows_per_step(run: Path) -> int:
@@ -55,9 +54,9 @@ def _rows_per_step(run: Path) -> int:
     return state.cursor // state.step
 
 
-def test_epochs_and_tokens_are_those_of_the_run(settings, dry_run, train):
+def test_epochs_and_tokens_are_those_of_the_run(settings, dry_run, uninterrupted):
     said = dry_run(with_recipe(settings, num_steps=400))["ahead"]
-    state = read_state(best_checkpoint(train(settings))).state
+    state = read_state(best_checkpoint(uninterrupted)).state
     epochs = 400 * state.cursor / state.step / len(open_rows(Path(settings.rows), "train"))
     tokens = float(said.split(", ")[1].split()[0])
     assert said.startswith("400 steps, ") and said.endswith(f"{epochs:.2f} epochs")
@@ -77,8 +76,7 @@ def test_a_dry_run_in_the_middle_reports_what_is_left_and_touches_no_checkpoint(
     assert files_below(run) == before
 
 
-def test_a_finished_run_is_reported_as_finished(settings, train, capsys):
-    train(settings)
+def test_a_finished_run_is_reported_as_finished(settings, finished, capsys):
     capsys.readouterr()
     with_fresh_process_state()
     pretrain(replace(settings, dry_run=True))
@@ -115,17 +113,13 @@ def test_a_run_stops_before_its_first_step_where_its_checkpoints_do_not_fit(sett
     assert newest_verified(train(few)).folder.name == "step-00000012"
 
 
-def test_a_checkpoint_takes_the_predicted_space(settings, train):
-    folder = best_checkpoint(train(settings))
+def test_a_checkpoint_takes_the_predicted_space(uninterrupted):
+    folder = best_checkpoint(uninterrupted)
     weights = [folder / "model.safetensors", folder / "optimizer.pt"]
     predicted = cost_of(load_model(str(folder)).model, Work(32, 0.15, False)).checkpoint_bytes
     assert sum(path.stat().st_size for path in weights) == pytest.approx(predicted, rel=0.2)
 
 
-def test_recomputed_activations_leave_every_loss_as_it_is(settings, train, tmp_path):
-    runs = [
-        train(replace(with_runtime(settings, activation_checkpointing=flag), run=str(tmp_path / str(flag))))
-        for flag in (False, True)
-    ]
-    assert len(losses(runs[0])) == 12
-    assert losses(runs[0]) == losses(runs[1])
+def test_recomputed_activations_leave_every_loss_as_it_is(settings, train, uninterrupted):
+    assert losses(train(with_runtime(settings, activation_checkpointing=True))) == losses(uninterrupted)
+    assert len(losses(uninterrupted)) == 12

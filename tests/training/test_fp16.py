@@ -16,7 +16,7 @@ from longmlm.errors import TrainingError
 from longmlm.model.mlm import LossSum, MlmObjective
 from longmlm.stages.pretrain import pretrain
 from longmlm.training import checkpoint, loop, update
-from longmlm.training.checkpoint import check_scaling, run_precision
+from longmlm.training.checkpoint import run_precision
 from longmlm.training.run_folder import checkpoint_folder, read_state
 from tests.support.training import (
     assert_same_model,
@@ -24,7 +24,7 @@ from tests.support.training import (
     losses,
     moments_at,
     state_at,
-    stop_after,
+    train_until,
     training_lines,
     weights_at,
     with_recipe,
@@ -75,15 +75,10 @@ def test_twenty_steps_in_fp16_have_the_losses_of_fp32(settings, train, tmp_path)
     assert trained is not None and trained.precision == "fp16"
 
 
-def test_a_run_that_skips_updates_resumes_bit_for_bit_with_the_scale_and_its_growth(
-    fp16, train, scaler, monkeypatch, tmp_path
-):
+def test_a_run_that_skips_updates_resumes_bit_for_bit_with_the_scale_and_its_growth(fp16, train, scaler, tmp_path):
     scaler(init_scale=2.0**24, growth_interval=5)
     whole = train(replace(fp16, run=str(tmp_path / "whole")))
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(fp16)
+    train_until(fp16, 6)
     resumed = train(fp16)
     assert 3 < state_at(whole, 12).skipped_steps < 12
     assert replace(state_at(resumed, 12), training_seconds=0.0) == replace(state_at(whole, 12), training_seconds=0.0)
@@ -149,10 +144,7 @@ def test_updates_that_are_skipped_in_a_row_end_the_run_in_one_line(fp16, train, 
 
 
 def test_a_run_in_fp16_stays_in_it_when_the_recipe_becomes_auto(fp16, train, monkeypatch, capsys):
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(fp16)
+    train_until(fp16, 6)
     monkeypatch.setattr(checkpoint, "resolved_precision", lambda name: "no" if name == "auto" else name)
     capsys.readouterr()
     run = train(with_recipe(fp16, precision="auto"))
@@ -176,10 +168,3 @@ def test_auto_on_a_gpu_without_bf16_says_that_fp16_is_faster(monkeypatch):
 def test_a_dry_run_names_the_precision(fp16, capsys):
     pretrain(replace(fp16, dry_run=True))
     assert "computing in fp16" in capsys.readouterr().out
-
-
-def test_deepspeed_is_refused_in_fp16_only():
-    check_scaling("fp16", has_deepspeed=False)
-    check_scaling("bf16", has_deepspeed=True)
-    with pytest.raises(TrainingError, match=r"fp16, which DeepSpeed's backend does not support.*ddp.yaml"):
-        check_scaling("fp16", has_deepspeed=True)

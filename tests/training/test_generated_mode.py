@@ -14,7 +14,7 @@ from longmlm.settings.release import ReleaseCard, ReleaseConfig, ReleaseRecipe
 from longmlm.stages.release import release
 from longmlm.training.run_folder import best_checkpoint, checkpoint_folder
 from tests.support.tiny import LONG_POSITIONS, NUM_POSITIONS, prove_in_this_process
-from tests.support.training import assert_same_model, losses, stop_after
+from tests.support.training import assert_same_model, losses, train_until
 
 
 @pytest.fixture
@@ -40,12 +40,9 @@ def test_materialized_rows_leave_the_decomposition(generated, models, train):
     assert not torch.allclose(after, hierarchical_table(after[:NUM_POSITIONS], LONG_POSITIONS, 0.4), atol=1e-3)
 
 
-def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(generated, train, tmp_path, monkeypatch):
+def test_a_killed_run_resumed_equals_an_uninterrupted_one_bit_for_bit(generated, train, tmp_path):
     whole = train(replace(generated, run=str(tmp_path / "whole")))
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(generated)
+    train_until(generated, 6)
     resumed = train(generated)
     assert read_provenance(checkpoint_folder(resumed, 8)).extension.mode == "generated"
     assert_same_model(whole, resumed, 12)

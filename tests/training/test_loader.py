@@ -7,32 +7,37 @@ import torch
 from torch.utils.data import DataLoader
 
 from longmlm.training import loop
-from tests.support.training import with_recipe
+from tests.support.training import train_here, twelve_steps, with_recipe
 
 # This machine may have fewer cores than workers.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
+@pytest.fixture(scope="module")
+def inputs_of_loader(inputs, tmp_path_factory):
+    """What a run makes its loader of."""
+    calls, new = [], loop._loader
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "_loader", lambda *inputs: calls.append(inputs) or new(*inputs))
+        train_here(with_recipe(twelve_steps(inputs, tmp_path_factory.mktemp("loader") / "run"), num_steps=2))
+    [call] = calls
+    return call
+
+
 @pytest.fixture
-def new_loader(settings, train, monkeypatch):
+def new_loader(inputs_of_loader, monkeypatch):
     """Returns a function that returns the run's loader for a device and a number of workers, without starting them."""
-    made, calls = [], []
-    new = loop._loader
+    made, (task, run, state) = [], inputs_of_loader
 
     class Recorded(DataLoader):
         def __iter__(self):
             made.append(self)
             return iter(())
 
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "_loader", lambda *inputs: calls.append(inputs) or new(*inputs))
-        train(with_recipe(settings, num_steps=2))
-    [(task, run, state)] = calls
-
     def loader(has_gpu: bool, num_loader_workers: int | None) -> DataLoader:
         monkeypatch.setattr(loop, "DataLoader", Recorded)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-        new(task, replace(run, runtime=replace(run.runtime, num_loader_workers=num_loader_workers)), state)
+        loop._loader(task, replace(run, runtime=replace(run.runtime, num_loader_workers=num_loader_workers)), state)
         return made.pop()
 
     return loader

@@ -44,10 +44,9 @@ def chosen(train, monkeypatch, tmp_path, capsys):
 
 
 @pytest.fixture
-def free_for(by_memory, train, tmp_path):
+def free_for(uninterrupted):
     """Returns the free bytes in which so many rows fit, and half a row more."""
-    run = train(replace(by_memory, run=str(tmp_path / "any")))
-    model = load_model(str(checkpoint_folder(run, 12))).model
+    model = load_model(str(checkpoint_folder(uninterrupted, 12))).model
     set_dropout(model, 0.0)
     cost = cost_of(model, Work(32, 0.15, is_half=False))
     return lambda num_rows: int((0.75 * cost.state_bytes + (num_rows + 0.5) * cost.row_bytes) / USED_SHARE)

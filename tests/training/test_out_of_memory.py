@@ -18,6 +18,7 @@ from tests.support.training import (
     losses,
     state_at,
     stop_after,
+    train_until,
     with_runtime,
 )
 
@@ -87,10 +88,7 @@ def test_a_step_that_fails_half_way_is_repeated_with_its_dropout_and_without_its
 ):
     monkeypatch.setattr(micro_batch, "micro_batch_rows", lambda *_: 4)
     by_hand = named(automatic, tmp_path, "by hand", num_loader_workers=num_loader_workers)
-    with monkeypatch.context() as patched:
-        stop_after(patched, 4)
-        with pytest.raises(SystemExit):
-            train(by_hand)
+    train_until(by_hand, 4)
     expected = train(with_runtime(by_hand, rows_per_micro_batch=2))
     passes = fails_once(step=5)
     run = train(with_runtime(automatic, num_loader_workers=num_loader_workers, checkpoints_kept=3))

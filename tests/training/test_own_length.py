@@ -21,7 +21,7 @@ from longmlm.stages.release import release
 from longmlm.training.run_folder import best_checkpoint
 from tests.support.families import NUM_POSITIONS, SPECIAL_OF_OTHERS
 from tests.support.tiny import prove_in_this_process, tiny_folder, tiny_rows, with_fresh_process_state
-from tests.support.training import losses, stop_after, training_lines, weights_at, with_recipe
+from tests.support.training import losses, train_until, training_lines, weights_at, with_recipe
 
 FAST = ("modernbert", "deberta-v2")  # one that loads in another process, one whose positions are relative
 FAMILIES = [
@@ -51,10 +51,7 @@ def test_from_base_model_to_release(own, base, rows, train, monkeypatch, tmp_pat
     if base.name != "modernbert":  # whose export another process loads
         prove_in_this_process(monkeypatch)
     uninterrupted = train(replace(own, run=str(tmp_path / "uninterrupted")))
-    with monkeypatch.context() as patched:
-        stop_after(patched, 6)
-        with pytest.raises(SystemExit):
-            train(own)
+    train_until(own, 6)
     run = train(own)
     assert losses(run) == losses(uninterrupted) and len(losses(run)) == 16
     assert sum(losses(run)[-3:]) < sum(losses(run)[:3])

@@ -10,7 +10,6 @@ All steps have about the same number of tokens. `--long-every 1` trains on long 
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, cast
 
 from runs import OpenRun, curve
 
@@ -20,52 +19,35 @@ from longmlm.data.rows import open_named_rows
 
 
 @dataclass(frozen=True, slots=True)
-class MixedBatches:
+class MixedBatches(StepBatches):
     """Steps of long rows, and in between steps of short ones; the cursor counts long rows."""
 
-    long: StepBatches
     short: StepBatches
     long_every: int
 
-    @property
-    def num_rows(self) -> int:
-        """The number of long rows."""
-        return self.long.num_rows
-
-    @property
-    def description(self) -> str:
-        """The long rows, in words."""
-        return self.long.description
-
-    @property
-    def rows_per_step(self) -> int:
-        """Rows of a step with long rows."""
-        return self.long.rows_per_step
-
-    @property
-    def rows_per_micro_batch(self) -> int:
-        """Rows of a micro-batch of long rows."""
-        return self.long.rows_per_micro_batch
-
-    def in_micro_batches_of(self, num_rows: int) -> Self:
-        """Returns the same steps in micro-batches of at most `num_rows` long rows."""
-        return replace(self, long=self.long.in_micro_batches_of(num_rows))
-
-    def __getitem__(self, cursor: int) -> tuple[MlmBatch, ...]:
-        step = cursor // self.rows_per_step
+    def __getitem__(self, index: int) -> tuple[MlmBatch, ...]:
+        step = index // self.rows_per_step
         if step % self.long_every == 0:
-            return self.long[cursor]
+            return StepBatches.__getitem__(self, index)
         return self.short[step * self.short.rows_per_step]
 
 
 def measure(folder: Path, short: Path, seed: int, long_every: int) -> str:
     """Trains one run as the pipeline's pretrain stage does, and returns its held-out accuracies by step."""
     opened = OpenRun.of(folder, f"long-every-{long_every}-{seed}", seed=seed)
-    long, rows = cast(StepBatches, opened.task.batches), open_named_rows(str(short), "train")
+    long, rows = opened.task.batches, open_named_rows(str(short), "train")
     num_rows = rows_per_step(opened.config.recipe.batch_tokens, rows.row_length, rows.mean_fill, 1)
     per_micro_batch = long.rows_per_micro_batch * long.rows.row_length // rows.row_length
     drawn = replace(long.recipe, rows_per_step=num_rows)
-    batches = MixedBatches(long, StepBatches(rows, drawn, 0, 1, per_micro_batch), long_every)
+    batches = MixedBatches(
+        rows=long.rows,
+        recipe=long.recipe,
+        rank=0,
+        num_processes=1,
+        rows_per_micro_batch=long.rows_per_micro_batch,
+        short=StepBatches(rows, drawn, 0, 1, per_micro_batch),
+        long_every=long_every,
+    )
     return curve(replace(opened, task=replace(opened.task, batches=batches)).train())
 
 

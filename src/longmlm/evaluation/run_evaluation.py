@@ -35,10 +35,6 @@ class RunEvaluation:
     stops_when_recovered: bool = False
 
     @property
-    def metric(self) -> str:
-        return "held-out accuracy"
-
-    @property
     def num_rows(self) -> int:
         return len(self.frozen.row_ids)
 

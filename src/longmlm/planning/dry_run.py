@@ -75,7 +75,7 @@ def _description(task: Task, run: Run) -> dict[str, str]:
     return {
         "environment": f"Python {python}, {libraries}",
         "processes": f"{run.accelerator.num_processes} on {device}; computing in {precision}",
-        "model": f"{model.config.model_type}, {run.backend.num_parameters / 1e6:.1f} M parameters",
+        "model": f"{model.config.model_type}, {run.num_parameters / 1e6:.1f} M parameters",
         "rows": f"{batches.description}; {task.evaluation.num_rows:,} held out",
         "step": f"{counted(batches.rows_per_step, 'row')}, micro-batches of {batches.rows_per_micro_batch} per process",
     }

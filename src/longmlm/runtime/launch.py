@@ -65,7 +65,9 @@ def launch(
 
 def _check_num_processes(actual: int, required: int | None) -> None:
     """Raises TrainingError when `actual` is not what launcher and settings say."""
-    started, requested = int(os.environ.get("WORLD_SIZE", "1")), _requested_processes()
+    started, requested = int(os.environ.get("WORLD_SIZE", "1")), 1
+    if "WORLD_SIZE" not in os.environ:  # accelerate launch may start only one process without saying so
+        requested = next((int(setting.value) for setting in launcher_settings() if setting.name == "num_processes"), 1)
     if actual != started:
         raise TrainingError(
             f"{started} processes were started, but each of them counts {actual}: start them with "
@@ -99,13 +101,6 @@ def _join_new_store(seconds: float = 600) -> None:
             raise TrainingError(f"process 0 did not start in {seconds:.0f} s: run the same command again")
     os.environ["MASTER_PORT"] = str(own.port)
     _open_stores[:] = [own]
-
-
-def _requested_processes() -> int:
-    """Returns how many processes `accelerate launch` was asked for; it may start only one without saying so."""
-    if "WORLD_SIZE" in os.environ:
-        return 1
-    return next((int(setting.value) for setting in launcher_settings() if setting.name == "num_processes"), 1)
 
 
 def _local_world_size() -> int:

@@ -58,9 +58,8 @@ def check_launch_settings(precision: ComputePrecision) -> None:
 
     The error names the setting, where it was set, and the remedy.
     """
-    rules = _rules(
-        precision, torch.cuda.is_available(), os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
-    )
+    has_deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+    rules = _rules(precision, torch.cuda.is_available(), has_deepspeed)
     for setting in (*launcher_settings(), *_variables()):
         rule = next((rule for rule in rules if fnmatch(setting.name, rule.pattern)), None)
         if setting.value in OFF or (rule and (rule.allowed is None or setting.value in rule.allowed)):
@@ -92,8 +91,7 @@ def _rules(precision: ComputePrecision, has_gpu: bool, has_deepspeed: bool) -> t
         Rule("num_cpu_threads_per_process", None if has_gpu else (), "remove it and set runtime.num_threads"),
         Rule("torch_allow_tf32_*", () if has_gpu and precision == "no" else None, "unset it; recipe.precision is no"),
         Rule("torch_device", (), "unset it, and choose GPUs with CUDA_VISIBLE_DEVICES"),
-        *(Rule(f"{kind}_*") for kind in ("downcast", "megatron_lm", "mpirun", "parallelism_config", "tpu")),
-        *(Rule(f"use_{kind}") for kind in ("megatron_lm", "parallelism_config", "sagemaker")),
+        *map(Rule, ("downcast_*", "*megatron_lm*", "mpirun_*", "*parallelism_config*", "tpu_*", "use_sagemaker")),
         *(Rule(pattern, None) for pattern in PROCESSES),
     )
 

@@ -5,7 +5,6 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 if __name__ == "__main__":  # accelerate launch -m longmlm.stages.pretrain: the same as python -m longmlm pretrain
     sys.argv.insert(1, "pretrain")
@@ -41,7 +40,7 @@ from longmlm.runtime.signals import stop_on_signal, stopped_by
 from longmlm.runtime.watchdog import watchdog
 from longmlm.settings.pretrain import ComputePrecision, PretrainConfig, PretrainRecipe, Start
 from longmlm.training.backend import PlainBackend
-from longmlm.training.checkpoint import check_room, check_scaling, run_precision
+from longmlm.training.checkpoint import check_room, run_precision
 from longmlm.training.deepspeed_backend import PARTITIONED_PARAMETERS, DeepSpeedBackend, plugin_of_launch, zero_stage
 from longmlm.training.loop import start, train, write_summary
 from longmlm.training.micro_batch import rows_per_evaluation_batch, rows_per_micro_batch
@@ -105,52 +104,28 @@ def open_run(config: PretrainConfig, accelerator: Accelerator) -> tuple[Task, Ru
     """
     newest, saved = resume_point(config, accelerator)
     precision, notes = run_precision(config.recipe.precision, saved, newest.folder)
-    check_scaling(precision, zero_stage(accelerator) > 0)
     config, rows = training_rows(config, saved, accelerator)
     loaded, provenance = load_start(config, newest.folder, accelerator)
-    recipe, extension = config.recipe, provenance.extension
-    if config.runtime.stop_when_recovered and extension is None:
-        raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
+    for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
+        accelerator.print(note)
     vocabulary = vocabulary_of_pretrained(loaded.tokenizer, config.start.checkpoint or str(config.start.tokenizer))
     check_rows_fit_model(rows, vocabulary, architecture_of(loaded.model).num_positions, config.start.name)
-    prepare_model(loaded.model, config, extension)
-    objective = MlmObjective(loaded.model, precision)
-    run = new_run(config, accelerator, objective, rows.row_length)
-    held_out = open_named_rows(config.rows, "held_out", verified=False)
-    frozen = FrozenRows(
-        held_out, recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
-    )
-    if objective.reads_packed_batches and accelerator.device.type != "cpu":
-        notes += check_packed_attention(objective, frozen)
-    evaluation = RunEvaluation(
-        objective=objective,
-        frozen=frozen,
-        base_positions=extension.base_positions if extension else rows.row_length,
-        base=extension.base if extension else None,
-        tokenizer=loaded.tokenizer,
-        num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
-        accelerator=accelerator,
-        stops_when_recovered=config.runtime.stop_when_recovered,
-    )
-    training = training_record(config, rows, precision)
-    cursor = 0 if newest.folder else first_cursor(provenance.started_from, rows, recipe, accelerator)
+    prepare_model(loaded.model, config, provenance.extension)
+    run = new_run(config, accelerator, MlmObjective(loaded.model, precision), rows.row_length)
+    evaluation = run_evaluation(config, run, loaded, vocabulary, provenance.extension)
     record = RunRecord(
         tokenizer=loaded.tokenizer,
         settings=to_toml(config),
-        recipe=recipe,
+        recipe=config.recipe,
         provenance=provenance,
-        trained_on=training,
+        trained_on=training_record(config, rows, precision),
         carried=loaded.carried,
-        cursor=cursor,
+        cursor=0 if newest.folder else first_cursor(provenance.started_from, rows, config.recipe, accelerator),
         rows_plan=rows.manifest.plan,
         architecture_sha256=saved.architecture_sha256 if saved else architecture_sha256(config.start),
     )
-    if cursor:
-        notes += (f"{config.start.checkpoint} was trained on {counted(cursor, 'row')}: the run goes on after them",)
-    batches = step_batches(run, recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
-    seed_process(recipe.seed, accelerator.process_index)
-    for note in (*loaded.notes, *loaded.carried.lines, *newest.skipped, *notes):
-        accelerator.print(note)
+    batches = step_batches(run, config.recipe, rows, vocabulary, saved.state.micro_batch if saved else None)
+    seed_process(config.recipe.seed, accelerator.process_index)
     return Task(batches, evaluation, record), run, newest.folder
 
 
@@ -186,7 +161,7 @@ def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObje
         is_checkpointed=runtime.activation_checkpointing,
         has_all_logits=stage == PARTITIONED_PARAMETERS,
     )
-    cost = cost_of(objective.model, work)
+    cost, num_parameters = cost_of(objective.model, work), objective.model.num_parameters()
     peak = (runtime.peak_flops or peak_flops()) if is_half else None
     backend_kind = DeepSpeedBackend if stage else PlainBackend
     return Run(
@@ -194,8 +169,34 @@ def new_run(config: PretrainConfig, accelerator: Accelerator, objective: MlmObje
         accelerator=accelerator,
         backend=backend_kind.wrap(accelerator, objective.train(), replace(recipe, precision=objective.precision)),
         runtime=runtime,
+        num_parameters=num_parameters,
         cost=cost,
         peak_tokens_per_second=peak and peak * accelerator.num_processes / cost.flop_per_token,
+    )
+
+
+def run_evaluation(
+    config: PretrainConfig, run: Run, loaded: LoadedModel, vocabulary: Vocabulary, extension: Extension | None
+) -> RunEvaluation:
+    """Returns what measures the model of a run on the held-out rows, and prints how its attention was checked."""
+    if config.runtime.stop_when_recovered and extension is None:
+        raise TrainingError("runtime.stop_when_recovered is for a long model, and this was not extended: remove it")
+    held_out, objective = open_named_rows(config.rows, "held_out", verified=False), run.backend.objective
+    frozen = FrozenRows(
+        held_out, config.recipe.held_out, vocabulary.maskable, vocabulary.special, rows_per_evaluation_batch(run)
+    )
+    if objective.reads_packed_batches and run.accelerator.device.type != "cpu":
+        for note in check_packed_attention(objective, frozen):
+            run.accelerator.print(note)
+    return RunEvaluation(
+        objective=objective,
+        frozen=frozen,
+        base_positions=extension.base_positions if extension else held_out.row_length,
+        base=extension.base if extension else None,
+        tokenizer=loaded.tokenizer,
+        num_examples=config.tracking.num_examples if config.tracking.tracker else 0,
+        accelerator=run.accelerator,
+        stops_when_recovered=config.runtime.stop_when_recovered,
     )
 
 
@@ -257,7 +258,10 @@ def first_cursor(start: ModelSource | None, rows: Rows, recipe: PretrainRecipe, 
         is_same_order = (saved.rows_sha256, saved.recipe.seed) == (rows.sha256, recipe.seed)
         return saved.state.cursor if is_same_order else 0
 
-    return broadcast_from_main(accelerator, cursor)
+    num_rows = broadcast_from_main(accelerator, cursor)
+    if start and num_rows:
+        accelerator.print(f"{start.name} was trained on {counted(num_rows, 'row')}: the run goes on after them")
+    return num_rows
 
 
 def training_record(config: PretrainConfig, rows: Rows, precision: ComputePrecision) -> TrainingRecord:
@@ -290,7 +294,7 @@ def step_batches(
     if abs(tokens - recipe.batch_tokens) > NOTED_DEVIATION * recipe.batch_tokens:
         batch = f"a global batch of {counted(num_rows, 'whole row')} has {tokens:,} tokens"
         accelerator.print(f"batch_tokens = {recipe.batch_tokens:,}, but {batch}")
-    pad = None if cast(MlmObjective, run.backend.objective).reads_packed_batches else vocabulary.special.pad
+    pad = None if run.backend.objective.reads_packed_batches else vocabulary.special.pad
     drawn = Recipe(recipe.seed, num_rows, recipe.masking, vocabulary.maskable, pad)
     per_micro_batch = rows_per_micro_batch(run, num_rows, rows.row_length, saved)
     return StepBatches(rows, drawn, accelerator.process_index, num_processes, per_micro_batch)

@@ -1,7 +1,4 @@
-"""What the loop is given, as protocols: batches, an objective, an evaluation, and a backend; plain data parallelism.
-
-A backend is how ranks share one model and its optimizer.
-"""
+"""How ranks share one model and its optimizer: what the loop asks of a backend, and plain data parallelism."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -13,106 +10,11 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
-from longmlm.artifacts.run import TrainState
-from longmlm.batches.collate import Target
+from longmlm.batches.collate import MlmBatch, Target
+from longmlm.model.mlm import LossSum, MlmObjective
 from longmlm.runtime.watchdog import heartbeat
 from longmlm.settings.pretrain import PretrainRecipe
 from longmlm.training.optimizer import Optimizer
-
-LossSums = Mapping[Target, tuple[Tensor, Tensor]]
-
-
-@runtime_checkable
-class Batch(Protocol):
-    """A micro-batch."""
-
-    @property
-    def num_targets(self) -> Mapping[Target, int]:
-        """Predictions that the loss of each target is summed over."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens without padding."""
-
-    @property
-    def num_with_padding(self) -> int:
-        """Tokens, padding included."""
-
-    @property
-    def row_ids(self) -> tuple[int, ...]:
-        """The rows that it consists of."""
-
-    def to(self, device: torch.device) -> Self:
-        """Returns the batch on `device`."""
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """The global batches of a run: a pure function of the cursor, the number of rows consumed so far."""
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows that are drawn from."""
-
-    @property
-    def description(self) -> str:
-        """The rows that are drawn from, in words."""
-
-    @property
-    def rows_per_step(self) -> int:
-        """Rows of a global batch."""
-
-    @property
-    def rows_per_micro_batch(self) -> int:
-        """Rows of a micro-batch, at most."""
-
-    def in_micro_batches_of(self, num_rows: int) -> Self:
-        """Returns the same global batches in micro-batches of at most `num_rows` rows."""
-
-    def __getitem__(self, cursor: int, /) -> tuple[Batch, ...]:
-        """Returns this rank's micro-batches of the global batch that starts at `cursor`."""
-
-
-@runtime_checkable
-class Objective(Protocol):
-    """An nn.Module around the `model` that is trained, saved and exported.
-
-    `has_full_parameters` is true where every rank holds all parameters. Under ZeRO-3 it is false: ranks then gather
-    parameters together, so each must run every part of the model equally often.
-    """
-
-    model: PreTrainedModel
-    has_full_parameters: bool
-
-    def __call__(self, batch: Batch) -> LossSums:
-        """Returns for each target the loss summed over the batch, in nats, and the number of correct predictions."""
-
-
-@runtime_checkable
-class Evaluation(Protocol):
-    """What a run measures, and what follows from it. All ranks call the methods together.
-
-    `between_rows` is called before each row, equally often on every rank. It may raise to abandon the evaluation.
-    """
-
-    @property
-    def metric(self) -> str:
-        """What `measure` calls accuracy, in words."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that are measured."""
-
-    def baseline(self, between_rows: Callable[[], None]) -> Accuracy | None:
-        """Returns the accuracy to recover; None where there is no base model to compare with."""
-
-    def measure(self, between_rows: Callable[[], None]) -> tuple[Measured, tuple[FilledMask, ...]]:
-        """Returns the accuracy of the model as it is now, and predictions for a tracker to show."""
-
-    def is_over(self, state: TrainState) -> bool:
-        """Returns whether the run ends here, before its last step, because of what was measured so far."""
-
 
 OptimizerState = dict[str, Any]  # an optimizer's state_dict(), whose layout is torch's; in fp16 also "scaler"
 
@@ -125,16 +27,12 @@ class Backend(Protocol):
     """
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> MlmObjective:
         """The objective itself, not wrapped."""
 
     @property
     def settings(self) -> Mapping[str, object] | None:
         """The backend's own resolved settings, as DeepSpeed's JSON; None where it has none."""
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of the model's parameters, on all ranks together."""
 
     @property
     def can_repeat_passes(self) -> bool:
@@ -148,7 +46,7 @@ class Backend(Protocol):
     def optimizer_bytes(self) -> int:
         """Bytes of the optimizer's state that this rank has still to allocate before its first update."""
 
-    def forward(self, batch: Batch) -> LossSums:
+    def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         """Returns what the objective returns, through the wrapper of this backend."""
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
@@ -185,58 +83,39 @@ class PlainBackend:
     optimizer: Optimizer
     scaler: torch.amp.GradScaler
     max_gradient_norm: float
+    can_repeat_passes: bool = True
+    settings: None = None
 
     @classmethod
-    def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
+    def wrap(cls, accelerator: Accelerator, objective: MlmObjective, recipe: PretrainRecipe) -> Self:
         """Returns the backend around an objective, with a new optimizer and, in fp16, a loss scaler."""
         optimizer = Optimizer.of(objective, recipe)
         scaler = torch.amp.GradScaler(accelerator.device.type, enabled=recipe.precision == "fp16")
         return cls(accelerator, accelerator.prepare_model(objective), optimizer, scaler, recipe.max_gradient_norm)
 
     @property
-    def objective(self) -> Objective:
-        """The objective itself, not wrapped."""
-        return cast(Objective, getattr(self.wrapped, "module", self.wrapped))
-
-    @property
-    def settings(self) -> Mapping[str, object] | None:
-        """None: DDP has none of its own."""
-        return None
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of the model's parameters: every rank has all."""
-        return self.objective.model.num_parameters()
-
-    @property
-    def can_repeat_passes(self) -> bool:
-        """True: passes of the objective itself do not communicate."""
-        return True
+    def objective(self) -> MlmObjective:
+        return cast(MlmObjective, getattr(self.wrapped, "module", self.wrapped))
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradients of all parameters."""
         return self.optimizer.gradient_bytes
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of the optimizer's state for all parameters."""
         return self.optimizer.state_bytes
 
-    def forward(self, batch: Batch) -> LossSums:
-        """Returns loss sums and numbers of correct predictions."""
+    def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         return self.wrapped(batch)
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
-        """Returns a context in which DDP averages gradients only for the last micro-batch."""
         return nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of `loss`, scaled in fp16."""
         self.accelerator.backward(self.scaler.scale(loss))
 
     def step(self, learning_rate: float) -> Tensor:
-        """Clips, updates unless a gradient is not finite, and returns the norm; in fp16, adapts the loss scale.
+        """In fp16, also adapts the loss scale.
 
         DDP averages the gradients, so one that is not finite on any rank is not finite on every rank, and all ranks
         skip the update.
@@ -249,11 +128,9 @@ class PlainBackend:
         return norm
 
     def gather_weights(self) -> dict[str, Tensor]:
-        """Returns the state dict."""
         return gather_state_dict(self.objective.model, Tensor.detach, self.accelerator.is_main_process)
 
     def gather_optimizer(self) -> OptimizerState:
-        """Returns the optimizer's state dict, in fp16 with the scaler's."""
         if not self.accelerator.is_main_process:
             return {}
         content = self.optimizer.torch_optimizer.state_dict()
@@ -261,7 +138,7 @@ class PlainBackend:
         return {**content, "state": states, **({"scaler": scaler} if (scaler := self.scaler.state_dict()) else {})}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
-        """Loads the optimizer's state dict; its groups, which DeepSpeed's backend does not save, stay the recipe's."""
+        """Leaves the groups, which DeepSpeed's backend does not save, as the recipe's."""
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         groups = self.optimizer.torch_optimizer.state_dict()["param_groups"]

@@ -9,12 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from longmlm.artifacts import artifact
@@ -28,8 +27,7 @@ from longmlm.runtime.collectives import any_rank
 from longmlm.runtime.launch import generator_states, resolved_precision
 from longmlm.runtime.watchdog import heartbeat, pause_watchdog
 from longmlm.settings.pretrain import ComputePrecision, Precision, number_format
-from longmlm.settings.shipped import LAUNCHES
-from longmlm.training.backend import Backend, OptimizerState, PlainBackend
+from longmlm.training.backend import Backend, OptimizerState
 from longmlm.training.run import Run, RunRecord
 from longmlm.training.run_folder import (
     CHECKPOINTS,
@@ -153,15 +151,14 @@ def saving(run: Run, record: RunRecord) -> Iterator[Saver]:
             writer.shutdown()
 
 
-def restore(folder: Path, state: TrainState, backend: Backend, rank: int) -> None:
+def restore(folder: Path, state: TrainState, run: Run, is_scaled: bool) -> None:
     """Restores optimizer and generators from a verified checkpoint; the weights were loaded with the model.
 
     With a different number of processes a rank may have no generator state: it keeps its seed, which only dropout uses.
     """
-    is_scaled = isinstance(backend, PlainBackend) and backend.scaler.is_enabled()
-    model, num_updates = cast(nn.Module, backend.objective), state.step - state.skipped_steps
-    backend.restore_optimizer(read_optimizer(folder / OPTIMIZER, model, num_updates, is_scaled))
-    file = folder / _generator_file(rank)
+    num_updates = state.step - state.skipped_steps
+    run.backend.restore_optimizer(read_optimizer(folder / OPTIMIZER, run.backend.objective, num_updates, is_scaled))
+    file = folder / _generator_file(run.accelerator.process_index)
     if file.is_file():
         read_generators(file)
 
@@ -187,15 +184,6 @@ def run_precision(
     before, now = number_format(previous), number_format(available)
     note = f"{folder} was trained in {before}: the run continues in {before}, although auto means {now} on this machine"
     return previous, (note,)
-
-
-def check_scaling(precision: ComputePrecision, has_deepspeed: bool) -> None:
-    """Raises TrainingError for fp16 under DeepSpeed, whose backend does not scale the loss."""
-    if precision == "fp16" and has_deepspeed:
-        raise TrainingError(
-            "recipe.precision is fp16, which DeepSpeed's backend does not support: choose bf16 or no, or launch with "
-            f"{LAUNCHES / 'ddp.yaml'}"
-        )
 
 
 def resumable_state(folder: Path, record: RunRecord) -> TrainState:

@@ -29,9 +29,12 @@ from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin
 from torch import Tensor, nn
 
+from longmlm.batches.collate import MlmBatch, Target
 from longmlm.errors import TrainingError
+from longmlm.model.mlm import LossSum, MlmObjective
 from longmlm.settings.pretrain import PretrainRecipe
-from longmlm.training.backend import Batch, LossSums, Objective, OptimizerState, cpu_copies, gather_state_dict
+from longmlm.settings.shipped import LAUNCHES
+from longmlm.training.backend import OptimizerState, cpu_copies, gather_state_dict
 from longmlm.training.optimizer import Optimizer
 
 PARTITIONED_PARAMETERS = 3  # the stage
@@ -43,19 +46,7 @@ FIXED = {
     "zero_force_ds_cpu_optimizer": False,
     "wall_clock_breakdown": False,
 }
-TUNED = {
-    "contiguous_gradients": True,
-    "reduce_scatter": True,
-    "reduce_bucket_size": 200_000_000,
-    "allgather_partitions": True,
-    "allgather_bucket_size": 200_000_000,
-    "round_robin_gradients": False,
-    "sub_group_size": 1_000_000_000,
-    "stage3_prefetch_bucket_size": 50_000_000,
-    "stage3_param_persistence_threshold": 100_000,
-    "stage3_max_live_parameters": 1_000_000_000,
-    "stage3_max_reuse_distance": 1_000_000_000,
-}
+BUCKETS = {"reduce_bucket_size": 200_000_000, "allgather_bucket_size": 200_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +60,20 @@ class DeepSpeedBackend:
     engine: Any  # deepspeed.DeepSpeedEngine, an extra that need not be installed
     parameters: tuple[nn.Parameter, ...]
     gradient_bytes: int
+    optimizer_bytes: int = 0  # its state is allocated already
+    can_repeat_passes: bool = False  # ranks communicate in them
 
     @classmethod
-    def wrap(cls, accelerator: Accelerator, objective: nn.Module, recipe: PretrainRecipe) -> Self:
-        """Returns the backend around an objective, with a new optimizer whose state is partitioned from the start."""
+    def wrap(cls, accelerator: Accelerator, objective: MlmObjective, recipe: PretrainRecipe) -> Self:
+        """Returns the backend around an objective, with a new optimizer whose state is partitioned from the start.
+
+        Raises TrainingError in fp16, whose losses it does not scale.
+        """
+        if recipe.precision == "fp16":
+            raise TrainingError(
+                "recipe.precision is fp16, which DeepSpeed's backend does not support: choose bf16 or no, or launch "
+                f"with {LAUNCHES / 'ddp.yaml'}"
+            )
         optimizer, stage = Optimizer.of(objective, recipe), zero_stage(accelerator)
         parameters, gradient_bytes = optimizer.parameters, optimizer.gradient_bytes
         engine, wrapped = accelerator.prepare(objective, optimizer.torch_optimizer)
@@ -83,61 +84,37 @@ class DeepSpeedBackend:
         if stage != PARTITIONED_PARAMETERS:
             # Must run before the first update: DeepSpeed would link one group too few after it.
             zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
-        cast(Objective, engine.module).has_full_parameters = stage != PARTITIONED_PARAMETERS
+        cast(MlmObjective, engine.module).has_full_parameters = stage != PARTITIONED_PARAMETERS
         return cls(accelerator, engine, parameters, gradient_bytes // (accelerator.num_processes if stage > 1 else 1))
 
     @property
-    def objective(self) -> Objective:
-        """The objective itself, not wrapped."""
+    def objective(self) -> MlmObjective:
         return self.engine.module
 
     @property
-    def settings(self) -> Mapping[str, object] | None:
-        """DeepSpeed's configuration with every key resolved."""
+    def settings(self) -> Mapping[str, object]:
         return cast(DeepSpeedPlugin, self.accelerator.deepspeed_plugin).deepspeed_config
 
-    @property
-    def num_parameters(self) -> int:
-        """The number of the model's parameters, of which stage 3 leaves a rank only a partition."""
-        parameters = cast(nn.Module, self.engine.module).parameters()
-        return sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters)
-
-    @property
-    def can_repeat_passes(self) -> bool:
-        """False: ranks reduce gradients in backward passes and, in stage 3, gather parameters in all."""
-        return False
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """0: the state is allocated already."""
-        return 0
-
-    def forward(self, batch: Batch) -> LossSums:
-        """Returns loss sums and numbers of correct predictions."""
+    def forward(self, batch: MlmBatch) -> dict[Target, LossSum]:
         return self.engine(batch)
 
     def accumulation(self, is_last: bool) -> AbstractContextManager[object]:
-        """Returns no context: the engine is notified when this micro-batch is the last."""
         self.engine.set_gradient_accumulation_boundary(is_boundary=is_last)
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of `loss`."""
         self.engine.backward(loss)
 
     def step(self, learning_rate: float) -> Tensor:
-        """Clips, updates unless a gradient is not finite, and returns the norm, which is infinite then."""
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
         self.engine.step()
         return torch.as_tensor(self.engine.get_global_grad_norm(), device=self.accelerator.device)
 
     def gather_weights(self) -> dict[str, Tensor]:
-        """Returns the state dict, every parameter gathered from the ranks' fp32 partitions."""
         return gather_state_dict(self.objective.model, _full_value, self.accelerator.is_main_process)
 
     def gather_optimizer(self) -> OptimizerState:
-        """Returns the optimizer's state, every tensor gathered, without its groups."""
         is_main = self.accelerator.is_main_process
         return {"state": {index: cpu_copies(state, is_main) for index, state in enumerate(self._full_states())}}
 
@@ -150,7 +127,6 @@ class DeepSpeedBackend:
             yield {"step": step, **full}
 
     def restore_optimizer(self, state: OptimizerState) -> None:
-        """Gives each rank its partition of the optimizer's full state; there is none before the first update."""
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         states = state["state"]
@@ -159,7 +135,7 @@ class DeepSpeedBackend:
         for index, parameter in enumerate(self.parameters if states else ()):
             for key in Optimizer.STATES:
                 value = states[index][key].to(parameter.device)
-                if is_partitioned(parameter):
+                if hasattr(parameter, "ds_id"):  # the parameter itself is partitioned, as in stage 3
                     safe_set_local_optimizer_state(parameter, _partition(value, parameter), key)
                 else:
                     safe_set_full_optimizer_state(parameter, value, key)
@@ -169,11 +145,6 @@ def zero_stage(accelerator: Accelerator) -> int:
     """Returns the stage of ZeRO; 0 without DeepSpeed."""
     plugin = accelerator.deepspeed_plugin
     return 0 if plugin is None else cast(DeepSpeedPlugin, plugin).zero_stage
-
-
-def is_partitioned(parameter: nn.Parameter) -> bool:
-    """Returns whether the parameter itself is partitioned over the ranks, as in stage 3."""
-    return hasattr(parameter, "ds_id")
 
 
 def _full_value(value: Tensor) -> Tensor:
@@ -230,7 +201,7 @@ def plugin_of_launch(max_gradient_norm: float) -> DeepSpeedPlugin | None:
         )
     # Only in stage 3, as by default: in 1 and 2 it has corrupted gradients on GPUs (DeepSpeed's issues 7188 and 8061).
     is_overlapped = chosen["stage"] == PARTITIONED_PARAMETERS
-    settings["zero_optimization"] = TUNED | {"overlap_comm": is_overlapped} | chosen
+    settings["zero_optimization"] = BUCKETS | {"overlap_comm": is_overlapped} | chosen
     return plugin
 
 

@@ -18,17 +18,18 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.accuracy import Difference, within_error
 from longmlm.artifacts.metrics import EvaluationMetrics, MetricsFile, TrainingMetrics
 from longmlm.artifacts.run import RunSummary, TrainState
+from longmlm.batches.collate import MlmBatch
 from longmlm.errors import ArtifactError, TrainingError
 from longmlm.folders import write_json, write_text
 from longmlm.processes import ignore_stop_signals
@@ -37,12 +38,11 @@ from longmlm.runtime.collectives import any_rank, each_on_any_rank
 from longmlm.runtime.launch import generator_states, peak_memory_bytes
 from longmlm.runtime.signals import Stop
 from longmlm.runtime.watchdog import heartbeat
-from longmlm.training.backend import Batch
 from longmlm.training.checkpoint import Saver, notes_on_threads, restore, resumable_state, saving
 from longmlm.training.micro_batch import fitting_on_all_ranks, halve_micro_batches, micro_batch_of, undo_passes
 from longmlm.training.run import Run, Task
 from longmlm.training.run_folder import (
-    DEEPSPEED_SETTINGS,
+    BACKEND_SETTINGS,
     HEADER,
     SETTINGS,
     check_new_run,
@@ -73,7 +73,7 @@ def start(task: Task, run: Run, resumed_from: Path | None) -> TrainState:
     for note in notes_on_threads(resumed_from, task.record):
         run.accelerator.print(note)
     _prepare_folder(task, run, state)
-    restore(resumed_from, state, run.backend, run.accelerator.process_index)
+    restore(resumed_from, state, run, task.record.trained_on.precision == "fp16")
     return state
 
 
@@ -88,9 +88,9 @@ def _prepare_folder(task: Task, run: Run, resumed: TrainState | None) -> None:
         discard_partial_checkpoints(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         write_text(run.folder / SETTINGS, f"{HEADER}{task.record.settings}")
-        (run.folder / DEEPSPEED_SETTINGS).unlink(missing_ok=True)
+        (run.folder / BACKEND_SETTINGS).unlink(missing_ok=True)
         if run.backend.settings:
-            write_json(run.folder / DEEPSPEED_SETTINGS, run.backend.settings)
+            write_json(run.folder / BACKEND_SETTINGS, run.backend.settings)
         metrics = MetricsFile(run.folder)
         metrics.truncate(resumed.step, resumed.accuracy_here is not None) if resumed else metrics.truncate(-1)
     run.accelerator.wait_for_everyone()
@@ -145,7 +145,7 @@ def train(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
     return state
 
 
-def fitting_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> tuple[Task, Update]:
+def fitting_update(task: Task, run: Run, batches: Sequence[MlmBatch], state: TrainState) -> tuple[Task, Update]:
     """Makes one update, and returns it with a task whose micro-batches fit: they are halved when memory runs out.
 
     Raises what `one_update` raises, and TrainingError if memory is not sufficient.
@@ -189,7 +189,7 @@ def evaluate(task: Task, run: Run, state: TrainState, stop: Stop) -> TrainState:
         MetricsFile(run.folder).append(line)
         base = "" if state.base_cut is None else f", the base model's is {state.base_cut:.2f} %"
         reached = "–" if accuracy is None else f"{accuracy:.2f} %"
-        dated_line(f"step {state.step}/{task.recipe.num_steps} {task.evaluation.metric} {reached}{base}")
+        dated_line(f"step {state.step}/{task.recipe.num_steps} held-out accuracy {reached}{base}")
     return state
 
 
@@ -198,8 +198,10 @@ def write_summary(run: Run, state: TrainState) -> str:
 
     A summary of this very state keeps its content, such as the peak memory of the process that made the steps.
     """
-    path = run.folder / RunSummary.FILE
-    if _summarised_state(path) != state:
+    path, is_written = run.folder / RunSummary.FILE, False
+    with suppress(ArtifactError):
+        is_written = artifact.read(RunSummary, path).state == state
+    if not is_written:
         artifact.write(path, _summary(run, state))
     evaluations = MetricsFile(run.folder).evaluations()
     return accuracy_reached(state, evaluations[-1].recovery if evaluations else None)
@@ -215,13 +217,6 @@ def accuracy_reached(state: TrainState, gain: Difference | None) -> str:
     base = f"the base model's {state.base_cut:.2f} %"
     when = "not yet recovered" if state.recovered_at_step is None else f"recovered at step {state.recovered_at_step}"
     return f"{reached}{f', {gain.compared_with(base)}' if gain else f'; {base}'}: {when}{within_error(gain)}"
-
-
-def _summarised_state(path: Path) -> TrainState | None:
-    try:
-        return artifact.read(RunSummary, path).state
-    except ArtifactError:
-        return None
 
 
 def _summary(run: Run, state: TrainState) -> RunSummary:
@@ -247,14 +242,14 @@ def _is_stopping(run: Run, stop: Stop, saver: Saver) -> bool:
     return is_stopping
 
 
-def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[Batch, ...]]:
+def _loader(task: Task, run: Run, state: TrainState) -> Iterator[tuple[MlmBatch, ...]]:
     """Yields the micro-batches of each step left; a generator of its own leaves dropout's untouched."""
     rows_per_step, num_workers = task.batches.rows_per_step, run.runtime.num_loader_workers
     if num_workers is None:
         num_workers = GPU_LOADER_WORKERS if torch.cuda.is_available() else 0
     end = state.cursor + (task.recipe.num_steps - state.step) * rows_per_step
     loader = DataLoader(
-        cast(Dataset[tuple[Batch, ...]], task.batches),
+        task.batches,
         batch_size=None,
         sampler=range(state.cursor, end, rows_per_step),
         num_workers=num_workers,

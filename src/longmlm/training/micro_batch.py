@@ -28,6 +28,7 @@ from longmlm.settings.shipped import LAUNCHES
 from longmlm.training.run import Run, Task
 
 MAX_EVALUATION_ROWS = 16
+RESUME = "the same command resumes from the last checkpoint"
 
 
 def bytes_needed(run: Run, num_rows: int) -> int:
@@ -86,9 +87,6 @@ def rows_per_evaluation_batch(run: Run) -> int:
     free = min_over_ranks(run.accelerator, free_memory_bytes())
     fitting = (int(USED_SHARE * free) - bytes_needed(run, 0)) // run.cost.evaluation_row_bytes
     return min(MAX_EVALUATION_ROWS, max(1, fitting))
-
-
-RESUME = "the same command resumes from the last checkpoint"
 
 
 @contextmanager

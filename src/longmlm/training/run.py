@@ -10,10 +10,12 @@ from transformers import PreTrainedTokenizerBase
 from longmlm.artifacts.provenance import Provenance, TrainingRecord
 from longmlm.artifacts.rows import RowsPlan
 from longmlm.artifacts.run import CheckpointState, TrainState
+from longmlm.batches.steps import StepBatches
+from longmlm.evaluation.run_evaluation import RunEvaluation
 from longmlm.model.carried import Carried
 from longmlm.model.cost import Cost
 from longmlm.settings.pretrain import PretrainRecipe, PretrainRuntime
-from longmlm.training.backend import Backend, Batches, Evaluation
+from longmlm.training.backend import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class RunRecord:
 class Task:
     """What is learned and how it is measured, whatever machines execute it."""
 
-    batches: Batches
-    evaluation: Evaluation
+    batches: StepBatches
+    evaluation: RunEvaluation
     record: RunRecord
 
     @property
@@ -75,5 +77,6 @@ class Run:
     accelerator: Accelerator
     backend: Backend
     runtime: PretrainRuntime
+    num_parameters: int
     cost: Cost
     peak_tokens_per_second: float | None

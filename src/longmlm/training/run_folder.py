@@ -26,8 +26,8 @@ from longmlm.temporary import PARTIAL, check_own_file, check_temporary, discard,
 
 SETTINGS = "settings.toml"
 HEADER = "# longmlm pretrain settings.toml\n"
-DEEPSPEED_SETTINGS = "deepspeed.json"
-RUN_FILES = (METRICS_FILE, RunSummary.FILE, DEEPSPEED_SETTINGS)
+BACKEND_SETTINGS = "deepspeed.json"
+RUN_FILES = (METRICS_FILE, RunSummary.FILE, BACKEND_SETTINGS)
 CHECKPOINTS = "checkpoints"
 OPTIMIZER = "optimizer.pt"
 MODEL_FILES = ("config.json", "model*.safetensors", Provenance.FILE)

@@ -25,11 +25,11 @@ from torch import Tensor
 
 from longmlm.artifacts.metrics import TargetMetrics
 from longmlm.artifacts.run import TrainState
-from longmlm.batches.collate import Target
+from longmlm.batches.collate import MlmBatch, Target
 from longmlm.errors import TrainingError
 from longmlm.folders import write_json
+from longmlm.model.mlm import LossSum
 from longmlm.runtime.watchdog import heartbeat
-from longmlm.training.backend import Batch, LossSums
 from longmlm.training.micro_batch import unrepeatable_update
 from longmlm.training.optimizer import learning_rate
 from longmlm.training.run import Run, Task
@@ -78,7 +78,7 @@ def mean_of(figures: Sequence[TargetFigures]) -> TargetMetrics:
     return TargetMetrics(loss / count, accuracy / count)
 
 
-def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> Update:
+def one_update(task: Task, run: Run, batches: Sequence[MlmBatch], state: TrainState) -> Update:
     """Makes one update with this rank's micro-batches of a global batch.
 
     Raises TrainingError when the loss or a gradient is not finite on any rank; the update is not made then. In fp16,
@@ -115,7 +115,7 @@ def one_update(task: Task, run: Run, batches: Sequence[Batch], state: TrainState
     return Update(figures, num_tokens, num_with_padding, norm, rate)
 
 
-def _weighted(output: LossSums, weights: Mapping[Target, Tensor]) -> Tensor:
+def _weighted(output: Mapping[Target, LossSum], weights: Mapping[Target, Tensor]) -> Tensor:
     """Returns the sum of the weighted losses; nan if one of them is not finite, so that no rank makes the update."""
     weighted = [
         loss * torch.where(loss.detach().isfinite(), weights[target], math.nan) for target, (loss, _) in output.items()
@@ -123,7 +123,7 @@ def _weighted(output: LossSums, weights: Mapping[Target, Tensor]) -> Tensor:
     return sum(weighted[1:], weighted[0])
 
 
-def _check_skipped(task: Task, run: Run, batches: Sequence[Batch], state: TrainState) -> None:
+def _check_skipped(task: Task, run: Run, batches: Sequence[MlmBatch], state: TrainState) -> None:
     """Raises TrainingError for a skipped update, in fp16 only after MAX_SKIPPED_IN_A_ROW of them in a row."""
     skipped, reason = state.skipped_in_a_row + 1, ""
     if task.record.trained_on.precision == "fp16":
