@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.families import SPECIAL, SPECIAL_OF_OTHERS
+from tests.support.served import hub, served, waits
 from tests.support.tiny import tiny_folder
 from tests.support.worlds import single_thread, world
 
-__all__ = ["any_kind", "base", "copy", "kind", "single_thread", "world"]
+__all__ = ["any_kind", "base", "copy", "hub", "kind", "served", "single_thread", "waits", "world"]
 
 KINDS, OTHERS = list(SPECIAL), list(SPECIAL_OF_OTHERS)
 

@@ -130,9 +130,10 @@ def test_release_on_modelscope_loads_by_its_card(settings: Path, tmp_path: Path)
         on_ms = user(settings, tmp_path, HF_HUB_OFFLINE="1", **variables)
         first = on_ms.release(*overrides)
         assert first.returncode == 0, first.stderr
-        assert hub.repositories[NAME].revisions.keys() == {"master", "v1"}
-        assert hub.files(NAME) == hub.files(NAME, "v1")
-        assert hub.files(NAME).keys() >= {path.name for path in (tmp_path / "tiny-40").iterdir()}
+        repository = hub.repository(f"models/{NAME}")
+        assert repository.tags.keys() == {"v1"}
+        assert repository.files("master") == repository.files("v1")
+        assert repository.files("v1").keys() >= {path.name for path in (tmp_path / "tiny-40").iterdir()}
         hub.requests.clear()
         again = on_ms.release(*overrides)
         assert again.returncode == 0, again.stderr
@@ -140,5 +141,5 @@ def test_release_on_modelscope_loads_by_its_card(settings: Path, tmp_path: Path)
         assert not [request for request in hub.requests if not request.startswith("GET ")]
         assert not (home / ".modelscope").exists()
         assert on_ms.loads("ms:v1") == ["roberta", str(LONG_POSITIONS), "False"]
-        on_ms.runs(hub.files(NAME, "v1")["README.md"])
+        on_ms.runs(repository.files("v1")["README.md"])
         assert_without_token(on_ms, first.stdout, first.stderr, again.stdout, again.stderr, *hub.requests)

@@ -39,6 +39,10 @@ USER_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@:\s]*:(?!\d+(?:[/?#\s]|$))\S*@|[^/
 SECRET_VARIABLE = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 MIN_SECRET_LENGTH = 8  # shorter values are words such as `true`
 MAX_MESSAGE_LENGTH = 300
+WAITS_SECONDS = (1.0, 5.0, 25.0)
+LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
+TIMEOUT_SECONDS = 120.0  # of one request
+Result = TypeVar("Result")
 
 
 class Cause(Enum):
@@ -105,12 +109,6 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     return ModelUnavailableError(line) if is_unavailable else ModelError(line)
 
 
-def cache_error(line: str, target: Target) -> UserError:
-    """Returns the error for a download that the disk, about which the line is, does not take."""
-    kind = DataError if target.kind == "dataset" else ModelError
-    return kind(f"{redact(target.name)}: {line}; the environment variable HF_HOME names the folder of downloads")
-
-
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yields an exception, the exception that caused it, and so on."""
     while error is not None:
@@ -129,13 +127,6 @@ def redact(text: str, *secrets: str | None) -> str:
     for secret in sorted(known, key=len, reverse=True):  # one may be a prefix of another
         text = text.replace(secret, "***")
     return SIGNED_QUERY.sub(r"\g<path>", USER_IN_ADDRESS.sub("", " ".join(text.split())))[:MAX_MESSAGE_LENGTH]
-
-
-WAITS_SECONDS = (1.0, 5.0, 25.0)
-LONGEST_WAIT_SECONDS = 300.0  # hubs count requests in windows of minutes
-TIMEOUT_SECONDS = 120.0  # of one request
-
-Result = TypeVar("Result")
 
 
 def retry(
@@ -157,7 +148,9 @@ def retry(
             raise
         except Exception as error:
             if direction == "download" and (line := explained(error)):
-                raise cache_error(line, target) from error
+                kind = DataError if target.kind == "dataset" else ModelError
+                where = "the environment variable HF_HOME names the folder of downloads"
+                raise kind(f"{redact(target.name)}: {line}; {where}") from error
             failure = next((cause for cause in causes(error) if isinstance(cause, TransferError)), translate(error))
             failed = user_error(failure, direction, target)
             wait = next(waits, None)
