@@ -5,80 +5,35 @@ import json
 import pkgutil
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from longmlm import artifacts
 from longmlm.artifacts import artifact
-from longmlm.artifacts.accuracy import Accuracy, FilledMask, Measured
+from longmlm.artifacts.accuracy import Accuracy
 from longmlm.artifacts.artifact import Artifact
-from longmlm.artifacts.evaluation import Evaluation, EvaluationSources, ViewName
-from longmlm.artifacts.metrics import EvaluationMetrics, TargetMetrics, TrainingMetrics
-from longmlm.artifacts.provenance import Extension, ModelSource, Provenance, TrainingRecord
+from longmlm.artifacts.metrics import EvaluationMetrics
+from longmlm.artifacts.provenance import ModelSource, Provenance
 from longmlm.artifacts.run import CheckpointState, MicroBatch, RunSummary, TrainState
 from longmlm.errors import ArtifactError
-from longmlm.settings.evaluate import EvaluateRecipe
-from longmlm.settings.masking import HeldOut, Masking
+from longmlm.settings.masking import Masking
 from longmlm.settings.pretrain import PretrainRecipe
+from tests.artifacts.test_metrics import at
+from tests.artifacts.test_provenance import EXTENSION, RECORD
+from tests.support.evaluations import FULL
 
-ACCURACY = Accuracy(accuracy=37.3, standard_error=0.4, loss=3.5, num_selected=1000)
-MEASURED = Measured(whole=ACCURACY, blocks=(ACCURACY, Accuracy(None, None, None, 0)))
-EXTENSION = Extension(
-    base=ModelSource(name="owner/base", revision="c0ffee"),
-    base_positions=512,
-    num_positions=1536,
-    initialisation="hierarchical",
-    alpha=0.4,
-    seed=0,
-)
-TRAINED = TrainingRecord(
-    row_length=1536, steps=3, tokens=9000, accuracy=37.3, held_out=HeldOut(max_rows=9), files_sha256=("aa", "bb")
-)
-PROVENANCE = Provenance(extension=EXTENSION, started_from=ModelSource(name="out/long"), trained=TRAINED)
-CURVE = EvaluationMetrics(
-    step=3,
-    tokens=9000,
-    held_out=MEASURED,
-    base_cut=36.0,
-    recovered_at_step=3,
-    recovered_at_tokens=9000,
-    examples=(FilledMask(3, 7, "before ", " after", "truth", (("truth", 0.5), ("other", 0.25))),),
-)
-EVALUATION = Evaluation(
-    row_length=1536,
-    base_positions=512,
-    position_starts=(0, 64),
-    num_rows=200,
-    recipe=EvaluateRecipe(),
-    precision="no",
-    sources=EvaluationSources(rows="rows", rows_sha256="aa", base="base", before="long"),
-    measured=dict.fromkeys(get_args(ViewName), MEASURED),
-    curve=(CURVE,),
-).signed()
+PROVENANCE = Provenance(extension=EXTENSION, started_from=ModelSource(name="out/long"), trained=RECORD)
+CURVE = replace(FULL.curve[-1], examples=FULL.examples)
 MICRO_BATCH = MicroBatch(num_rows=4, num_processes=2, device="cpu", is_recomputed=False)
+RECIPE = PretrainRecipe(num_steps=9, batch_tokens=4096, learning_rate=1e-4, masking=Masking(mask_patterns=10))
+STATE = TrainState(step=3, cursor=12, tokens=9000, accuracy=37.3, micro_batch=MICRO_BATCH)
 ARTIFACTS = (
     PROVENANCE,
-    CheckpointState(
-        state=TrainState(step=3, cursor=12, tokens=9000, accuracy=37.3, micro_batch=MICRO_BATCH),
-        recipe=PretrainRecipe(num_steps=9, batch_tokens=4096, learning_rate=1e-4, masking=Masking(mask_patterns=10)),
-        rows_sha256="aa",
-        rows="hf:a/b@c",
-        precision="bf16",
-    ),
+    CheckpointState(state=STATE, recipe=RECIPE, rows_sha256="aa", rows="hf:a/b@c", precision="bf16"),
     RunSummary(state=TrainState(), train_tokens_per_second=None, num_processes=2, peak_memory_bytes=10**10),
     CURVE,
-    TrainingMetrics(
-        step=3,
-        tokens=9000,
-        targets={"mlm": TargetMetrics(loss=3.5, accuracy=30.0)},
-        learning_rate=1e-4,
-        gradient_norm=1.5,
-        tokens_per_second=1e4,
-        elapsed_seconds=2.5,
-        memory_bytes=10**9,
-    ),
-    EVALUATION,
+    at(3),
+    FULL,
 )
 IDS = [type(value).__name__ for value in ARTIFACTS]
 
@@ -116,7 +71,8 @@ def test_a_file_begins_with_format_version_and_commit_of_its_writer(tmp_path: Pa
 
 def test_a_number_that_json_lacks_is_written_as_null() -> None:
     accuracy = Accuracy(accuracy=37.3, standard_error=float("inf"), loss=float("nan"), num_selected=9)
-    text = json.dumps(artifact.dump(replace(CURVE, held_out=Measured(accuracy, ()))), allow_nan=False)
+    line = replace(CURVE, held_out=replace(CURVE.held_out, whole=accuracy))
+    text = json.dumps(artifact.dump(line), allow_nan=False)
     whole = artifact.load(EvaluationMetrics, text, "it").held_out.whole
     assert whole == Accuracy(accuracy=37.3, standard_error=None, loss=None, num_selected=9)
 
@@ -148,7 +104,7 @@ DAMAGED = {
     "empty": ("", "JSON"),
     "list": ("[1]", "JSON object"),
     "null": ("null", "JSON object"),
-    "no format": (json.dumps(artifact.without(CONTENT, "format")), "format"),
+    "no format": (json.dumps({key: value for key, value in CONTENT.items() if key != "format"}), "format"),
     "no format, and a list": ('{"trained": [1, 2]}', "format"),
 }
 

@@ -1,8 +1,8 @@
 """Fixtures of small runs in this process."""
 
-from tests.support.generated import models
 from tests.support.hub_rows import hub, published_files, short
 from tests.support.training import half_trained, inputs, no_account, settings, train, uninterrupted
+from tests.support.worlds import models
 
 __all__ = [
     "half_trained",

@@ -5,14 +5,12 @@ import operator
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from longmlm.artifacts import artifact
 from longmlm.artifacts.rows import (
-    RECIPE_VERSION,
     SPLITS,
     FileStamp,
     RowsManifest,
@@ -30,13 +28,13 @@ from longmlm.data.sentences import bytes_per_token, check_language
 from longmlm.data.slices import CONTENT, SET_ASIDE, SliceJob, seal_slices
 from longmlm.data.vocabulary import Vocabulary
 from longmlm.errors import ArtifactError, DataError, UserError, counted
-from longmlm.folders import parse_json, sha256_of
+from longmlm.folders import sha256_of
 from longmlm.hubs.datasets import commit_of, is_local, source_files
 from longmlm.hubs.models import tokenizer_sha256
 from longmlm.processes import exclusive_lock
 from longmlm.progress import message
 from longmlm.settings.prepare import PrepareRecipe, Source
-from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, mark, partial_of
+from longmlm.temporary import PARTIAL, check_temporary, check_writable, claim, discard, empty, partial_of
 
 Executor = Callable[[SliceJob, Sequence[int]], None]
 
@@ -58,7 +56,6 @@ def prepare_rows(
     if not output.exists():
         job = SliceJob(recipe, vocabulary, tuple(plan_slices(sources, recipe.slice_bytes)), partial_of(output))
         check_splits(recipe, job.slices)
-        _mark_rows_of_earlier_versions(job.folder)
         check_temporary(job.folder)
         with exclusive_lock(job.folder):
             claim(job.folder)
@@ -67,10 +64,7 @@ def prepare_rows(
     discard(partial_of(output))
     manifest = read_rows_manifest(output)
     if not manifest.plan.is_same(work.plan):
-        problem = "was made from other text or settings"
-        if manifest.plan == replace(work.plan, recipe_version=manifest.plan.recipe_version):
-            problem = "was made by a version of longmlm with other rules for the ends of sentences"
-        raise DataError(f"{output} {problem}: remove it or name another output")
+        raise DataError(f"{output} was made from other text or settings: remove it or name another output")
     return manifest
 
 
@@ -95,8 +89,8 @@ def plan_rows(
         fields["files"] = tuple(SourceFile(path=stamp.path, sha256=stamp.sha256) for stamp in stamped)
         records.append(SourceRecord(**fields))
     settings: dict[str, Any] = asdict(recipe) | {"sources": tuple(records)}  # Any: as above
-    settings |= {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "recipe_version": RECIPE_VERSION}
-    plan = RowsPlan(**settings, tokenizer_fingerprint=tokenizer_fingerprint)
+    hashes = {"tokenizer_sha256": tokenizer_sha256(recipe.tokenizer), "tokenizer_fingerprint": tokenizer_fingerprint}
+    plan = RowsPlan(**settings, **hashes)
     return WorkPlan(plan=plan, files=tuple(stamps)), sources
 
 
@@ -172,15 +166,6 @@ def _write(job: SliceJob, work: WorkPlan, output: Path, executor: Executor) -> N
         discard(job.folder)
         raise
     seal_slices(job, work.plan, output, numbers, elapsed_seconds)
-
-
-def _mark_rows_of_earlier_versions(folder: Path) -> None:
-    """Marks unfinished rows whose version did not: their plan shows what they are."""
-    with suppress(OSError, ValueError):
-        plan = parse_json((folder / WorkPlan.FILE).read_text(encoding="utf-8"))
-        is_plan = isinstance(plan, dict) and ("tokenizer_fingerprint" in plan or {"plan", "files"} <= plan.keys())
-        if is_plan and not folder.is_symlink():
-            mark(folder)
 
 
 def _open_partial(folder: Path, work: WorkPlan) -> None:

@@ -131,7 +131,7 @@ class Counts:
         for name in ("tokens_per_source", "unknown_per_source", "document_lengths", "fills"):
             getattr(self, name).update(dict(enumerate(getattr(report, name))))
 
-    def report(self, copies: int | None = None) -> SplitReport:
+    def report(self, copies: int = 0) -> SplitReport:
         """Returns the counts so far; `copies` is only known over all slices."""
         return SplitReport(
             documents=self.documents,
