@@ -22,7 +22,7 @@ from longmlm.runtime.signals import (
     stop_on_signal,
 )
 from longmlm.settings.prepare import PrepareConfig
-from tests.support.launched import launch_as_second_of_two
+from tests.support.launching import launch_as_second_of_two
 
 FUNCTIONS = {"run": "run_pipeline"}
 MODULES = {"plan": "longmlm.planning.command", **{wing: f"longmlm.{wing}.command" for wing in cli.WINGS}}

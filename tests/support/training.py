@@ -90,8 +90,6 @@ def settings(inputs, tmp_path) -> PretrainConfig:
 
 @pytest.fixture
 def train() -> Callable[[PretrainConfig], Path]:
-    """Runs the stage in this process and returns the run folder."""
-
     def run(config: PretrainConfig) -> Path:
         with_fresh_process_state()
         try:
@@ -105,7 +103,6 @@ def train() -> Callable[[PretrainConfig], Path]:
 
 @pytest.fixture
 def uninterrupted(settings, train, tmp_path) -> Path:
-    """The run that nothing disturbs."""
     return train(replace(settings, run=str(tmp_path / "uninterrupted")))
 
 
