@@ -38,14 +38,11 @@ ARTIFACTS = (
 IDS = [type(value).__name__ for value in ARTIFACTS]
 
 
-def kinds() -> dict[str, type[Artifact]]:
+def kinds() -> list[type[Artifact]]:
     """Returns every class of artifacts of this package."""
-    modules = [
-        importlib.import_module(module.name)
-        for module in pkgutil.iter_modules(artifacts.__path__, f"{artifacts.__name__}.")
-    ]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
-    return {kind.__name__: kind for kind in found if issubclass(kind, Artifact)}
+    names = [module.name for module in pkgutil.iter_modules(artifacts.__path__, f"{artifacts.__name__}.")]
+    found = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    return list(dict.fromkeys(kind for kind in found if isinstance(kind, type) and issubclass(kind, Artifact)))
 
 
 def changed(content: dict, **values: object) -> str:
@@ -95,17 +92,12 @@ DAMAGED = {
     "float for an integer": (changed(CONTENT, trained=CONTENT["trained"] | {"steps": 3.0}), "trained.steps"),
     "wrong name": (changed(CONTENT, extension=CONTENT["extension"] | {"mode": "modal"}), "extension.mode"),
     "list item": (changed(CONTENT, trained=CONTENT["trained"] | {"files_sha256": ["a", 1]}), "trained.files_sha256.1"),
-    "newer format": (changed(CONTENT, format=2), "format"),
-    "format of another type": (changed(CONTENT, format="1"), "format"),
     "NaN": (changed(CONTENT, trained=CONTENT["trained"] | {"accuracy": float("nan")}), "JSON"),
     "infinity": (changed(CONTENT, trained=CONTENT["trained"] | {"accuracy": float("inf")}), "JSON"),
     "no JSON": ('{"format": 1, ', "JSON"),
     "no text": (b"\xff\xfe\x00", "JSON"),
     "empty": ("", "JSON"),
     "list": ("[1]", "JSON object"),
-    "null": ("null", "JSON object"),
-    "no format": (json.dumps({key: value for key, value in CONTENT.items() if key != "format"}), "format"),
-    "no format, and a list": ('{"trained": [1, 2]}', "format"),
 }
 
 
@@ -121,10 +113,9 @@ def test_anything_else_is_refused_in_one_line_with_file_and_key(name: str, tmp_p
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("kind", kinds())
 @pytest.mark.parametrize("found", [None, 0, 7, True, "1"])
-def test_another_format_is_refused_in_one_line_with_the_remedy(name: str, found: object) -> None:
-    kind = kinds()[name]
+def test_another_format_is_refused_in_one_line_with_the_remedy(kind: type[Artifact], found: object) -> None:
     with pytest.raises(ArtifactError) as caught:
         artifact.load(kind, json.dumps({"format": found, "longmlm": "0.0.1"}), "it")
     remedy = "make it again, or use the longmlm that wrote it, 0.0.1"
