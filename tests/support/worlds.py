@@ -7,15 +7,7 @@ import pytest
 
 from longmlm.model.extension import write_extension
 from longmlm.model.loading import load_model
-from tests.support.tiny import (
-    World,
-    one_thread,
-    tiny_evaluation,
-    tiny_extension,
-    tiny_folder,
-    tiny_rows,
-    tiny_world,
-)
+from tests.support.tiny import World, one_thread, tiny_evaluation, tiny_extension, tiny_folder, tiny_rows, tiny_world
 
 
 @pytest.fixture(scope="session")
