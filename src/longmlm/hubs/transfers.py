@@ -68,13 +68,12 @@ CAUSES = {401: Cause.UNAUTHORIZED, 402: Cause.PAYMENT_REQUIRED, 403: Cause.FORBI
 class TransferError(Exception):
     """A failed transfer: what the exceptions of each client are translated to.
 
-    `message` is what the server or the client said, redacted; `retry_after` is the pause in seconds that the server
-    asks for.
+    `message` is the status and what the server or the client said, redacted; `retry_after` is the pause in seconds that
+    the server asks for.
     """
 
     cause: Cause
     message: str = ""
-    status: int | None = None
     retry_after: float = 0.0
 
     @property
@@ -86,7 +85,7 @@ class TransferError(Exception):
 def request_error(status: int, message: str, retry_after: float = 0.0) -> TransferError:
     """Returns the error for an HTTP status."""
     cause = Cause.UNAVAILABLE if status in TRANSIENT else CAUSES.get(status, Cause.REFUSED)
-    return TransferError(cause, message, status, retry_after)
+    return TransferError(cause, f"status {status}, {message}" if message else f"status {status}", retry_after)
 
 
 def user_error(error: TransferError, direction: Direction, target: Target) -> UserError:
@@ -94,10 +93,9 @@ def user_error(error: TransferError, direction: Direction, target: Target) -> Us
     words = {"direction": direction, "used": "written to" if direction == "upload" else "read"}
     words |= {"login": LOGINS[target.hub], "kept": f"only missing files are {direction}ed"}
     problem, remedy = (part.format(**words, revision=target.revision) for part in error.cause.value)
-    details = [f"status {error.status}"] if error.status else []
-    details += [error.message] if error.message else []
-    details += [f"it asks for a pause of {error.retry_after:,.0f} seconds"] if error.retry_after else []
-    problem += f" ({', '.join(details)})" if details else ""
+    pause = f"it asks for a pause of {error.retry_after:,.0f} seconds" if error.retry_after else ""
+    details = ", ".join(filter(None, (error.message, pause)))
+    problem += f" ({details})" if details else ""
     line = f"{redact(target.name)}: {problem}; {remedy}"
     if direction == "upload":
         return UnavailableError(line) if error.is_transient else ReleaseError(line)
